@@ -1,0 +1,51 @@
+# Two commands do everything: `make demo` and `make test`. Both make their own environment.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test check format bench torture clean help
+
+help:
+	@echo "make demo     a short tour, needs nothing but Python"
+	@echo "make test     format, lint and type checks, then the tests"
+	@echo "make check    the checks alone"
+	@echo "make format   rewrite the code in the house format"
+	@echo "make bench    the speed figures, as ratios"
+	@echo "make torture  the long versions of the property tests"
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "acorn needs Python 3.11 or later; try: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
+	@touch $@
+
+demo: $(VENV)/.installed
+	@$(BIN)/python examples/tour.py
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/basedpyright
+
+test: check
+	$(BIN)/python -m pytest
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python bench/run.py
+
+torture: $(VENV)/.installed-dev
+	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/unit
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -1,0 +1,109 @@
+"""What is wrong with a value, field by field: where, what was expected, what came.
+
+Turns Pydantic's errors into a list that models and people can act on. The error document of `_xml`, the
+message of `InputError` and the tool errors of `_tools.bind` are three ways to print it.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from acorn._json import compact, shorten
+from acorn._schema.generate import JsonSchema, resolve
+from acorn._schema.words import in_words
+
+_MISSING = "missing"
+
+
+class Problem(TypedDict):
+    """One wrong field."""
+
+    path: str
+    """Dotted, `sources.0.title`; empty for the value as a whole."""
+    expected: str
+    received: str
+
+
+def problems(error: ValidationError, schema: JsonSchema, received: Any) -> list[Problem]:
+    """One problem a field, in the order Pydantic found them."""
+    found: dict[str, Problem] = {}
+    for detail in error.errors(include_url=False):
+        path = _path(detail, received)
+        dotted = ".".join(str(part) for part in path)
+        # The members of a union each complain of the same field; the schema's words name them all.
+        found.setdefault(
+            dotted,
+            Problem(path=dotted, expected=_expected(detail, path, schema), received=_received(detail)),
+        )
+    return list(found.values())
+
+
+def _path(detail: ErrorDetails, received: Any) -> list[int | str]:
+    """The location without the names of union members and validators that Pydantic puts into it."""
+    location = list(detail["loc"])
+    path: list[int | str] = []
+    here: Any = received
+    for part in location:
+        keys: Any = range(len(here)) if isinstance(here, list | tuple) else here if isinstance(here, dict) else ()
+        if part in keys:
+            here = typing.cast(Any, here)[part]
+            path.append(part)
+    if _is_missing(detail) and location:
+        path.append(location[-1])
+    return path
+
+
+def _is_missing(detail: ErrorDetails) -> bool:
+    return detail["type"].startswith("missing")
+
+
+def _expected(detail: ErrorDetails, path: Sequence[int | str], schema: JsonSchema) -> str:
+    kind = detail["type"]
+    if kind in ("value_error", "assertion_error"):
+        return str(detail.get("ctx", {}).get("error") or detail["msg"])
+    if kind == "json_invalid":
+        return f"valid JSON ({detail['msg'].removeprefix('Invalid JSON: ')})"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        known = _at(path[:-1], schema)
+        return f"no such field; there {_are(list((known or {}).get('properties', {})))}"
+    node = _at(path, schema)
+    return detail["msg"] if node is None else in_words(node, schema)
+
+
+def _are(names: list[str]) -> str:
+    return "are " + ", ".join(names) if names else "are none"
+
+
+def _received(detail: ErrorDetails) -> str:
+    if _is_missing(detail):
+        return _MISSING
+    value = detail["input"]
+    return shorten(value if isinstance(value, str) else compact(value))
+
+
+def _at(path: Sequence[int | str], schema: JsonSchema) -> JsonSchema | None:
+    """The part of the schema that governs a path, the first fitting member of a union included."""
+    return _descend(schema, list(path), schema)
+
+
+def _descend(node: JsonSchema, path: list[int | str], top: JsonSchema) -> JsonSchema | None:
+    while "$ref" in node:
+        node = resolve(node["$ref"], top)
+    if not path:
+        return node
+    for union in ("anyOf", "oneOf", "allOf"):
+        for member in node.get(union, []):
+            if (found := _descend(member, path, top)) is not None:
+                return found
+    step, rest = path[0], path[1:]
+    if isinstance(step, int):
+        prefix = node.get("prefixItems", [])
+        inner = prefix[step] if step < len(prefix) else node.get("items")
+    else:
+        inner = node.get("properties", {}).get(step, node.get("additionalProperties"))
+    return _descend(inner, rest, top) if isinstance(inner, dict) else None

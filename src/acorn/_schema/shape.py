@@ -1,0 +1,211 @@
+"""A declared input or output: one Pydantic class, however the user wrote it.
+
+A `BaseModel` class stands for itself; a list of fields becomes a class; any other type travels in one
+field named `result`; `[]` and `None` mean that there is nothing. `_spec` makes shapes, the loop checks
+values against them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, RootModel, ValidationError, create_model
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.fields import FieldInfo
+
+from acorn._json import safe_repr, shorten
+from acorn._schema.generate import JsonSchema, schema_of
+from acorn._schema.problems import Problem, problems
+from acorn.errors import DeclarationError, InputError
+
+RESULT = "result"
+"""The field that carries a value which is no model."""
+
+_FORMS = (
+    "a BaseModel class, a list of fields (`'name'`, `('name', type)` or `('name', type, default)`), "
+    "a type that Pydantic can validate, or [] for none"
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a module takes or gives."""
+
+    schema: type[BaseModel]
+    wrapped: bool = False
+    """The declared type is no model and travels in `result`."""
+
+    @cached_property
+    def json_schema(self) -> JsonSchema:
+        """As a provider sees it: aliases where the user gave them."""
+        return schema_of(self.schema)
+
+    @cached_property
+    def xml_schema(self) -> JsonSchema:
+        """As XML is written and read: every field under its own name."""
+        return schema_of(self.schema, by_alias=False)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.schema.model_fields and not self.allows_extra
+
+    @property
+    def allows_extra(self) -> bool:
+        return self.schema.model_config.get("extra") == "allow"
+
+    def unwrap(self, instance: BaseModel) -> Any:
+        """The value as the user declared it."""
+        if self.wrapped:
+            return instance.__dict__[RESULT]
+        return None if self.is_empty else instance
+
+    def from_call(self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseModel:
+        """The instance that a call's arguments stand for; `InputError` names every wrong one."""
+        if args:
+            return self._from_positional(owner, args, kwargs)
+        unknown = [name for name in kwargs if name not in self._accepted and not self.allows_extra]
+        try:
+            instance = self.schema.model_validate(kwargs, by_alias=True, by_name=True)
+        except ValidationError as error:
+            wrong = [problem for problem in problems(error, self.json_schema, kwargs) if problem["path"] not in unknown]
+            raise InputError(self._complaint(owner, wrong, unknown)) from error
+        if unknown:
+            raise InputError(self._complaint(owner, [], unknown))
+        return instance
+
+    def _from_positional(self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseModel:
+        if len(args) == 1 and not kwargs:
+            if self.wrapped:
+                return self.from_call(owner, (), {RESULT: args[0]})
+            if isinstance(args[0], self.schema) and not self.is_empty:
+                return args[0]
+        takes = (
+            f"one value or `{RESULT}=...`"
+            if self.wrapped
+            else "no arguments"
+            if self.is_empty
+            else f"keyword arguments or one `{self.schema.__name__}` instance"
+        )
+        given = ", ".join(f"`{type(arg).__name__}`" for arg in args)
+        also = f" and keyword arguments {_names(kwargs)}" if kwargs else ""
+        raise InputError(f"`{owner}` takes {takes}; it was given the positional {given}{also}.")
+
+    @cached_property
+    def _accepted(self) -> frozenset[str]:
+        """The names a caller may use: every field's own, and its aliases."""
+        names = set(self.schema.model_fields)
+        for field in self.schema.model_fields.values():
+            names.update(_aliases(field))
+        return frozenset(names)
+
+    def _complaint(self, owner: str, wrong: list[Problem], unknown: list[str]) -> str:
+        parts = [
+            f"`{problem['path']}` is missing (expected {problem['expected']})"
+            if problem["received"] == "missing" and problem["path"]
+            else f"`{problem['path'] or 'input'}` must be {problem['expected']}, got {problem['received']!r}"
+            for problem in wrong
+        ]
+        parts += [f"`{name}` is not an input" for name in unknown]
+        takes = _names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
+        return f"Wrong input for `{owner}`: {'; '.join(parts)}. It takes {takes}."
+
+
+def shape_of(declared: Any, owner: str, attribute: str) -> Shape:
+    """Compile what a user declared; `owner` and `attribute` name it in errors."""
+    if isinstance(declared, type) and issubclass(declared, BaseModel) and not issubclass(declared, RootModel):
+        shape = Shape(declared)
+    elif declared is None or declared is type(None) or declared == []:
+        shape = Shape(_make(f"{owner}{_suffix(attribute)}", {}, owner, attribute))
+    elif isinstance(declared, list | tuple):
+        shape = Shape(_make_from_list(declared, owner, attribute))
+    else:
+        fields = {RESULT: (_type(declared, owner, attribute), ...)}
+        shape = Shape(_make(f"{owner}{_suffix(attribute)}", fields, owner, attribute), wrapped=True)
+    _probe(shape, owner, attribute)
+    return shape
+
+
+def _probe(shape: Shape, owner: str, attribute: str) -> None:
+    """Fail now where the type cannot be told to a model; wait where it names a class yet to come."""
+    try:
+        shape.json_schema  # noqa: B018 - computed once and kept
+    except (PydanticUndefinedAnnotation, NameError):
+        return
+    except PydanticUserError as error:
+        if error.code == "class-not-fully-defined":
+            return
+        raise DeclarationError(
+            f"`{owner}.{attribute}` cannot be described in JSON Schema: {shorten(error.message)} "
+            f"Use types that JSON can carry."
+        ) from error
+
+
+def _make_from_list(declared: Sequence[Any], owner: str, attribute: str) -> type[BaseModel]:
+    fields: dict[str, Any] = {}
+    for index, entry in enumerate(declared):
+        name, definition = _field(entry, owner, f"{attribute}[{index}]")
+        if name in fields:
+            raise DeclarationError(f"`{owner}.{attribute}` names the field `{name}` twice; keep one.")
+        fields[name] = definition
+    return _make(f"{owner}{_suffix(attribute)}", fields, owner, attribute)
+
+
+def _field(entry: Any, owner: str, place: str) -> tuple[str, tuple[Any, Any]]:
+    parts = (entry,) if isinstance(entry, str) else entry
+    if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
+        raise DeclarationError(
+            f"`{owner}.{place}` must be `'name'`, `('name', type)` or `('name', type, default)`, "
+            f"got {shorten(safe_repr(entry))}."
+        )
+    name = parts[0]
+    if not name.isidentifier() or name.startswith("_"):
+        raise DeclarationError(
+            f"`{owner}.{place}` is named {name!r}; a field needs a Python name that does not begin with `_`."
+        )
+    kind = _type(parts[1], owner, place) if len(parts) > 1 else str
+    return name, (kind, parts[2] if len(parts) == 3 else ...)
+
+
+def _type(declared: Any, owner: str, place: str) -> Any:
+    # A list or tuple of values, a string, a number: certainly no types, and Pydantic's words would puzzle.
+    if isinstance(declared, str | bytes | int | float | dict | set | BaseModel | FieldInfo) or declared is ...:
+        raise DeclarationError(f"`{owner}.{place}` must be {_FORMS}, got {shorten(safe_repr(declared))}.")
+    return declared
+
+
+def _make(name: str, fields: dict[str, Any], owner: str, attribute: str) -> type[BaseModel]:
+    try:
+        with warnings.catch_warnings():
+            # A field may be called `copy` or `json`; Pydantic warns that it hides a method of BaseModel.
+            warnings.filterwarnings("ignore", message="Field name", category=UserWarning)
+            made: type[BaseModel] = create_model(
+                name,
+                __config__=ConfigDict(protected_namespaces=(), extra="ignore"),
+                __module__=__name__,
+                **fields,
+            )
+            return made
+    except (PydanticUserError, TypeError, NameError, ValueError, AttributeError) as error:
+        raise DeclarationError(
+            f"`{owner}.{attribute}` must be {_FORMS}; Pydantic says: {shorten(str(error).splitlines()[0])}"
+        ) from error
+
+
+def _aliases(field: FieldInfo) -> list[str]:
+    alias = field.validation_alias if field.validation_alias is not None else field.alias
+    if isinstance(alias, str):
+        return [alias]
+    choices = getattr(alias, "choices", [alias] if alias is not None else [])
+    return [choice if isinstance(choice, str) else str(choice.path[0]) for choice in choices]
+
+
+def _suffix(attribute: str) -> str:
+    return "Input" if attribute.startswith("initial") else "Output"
+
+
+def _names(names: Any) -> str:
+    return ", ".join(f"`{name}`" for name in names)

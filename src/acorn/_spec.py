@@ -1,0 +1,315 @@
+"""A module class, checked and frozen.
+
+Every attribute a user may declare stands in one table, with its default, its rule and the words for what
+it may be. Compiling reads the attributes of a class or an instance, checks each, and makes the spec that
+all runs share. Nothing here knows how a run goes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from acorn._json import safe_repr, shorten
+from acorn._schema.shape import Shape, shape_of
+from acorn._tools.collect import Tool, gather, is_tool_name, merge, methods
+from acorn._tools.source import ToolSource
+from acorn._xml.encode import DescriptionFormat, XmlStyle
+from acorn._xml.text import is_name
+from acorn.errors import DeclarationError, ToolConflictError
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The system prompt as declared: text, a file or a method."""
+
+    text: str = ""
+    file: Path | None = None
+    """Found, and read anew for each run."""
+    is_method: bool = False
+    """To be called on the instance for each run."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything about a module that does not change from call to call."""
+
+    owner: str
+    declared: frozenset[str]
+    """The attributes that somebody set; the others hold defaults."""
+    model: Any = field(repr=False)
+    """As declared. It may hold a key, so it is never printed."""
+    temperature: float
+    max_tokens: int
+    max_steps: int | None
+    parse_retries: int
+    prompt: Prompt
+    input: Shape
+    output: Shape
+    tools: tuple[Tool, ...]
+    sources: tuple[ToolSource, ...]
+    branches: Mapping[str, Any]
+    cache: tuple[Mapping[str, Any], ...]
+    xml_include_descriptions: bool
+    xml_description_format: DescriptionFormat
+    xml_include_none: bool
+    xml_input_root: str
+    xml_output_root: str
+    xml_context_root: str
+
+    @property
+    def xml(self) -> XmlStyle:
+        return XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One attribute: its default, its rule, and the rule in words."""
+
+    default: Any
+    fits: Callable[[Any], bool]
+    allowed: str
+    show: Callable[[Any], str] = lambda value: shorten(safe_repr(value), 120)
+
+
+def _is_number(value: object, low: float, high: float) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value) and low <= value <= high  # type: ignore[arg-type, operator]
+
+
+def _is_count(value: object, low: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_root(value: object) -> bool:
+    return isinstance(value, str) and is_name(value)
+
+
+def _is_model(value: object) -> bool:
+    if isinstance(value, dict):
+        name = value.get("model", value.get("id"))
+        return (
+            isinstance(name, str)
+            and bool(name.strip())
+            and _is_count(value.get("num_retries", 0), 0)
+            and _is_number(value.get("retry_delay", 0), 0, math.inf)
+        )
+    return value is None or (isinstance(value, str) and bool(value.strip()))
+
+
+def _show_model(value: object) -> str:
+    """A model without its secrets: of a dict only the keys are told."""
+    if isinstance(value, dict):
+        return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
+    return shorten(safe_repr(value), 120)
+
+
+_CACHE_KEYS = {"location", "role", "index", "control"}
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+def _is_cache(value: object) -> bool:
+    if isinstance(value, bool):
+        return True
+    return isinstance(value, list | tuple) and len(value) <= 4 and all(_is_cache_point(point) for point in value)
+
+
+def _is_cache_point(point: object) -> bool:
+    return (
+        isinstance(point, dict)
+        and set(point) <= _CACHE_KEYS
+        and point.get("location") == "message"
+        and ("role" in point or "index" in point)
+        and point.get("role", "user") in _ROLES
+        and isinstance(point.get("index", 0), int)
+        and isinstance(point.get("control", {}), dict)
+    )
+
+
+_ROOT = Setting("", _is_root, "the name of an XML element")
+_FLAG = "True or False"
+
+SETTINGS: Mapping[str, Setting] = {
+    "model": Setting(
+        None,
+        _is_model,
+        "a model id such as 'openai/gpt-4o', or a dict with 'model' and LiteLLM arguments "
+        "('num_retries' a count, 'retry_delay' in seconds)",
+        _show_model,
+    ),
+    "temperature": Setting(0.7, lambda value: _is_number(value, 0, 2), "a number from 0 to 2"),
+    "max_tokens": Setting(4096, lambda value: _is_count(value, 1), "a whole number of at least 1"),
+    "max_steps": Setting(
+        None,
+        lambda value: value is None or _is_count(value, 1),
+        "a whole number of at least 1, or None for a single turn",
+    ),
+    "parse_retries": Setting(2, lambda value: _is_count(value, 0), "a whole number of at least 0"),
+    "system_prompt": Setting(None, lambda value: True, "a string, a Path or a method"),  # `_read_prompt` judges it
+    "initial_input": Setting([], lambda value: True, ""),  # `shape_of` judges both, in its own words
+    "final_output": Setting([], lambda value: True, ""),
+    "tools": Setting([], lambda value: isinstance(value, list | tuple), "a list of functions"),
+    "branches": Setting({}, lambda value: isinstance(value, dict), "a dict of names and modules"),
+    "cache": Setting(
+        [],
+        _is_cache,
+        "True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
+        "{'location': 'message', 'index': 0}",
+    ),
+    "xml_include_descriptions": Setting(True, _is_bool, _FLAG),
+    "xml_include_none": Setting(False, _is_bool, _FLAG),
+    "xml_description_format": Setting(
+        "attribute", lambda value: value in ("attribute", "comment"), "'attribute' or 'comment'"
+    ),
+    "xml_input_root": Setting("input", _ROOT.fits, _ROOT.allowed),
+    "xml_output_root": Setting("output", _ROOT.fits, _ROOT.allowed),
+    "xml_context_root": Setting("context", _ROOT.fits, _ROOT.allowed),
+}
+
+CACHE_DEFAULT = ({"location": "message", "role": "system"}, {"location": "message", "index": 0})
+"""What `cache = True` stands for."""
+
+_SHAPES = {"initial_input": "input", "final_output": "output"}
+
+
+def compile_spec(cls: type, base: type, values: Mapping[str, Any], local_names: Mapping[str, Any]) -> Spec:
+    """The spec of a class; `values` hold every attribute, `local_names` what its tools' hints may name."""
+    declared = {attribute for parent in _above(cls, base) for attribute in vars(parent) if attribute in SETTINGS}
+    frozen = _freeze(cls, values, local_names)
+    prompt = _prompt(cls, base)
+    return _whole(Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, **frozen), base)
+
+
+def revise_spec(spec: Spec, cls: type, base: type, own: Mapping[str, Any]) -> Spec:
+    """The spec of an instance that sets some attributes for itself, checked the same way."""
+    changes = _freeze(cls, own, {})
+    if "system_prompt" in own:
+        changes["prompt"] = _read_prompt(own["system_prompt"], cls, own=True)
+    return _whole(replace(spec, declared=spec.declared | frozenset(own), **changes), base)
+
+
+def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a spec that these attributes decide."""
+    owner = cls.__name__
+    frozen: dict[str, Any] = {}
+    for attribute, value in values.items():
+        if not SETTINGS[attribute].fits(value):
+            raise _wrong(owner, attribute, value)
+        if attribute == "tools":
+            listed, sources = gather(value, owner, local_names)
+            frozen["tools"] = merge(listed, methods(cls, owner, local_names), owner)
+            frozen["sources"] = tuple(sources)
+        elif attribute in ("initial_input", "final_output"):
+            frozen[_SHAPES[attribute]] = shape_of(value, owner, attribute)
+        elif attribute == "cache":
+            frozen["cache"] = CACHE_DEFAULT if value is True else tuple(value or ())
+        elif attribute != "system_prompt":
+            frozen[attribute] = value
+    return frozen
+
+
+def _whole(spec: Spec, base: type) -> Spec:
+    """Check what one attribute says against another."""
+    names = {tool.name: tool for tool in spec.tools}
+    for name, entry in spec.branches.items():
+        _check_branch(name, entry, base, spec.owner)
+        if name in names:
+            raise ToolConflictError(
+                f"Tool '{name}' of `{spec.owner}` is defined twice: as {names[name].place} and in `branches`; "
+                f"rename one."
+            )
+    return spec
+
+
+def _wrong(owner: str, attribute: str, given: Any) -> DeclarationError:
+    setting = SETTINGS[attribute]
+    return DeclarationError(f"`{owner}.{attribute}` must be {setting.allowed}, got {setting.show(given)}.")
+
+
+def _above(cls: type, base: type) -> list[type]:
+    """The class and its bases up to `module`, mixins included."""
+    mro = list(cls.__mro__)
+    return mro[: mro.index(base)] + [parent for parent in mro[mro.index(base) + 1 :] if parent is not object]
+
+
+def _prompt(cls: type, base: type) -> Prompt:
+    """The nearest `system_prompt`, else the nearest docstring of a module."""
+    for parent in _above(cls, base):
+        if "system_prompt" in vars(parent):
+            return _read_prompt(vars(parent)["system_prompt"], parent)
+    for parent in _above(cls, base):
+        if issubclass(parent, base) and parent.__doc__ and "__doc__" in vars(parent):
+            return Prompt(inspect.cleandoc(parent.__doc__))
+    return Prompt()
+
+
+def _read_prompt(declared: Any, owner: type, *, own: bool = False) -> Prompt:
+    if isinstance(declared, str):
+        return Prompt(inspect.cleandoc(declared))
+    if isinstance(declared, Path):
+        file = _find(declared, owner)
+        read_prompt_file(file, owner.__name__)
+        return Prompt(file=file)
+    function = declared.__func__ if isinstance(declared, staticmethod | classmethod) else declared
+    if not callable(function) or isinstance(function, type):
+        raise _wrong(owner.__name__, "system_prompt", declared)
+    takes_self = not own and not isinstance(declared, staticmethod)
+    needed = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty and p.kind < 2]
+    if len(needed) != takes_self:
+        takes = "`self` alone" if takes_self else "no arguments"
+        raise DeclarationError(f"`{owner.__name__}.system_prompt` is called with {takes}; it takes {len(needed)}.")
+    return Prompt(is_method=True)
+
+
+def _find(path: Path, owner: type) -> Path:
+    """In the working directory, then beside the file that defines the class."""
+    places = [Path.cwd() / path]
+    defined_in = getattr(sys.modules.get(owner.__module__), "__file__", None)
+    if defined_in:
+        places.append(Path(defined_in).resolve().parent / path)
+    for place in places:
+        if place.is_file():
+            return place
+    looked = " and ".join(dict.fromkeys(str(place.parent) for place in places))
+    raise DeclarationError(
+        f"`{owner.__name__}.system_prompt` names the file `{path}`, which is not there; looked in {looked}."
+    )
+
+
+def read_prompt_file(file: Path, owner: str) -> str:
+    """The text of a prompt file, as it is."""
+    try:
+        return file.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeclarationError(f"`{owner}.system_prompt` cannot be read from `{file}` as UTF-8: {error}.") from error
+
+
+def _check_branch(name: Any, entry: Any, base: type, owner: str) -> None:
+    place = f"branches[{name!r}]"
+    module = entry
+    if isinstance(entry, dict):
+        module = entry.get("module")
+        if set(entry) - {"module", "description"} or not isinstance(entry.get("description"), str | None):
+            raise DeclarationError(
+                f"`{owner}.{place}` must be a module class or {{'module': Class, 'description': 'text'}}, "
+                f"got {shorten(safe_repr(entry), 120)}."
+            )
+    if not isinstance(module, type) or not issubclass(module, base):
+        raise DeclarationError(f"`{owner}.{place}` must be a module class, got {shorten(safe_repr(module), 120)}.")
+    if vars(module).get("final_output", getattr(module, "final_output", None)) in ([], None):
+        raise DeclarationError(
+            f"`{owner}.{place}` is `{module.__name__}`, which has no `final_output`; a branch must return something."
+        )
+    if not isinstance(name, str) or not is_tool_name(name):
+        raise DeclarationError(
+            f"`{owner}.{place}` needs a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
+        )

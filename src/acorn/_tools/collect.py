@@ -1,0 +1,200 @@
+"""Everything that is a tool of a module, each with one name.
+
+From `tools = [...]` and from the methods marked with `@tool`, bases included. `_spec` calls it when a
+class is defined; a run calls `gather` again for what its sources offer.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from acorn._json import safe_repr, shorten
+from acorn._tools.bind import Binding, UnresolvedError, binding_of
+from acorn._tools.declare import ToolOptions, options_of
+from acorn._tools.docs import read_docstring
+from acorn._tools.source import ToolSource, is_source
+from acorn._xml.encode import snake_case
+from acorn.errors import DeclarationError, ToolConflictError
+
+FINISH = "__finish__"
+"""The tool that ends a run; every module has it."""
+
+# The names that every provider takes.
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool: what the model is told of it, and what to call."""
+
+    name: str
+    function: Callable[..., Any] = field(repr=False)
+    options: ToolOptions
+    place: str
+    """Where it was declared, for messages."""
+    method: str | None = None
+    """The attribute to take it from on an instance, for methods."""
+    drop_first: bool = False
+    local_names: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+
+    @cached_property
+    def _doc(self) -> tuple[str, dict[str, str]]:
+        return read_docstring(_docstring(self.function))
+
+    @property
+    def description(self) -> str:
+        return self.options.description or self._doc[0]
+
+    @cached_property
+    def binding(self) -> Binding:
+        """The schema and validator of its arguments."""
+        return binding_of(
+            self.function,
+            self.name,
+            descriptions=self._doc[1],
+            drop_first=self.drop_first,
+            local_names=self.local_names,
+        )
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """Name, description and parameters, as in a request's `function`."""
+        described = {"description": self.description} if self.description else {}
+        return {"name": self.name, **described, "parameters": self.binding.schema}
+
+    def bound_to(self, instance: object) -> Tool:
+        """The same tool as a method of one instance."""
+        return self if self.method is None else replace(self, function=getattr(instance, self.method))
+
+
+def gather(declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]) -> tuple[list[Tool], list[ToolSource]]:
+    """The tools and the sources in a `tools` list, each tool once."""
+    tools: list[Tool] = []
+    sources: list[ToolSource] = []
+    for index, entry in enumerate(declared):
+        if is_source(entry):
+            if not any(entry is known for known in sources):
+                sources.append(entry)
+        elif not any(_same(entry, known.function) for known in tools):
+            tools.append(make_tool(entry, f"tools[{index}]", owner, local_names))
+    return tools, sources
+
+
+def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]) -> Tool:
+    """A tool from any callable."""
+    if isinstance(entry, staticmethod | classmethod):
+        entry = entry.__func__
+    if not callable(entry) or isinstance(entry, type):
+        what = f"the class `{entry.__name__}`" if isinstance(entry, type) else shorten(safe_repr(entry))
+        raise DeclarationError(
+            f"`{owner}.{place}` must be a function, a callable object or a source with `tools()`, got {what}."
+        )
+    options = options_of(entry) or ToolOptions()
+    return _checked(
+        Tool(
+            options.name or _own_name(entry),
+            entry,
+            options,
+            f"{place} (`{_label(entry)}`)",
+            local_names=local_names,
+        ),
+        owner,
+    )
+
+
+def methods(cls: type, owner: str, local_names: Mapping[str, Any]) -> list[Tool]:
+    """The marked methods of a class and its bases, base first, in the order of their definition.
+
+    An override without the decorator stays a tool: it takes the place of the method it overrides.
+    """
+    found: dict[str, tuple[Any, ToolOptions]] = {}
+    for base in reversed(cls.__mro__):
+        for attribute, value in vars(base).items():
+            inherited = found[attribute][1] if attribute in found else None
+            options = options_of(value) or (inherited if callable(value) or isinstance(value, staticmethod) else None)
+            if options is not None:
+                found[attribute] = (value, options)
+            else:
+                found.pop(attribute, None)
+    return [_method(attribute, value, options, owner, local_names) for attribute, (value, options) in found.items()]
+
+
+def _method(attribute: str, value: Any, options: ToolOptions, owner: str, local_names: Mapping[str, Any]) -> Tool:
+    function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    is_bound_later = isinstance(value, classmethod) or inspect.isfunction(value)
+    name = options.name or attribute
+    tool = Tool(name, function, options, f"method `{attribute}`", attribute, is_bound_later, local_names)
+    return _checked(tool, owner)
+
+
+def merge(listed: Sequence[Tool], own: Sequence[Tool], owner: str) -> tuple[Tool, ...]:
+    """All tools under distinct names; the listed ones come first."""
+    listed = [tool for tool in listed if not any(tool.function is method.function for method in own)]
+    named: dict[str, Tool] = {}
+    for tool in (*listed, *own):
+        other = named.setdefault(tool.name, tool)
+        if other is tool:
+            continue
+        if tool.method and not other.method:
+            raise ToolConflictError(f"Tool '{tool.name}' defined in both tools attribute and as method")
+        raise ToolConflictError(
+            f"Tool '{tool.name}' of `{owner}` is defined twice: as {other.place} and as {tool.place}; "
+            f"rename one with `@tool(name=...)`."
+        )
+    return tuple(named.values())
+
+
+def is_tool_name(name: str) -> bool:
+    """Whether providers take it and it is not ours."""
+    return bool(_NAME.fullmatch(name)) and name != FINISH
+
+
+def _checked(tool: Tool, owner: str) -> Tool:
+    if tool.name == FINISH:
+        raise DeclarationError(
+            f"`{owner}` has a tool named `{FINISH}` ({tool.place}); the name belongs to the tool that ends a run. "
+            f"Rename it with `@tool(name=...)`."
+        )
+    if not _NAME.fullmatch(tool.name):
+        raise DeclarationError(
+            f"`{owner}` has a tool named {tool.name!r} ({tool.place}); providers take 1 to 64 letters, digits, "
+            f"`_` and `-`. Name it with `@tool(name=...)`."
+        )
+    try:
+        tool.binding  # noqa: B018 - computed once and kept
+    except UnresolvedError:
+        pass  # the class may come later in the file; the first call looks again
+    except DeclarationError as error:
+        raise type(error)(f"{error} (`{owner}`, {tool.place})") from error
+    return tool
+
+
+def _same(entry: Any, function: Any) -> bool:
+    return entry is function or (inspect.ismethod(entry) and inspect.ismethod(function) and entry == function)
+
+
+def _own_name(entry: Any) -> str:
+    while isinstance(entry, functools.partial):
+        entry = entry.func
+    return str(getattr(entry, "__name__", "") or snake_case(type(entry).__name__))
+
+
+def _label(entry: Any) -> str:
+    while isinstance(entry, functools.partial):
+        entry = entry.func
+    target = entry if hasattr(entry, "__qualname__") else type(entry)
+    return f"{target.__module__}.{target.__qualname__}"
+
+
+def _docstring(function: Any) -> str | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function):
+        return function.__doc__
+    return type(function).__call__.__doc__ or type(function).__doc__

@@ -1,0 +1,135 @@
+"""`@tool`: a mark on a function, nothing more.
+
+The function stays what it was: it can be called, tested, awaited and pickled as before. `collect` reads
+the mark when a module is declared.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from acorn._json import safe_repr, shorten
+from acorn.errors import DeclarationError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__acorn_tool__"
+
+
+@dataclass(frozen=True)
+class ToolOptions:
+    """What a decorator said beside the function."""
+
+    name: str | None = None
+    description: str | None = None
+    timeout: float | None = None
+    """Seconds after which a call counts as failed."""
+    parallel: bool = True
+    """Whether it may run beside other calls of the same response."""
+    repeatable: bool = False
+    """Whether the same call with the same result is no sign of a loop."""
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    parallel: bool = True,
+    repeatable: bool = False,
+) -> Callable[[F], F]: ...
+def tool(
+    function: F | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    parallel: bool = True,
+    repeatable: bool = False,
+) -> F | Callable[[F], F]:
+    """Mark a function or method as a tool of a module.
+
+    The schema comes from its type hints and docstring:
+
+        @tool
+        def search(query: str, limit: int = 10) -> list[str]:
+            \"\"\"Search the web for information.\"\"\"
+    """
+    options = ToolOptions(name, description, timeout, parallel, repeatable)
+
+    def mark(target: F) -> F:
+        _check(options, target)
+        marked: F = _marked(target, options)
+        return marked
+
+    return mark if function is None else mark(function)
+
+
+def options_of(function: object) -> ToolOptions | None:
+    """The mark of a function or method, or None where it has none."""
+    inner = function.__func__ if isinstance(function, staticmethod | classmethod) else function
+    found = getattr(inner, _MARK, None)
+    return found if isinstance(found, ToolOptions) else None
+
+
+def _marked(target: Any, options: ToolOptions) -> Any:
+    inner: Any = getattr(target, "__func__", target) if not inspect.ismethod(target) else target
+    if _MARK not in getattr(inner, "__dict__", {}):
+        try:
+            setattr(inner, _MARK, options)
+        except AttributeError:
+            pass
+        else:
+            return target
+    # A bound method or a builtin takes no mark, and a marked function keeps the one it has.
+    wrapped: Any = functools.partial(target)
+    setattr(wrapped, _MARK, options)
+    return wrapped
+
+
+def _check(options: ToolOptions, target: object) -> None:
+    if not callable(target) and not isinstance(target, staticmethod | classmethod):
+        raise DeclarationError(
+            f"`@tool` marks functions and methods, got {shorten(safe_repr(target))}; "
+            f"options go by name, as in `@tool(name='search')`."
+        )
+    rules: list[tuple[str, object, bool, str]] = [
+        ("name", options.name, options.name is None or _is_text(options.name), "a non-empty string"),
+        (
+            "description",
+            options.description,
+            options.description is None or _is_text(options.description),
+            "text",
+        ),
+        (
+            "timeout",
+            options.timeout,
+            options.timeout is None or _is_positive(options.timeout),
+            "seconds above 0",
+        ),
+        ("parallel", options.parallel, isinstance(options.parallel, bool), "True or False"),
+        ("repeatable", options.repeatable, isinstance(options.repeatable, bool), "True or False"),
+    ]
+    for option, given, right, allowed in rules:
+        if not right:
+            label = getattr(target, "__qualname__", None) or type(target).__name__
+            raise DeclarationError(
+                f"`{option}` of the tool `{label}` must be {allowed}, got {shorten(safe_repr(given))}."
+            )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value)

@@ -1,0 +1,54 @@
+"""What a docstring says of a tool: its description, and a line for each parameter.
+
+Google, NumPy and Sphinx styles are understood. The description is all the text before the first section.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+_GOOGLE = re.compile(
+    r"^(?:Args|Arguments|Parameters|Params|Attributes|Returns?|Yields?|Raises|Exceptions|Except|Examples?|Notes?|"
+    r"Warnings?|Warns|See Also|References|Todo|Keyword Args|Keyword Arguments|Other Parameters|Methods)\s*:[ \t]*$",
+    re.MULTILINE,
+)
+_NUMPY = re.compile(r"^[A-Z][A-Za-z ]*\n(?:-{3,}|={3,})[ \t]*$", re.MULTILINE)
+_SPHINX = re.compile(
+    r"^:(?:param|parameter|arg|argument|key|keyword|type|returns?|rtype|raises?|yields?|ytype|var|ivar|cvar|vartype|except|exception)\b[^:\n]*:",
+    re.MULTILINE,
+)
+
+
+def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
+    """The description, and the words about each parameter."""
+    text = inspect.cleandoc(doc) if doc else ""
+    starts = {style: found.start() for style, found in _sections(text) if found}
+    if not starts:
+        return text, {}
+    return text[: min(starts.values())].strip(), _parameters(text, min(starts, key=lambda style: starts[style]))
+
+
+def _sections(text: str) -> list[tuple[str, re.Match[str] | None]]:
+    return [
+        ("google", _GOOGLE.search(text)),
+        ("numpy", _NUMPY.search(text)),
+        ("sphinx", _SPHINX.search(text)),
+    ]
+
+
+def _parameters(text: str, style: str) -> dict[str, str]:
+    from docstring_parser import ParseError, google, numpydoc, rest
+
+    parsers = {"google": google.parse, "numpy": numpydoc.parse, "sphinx": rest.parse}
+    try:
+        parsed = parsers[style](text)
+    except ParseError:  # a malformed section costs its descriptions, never the tool
+        return {}
+    found: dict[str, str] = {}
+    for parameter in parsed.params:
+        words = (parameter.description or "").strip()
+        for name in parameter.arg_name.split(","):
+            if words:
+                found[name.strip().lstrip("*")] = words
+    return found

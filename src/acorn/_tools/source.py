@@ -1,0 +1,21 @@
+"""Objects that bring tools with them: a server's, a toolbox's.
+
+A source goes straight into `tools = [...]`. What it offers is asked for when a run begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class ToolSource(Protocol):
+    """Anything with `tools()`; `open()` and `close()` are called around a run where they exist."""
+
+    def tools(self) -> Sequence[Callable[..., Any]]: ...
+
+
+def is_source(value: object) -> bool:
+    """Whether an entry of `tools` is a source rather than a tool."""
+    return not isinstance(value, type) and callable(getattr(value, "tools", None))

@@ -1,0 +1,191 @@
+"""Values to XML: two spaces a level, text to the character, nothing a user wrote becomes markup.
+
+Pydantic turns the value into plain data first, so that dates, enums and custom serializers come out as in
+JSON; the original beside it gives the names of list items and the descriptions of fields. The loop's
+opening message and the context blocks are written here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from pydantic import BaseModel, RootModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_json
+
+from acorn._json import to_plain
+from acorn._xml.text import escape_attribute, escape_comment, escape_text, is_name
+from acorn.errors import AcornError
+
+DescriptionFormat = Literal["attribute", "comment"]
+
+MAX_DEPTH = 128
+"""Deeper values are refused: no model reads them, and most of them are circles."""
+
+
+@dataclass(frozen=True)
+class XmlStyle:
+    """How a module wants its XML."""
+
+    descriptions: bool = True
+    description_format: DescriptionFormat = "attribute"
+    include_none: bool = False
+
+
+def encode(value: Any, root: str, style: XmlStyle | None = None) -> str:
+    """The value as one element named `root`, without a trailing newline."""
+    lines: list[str] = []
+    _Writer(style or XmlStyle(), lines).element(f"<{root}", f"</{root}>", to_plain(value), value, 0)
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Tag:
+    """The two ends of an element; the first is open for `>` or ` />`."""
+
+    start: str
+    end: str
+    comment: str = ""
+
+
+class _Writer:
+    def __init__(self, style: XmlStyle, lines: list[str]) -> None:
+        self.include_none = style.include_none
+        self.format: DescriptionFormat | None = style.description_format if style.descriptions else None
+        self.lines = lines
+
+    def element(self, start: str, end: str, plain: Any, source: Any, depth: int) -> None:
+        """One element; `plain` is what is written, `source` the object it came from."""
+        indent = "  " * depth
+        if isinstance(plain, str):
+            self.lines.append(f"{indent}{start}>{escape_text(plain)}{end}" if plain else f"{indent}{start} />")
+        elif plain is None or plain == [] or plain == {}:
+            self.lines.append(f"{indent}{start} />")
+        elif isinstance(plain, dict | list):
+            if depth >= MAX_DEPTH:
+                raise AcornError(
+                    f"A value is nested more than {MAX_DEPTH} levels deep, or contains itself; pass something flatter."
+                )
+            opened = len(self.lines)
+            self.lines.append(f"{indent}{start}>")
+            if isinstance(plain, dict):
+                self._members(plain, source, depth + 1)
+            else:
+                self._items(plain, source, depth + 1)
+            if len(self.lines) == opened + 1:  # every field was None and left out
+                self.lines[opened] = f"{indent}{start} />"
+            else:
+                self.lines.append(f"{indent}{end}")
+        else:
+            self.lines.append(f"{indent}{start}>{_scalar(plain)}{end}")
+
+    def _members(self, plain: dict[str, Any], source: Any, depth: int) -> None:
+        """The fields of an object or the keys of a dict."""
+        lines, indent = self.lines, "  " * depth
+        kind: type[object] = type(source)
+        known = _tags(kind, self.format)
+        is_object = known is not None
+        tags = known or {}
+        children = _children_of_object(source) if is_object else _children_of_dict(source, plain)
+        for name, item in plain.items():
+            tag = tags.get(name) or _plain_tag(name)
+            if item is None and is_object and not self.include_none:
+                continue
+            if tag.comment:
+                lines.append(indent + tag.comment)
+            if type(item) is str and item:
+                lines.append(f"{indent}{tag.start}>{escape_text(item)}{tag.end}")
+            else:
+                self.element(tag.start, tag.end, item, children.get(name), depth)
+
+    def _items(self, plain: list[Any], source: Any, depth: int) -> None:
+        lines, indent = self.lines, "  " * depth
+        if isinstance(source, RootModel):
+            source = source.root  # pyright: ignore[reportUnknownMemberType]
+        sources: list[Any] = list(source) if isinstance(source, list | tuple | set | frozenset) else []
+        if len(sources) != len(plain):
+            sources = plain
+        for item, origin in zip(plain, sources, strict=True):
+            if type(item) is str and item:
+                lines.append(f"{indent}<item>{escape_text(item)}</item>")
+            else:
+                kind: type[object] = type(origin)
+                name = _item_name(kind)
+                self.element(f"<{name}", f"</{name}>", item, origin, depth)
+
+
+def _scalar(value: Any) -> str:
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, float):
+        text = repr(value)
+        # Python and JSON agree on floats without an exponent.
+        return text if "e" not in text and "n" not in text else to_json(value, inf_nan_mode="constants").decode()
+    try:
+        return str(value)
+    except ValueError:  # an integer of thousands of digits, which Python will not print
+        return to_json(value).decode()
+
+
+def _children_of_object(source: Any) -> dict[str, Any]:
+    if isinstance(source, BaseModel):
+        return {**source.__dict__, **(source.__pydantic_extra__ or {})}
+    return {field.name: getattr(source, field.name, None) for field in fields(source)}
+
+
+def _children_of_dict(source: Any, plain: dict[str, Any]) -> dict[str, Any]:
+    """The original values under the keys as they are written (`1` becomes `"1"`), order being kept."""
+    if isinstance(source, RootModel):
+        source = source.root  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(source, dict) and len(source) == len(plain):
+        return dict(zip(plain, source.values(), strict=True))
+    return plain
+
+
+@lru_cache(maxsize=1024)
+def _tags(cls: type, format: DescriptionFormat | None) -> dict[str, _Tag] | None:
+    """The elements of a class's fields, or None where the class has no fields."""
+    if issubclass(cls, RootModel) or not (issubclass(cls, BaseModel) or is_dataclass(cls)):
+        return None
+    described: dict[str, FieldInfo] = getattr(cls, "__pydantic_fields__", {})
+    names = list(described) if described or issubclass(cls, BaseModel) else [field.name for field in fields(cls)]
+    tags: dict[str, _Tag] = {}
+    for name in names:
+        field = described.get(name)
+        tags[name] = field_tag(name, field.description if field else None, format)
+    return tags
+
+
+def field_tag(name: str, description: str | None, format: DescriptionFormat | None) -> _Tag:
+    """The element of a field, with its description in the chosen place."""
+    tag = _plain_tag(name)
+    if not description or format is None:
+        return tag
+    if format == "comment":
+        return _Tag(tag.start, tag.end, f"<!-- {escape_comment(description)} -->")
+    return _Tag(f'{tag.start} description="{escape_attribute(description)}"', tag.end)
+
+
+def _plain_tag(name: str) -> _Tag:
+    if is_name(name):
+        return _Tag(f"<{name}", f"</{name}>")
+    return _Tag(f'<entry key="{escape_attribute(name)}"', "</entry>")
+
+
+@lru_cache(maxsize=1024)
+def _item_name(cls: type) -> str:
+    if not (issubclass(cls, BaseModel) or is_dataclass(cls)) or issubclass(cls, RootModel):
+        return "item"
+    name = snake_case(cls.__name__)
+    return name if is_name(name) else "item"
+
+
+def snake_case(name: str) -> str:
+    """`WebSource` as `web_source`, `HTTPSource` as `http_source`."""
+    name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()

@@ -1,0 +1,172 @@
+"""A forgiving reader of XML: any text becomes a tree, or an error says which bound it broke.
+
+Models forget closing tags and write bare `&` and `<`. What does not look like a tag is text here; entities
+are never expanded but for the five of XML and character numbers; a DTD, too much depth and too much text
+are refused. The work is linear in the length. `decode` gives the tree its meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from acorn.errors import ParseError
+
+MAX_SIZE = 1_000_000
+MAX_DEPTH = 64
+
+_OPENING = re.compile(r"<([^\W\d][\w.\-]*)")
+_ATTRIBUTE = re.compile(r"""\s+([^\s=<>"'/]+)\s*=\s*("[^"<]*"|'[^'<]*')""")
+_OPENING_END = re.compile(r"\s*(/?)>")
+_CLOSING = re.compile(r"</([^\W\d][\w.\-]*)\s*>")
+_REFERENCE = re.compile(r"&(?:(lt|gt|amp|quot|apos)|#([0-9]{1,7})|#x([0-9a-fA-F]{1,6}));")
+_NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
+_BREAK = re.compile("\r\n?")
+# Skipped whole, with what ends them; CDATA is text that needs no escapes.
+_CDATA, _COMMENT, _INSTRUCTION = "<![CDATA[", "<!--", "<?"
+_ENDS = {_CDATA: "]]>", _COMMENT: "-->", _INSTRUCTION: "?>"}
+
+
+@dataclass(slots=True)
+class Element:
+    """One element and where it stands in the source."""
+
+    name: str
+    attributes: dict[str, str]
+    begin: int
+    """Where the opening tag begins."""
+    inner: int
+    """Where the content begins."""
+    outer: int = -1
+    """Where the content ends."""
+    end: int = -1
+    """Behind the closing tag, or -1 while (or if) it was never closed."""
+    children: list[Element] = field(default_factory=list["Element"])
+
+    def text(self, source: str) -> str:
+        """The content as text; markup inside it stays as it was written."""
+        return unescape(source[self.inner : self.outer])
+
+
+def check_bounds(source: str) -> None:
+    """Refuse what nobody should parse."""
+    if len(source) > MAX_SIZE:
+        raise ParseError(
+            f"The XML is {len(source):,} characters long; at most {MAX_SIZE:,} are read.",
+            raw_output=source[:1000],
+        )
+
+
+def parse(source: str, start: int = 0, stop: int | None = None) -> Element:
+    """The element that begins at or after `start`, with everything inside it up to `stop`."""
+    stop = len(source) if stop is None else stop
+    top = Element("", {}, start, start)
+    open_elements = [top]
+    for token in _tokens(source, start, stop):
+        if isinstance(token, Element):
+            open_elements[-1].children.append(token)
+            if token.end < 0:
+                open_elements.append(token)
+                if len(open_elements) > MAX_DEPTH + 1:
+                    raise ParseError(
+                        f"The XML is nested more than {MAX_DEPTH} levels deep; give a flatter answer.",
+                        raw_output=source[:1000],
+                    )
+        else:
+            _close(open_elements, token)
+    for element in open_elements:
+        element.outer = stop
+    return top
+
+
+def _close(open_elements: list[Element], token: re.Match[str]) -> None:
+    """Close the named element, and with it those inside that were left open; a stray tag is text."""
+    name = token[1]
+    for level in range(len(open_elements) - 1, 0, -1):
+        if open_elements[level].name == name:
+            for element in open_elements[level:]:
+                element.outer = token.start()
+            open_elements[level].end = token.end()
+            del open_elements[level:]
+            return
+
+
+def _tokens(source: str, at: int, stop: int) -> list[Element | re.Match[str]]:
+    tokens: list[Element | re.Match[str]] = []
+    endless: set[str] = set()  # what has no end any more; looking again each time would be quadratic
+    while (at := source.find("<", at, stop)) >= 0:
+        if closing := _CLOSING.match(source, at, stop):
+            tokens.append(closing)
+            at = closing.end()
+        elif element := _opening(source, at, stop):
+            tokens.append(element)
+            at = element.inner
+        else:
+            at = _skip(source, at, stop, endless)
+    return tokens
+
+
+def _skip(source: str, at: int, stop: int, endless: set[str]) -> int:
+    """Where to go on behind a `<` that opens no element."""
+    for mark, end in _ENDS.items():
+        if source.startswith(mark, at) and mark not in endless:
+            found = source.find(end, at + len(mark), stop)
+            if found >= 0:
+                return found + len(end)
+            endless.add(mark)
+    head = source[at : at + 9].upper()
+    if head.startswith(("<!DOCTYPE", "<!ENTITY")):
+        raise ParseError("The XML holds a DTD, which is never read; leave it out.", raw_output=source[:1000])
+    return at + 1
+
+
+def _opening(source: str, at: int, stop: int) -> Element | None:
+    head = _OPENING.match(source, at, stop)
+    if head is None:
+        return None
+    attributes: dict[str, str] = {}
+    behind = head.end()
+    while attribute := _ATTRIBUTE.match(source, behind, stop):
+        attributes[attribute[1]] = unescape(attribute[2][1:-1], marks=False)
+        behind = attribute.end()
+    tail = _OPENING_END.match(source, behind, stop)
+    if tail is None:
+        return None
+    element = Element(head[1], attributes, at, tail.end())
+    if tail[1]:
+        element.outer = element.end = tail.end()
+    return element
+
+
+def unescape(text: str, *, marks: bool = True) -> str:
+    """References replaced, line breaks as a parser would give them, comments gone, CDATA opened."""
+    if "\r" in text:
+        text = _BREAK.sub("\n", text)
+    if marks and ("<!--" in text or _CDATA in text):
+        return _without_marks(text)
+    return _REFERENCE.sub(_character, text) if "&" in text else text
+
+
+def _without_marks(text: str) -> str:
+    parts: list[str] = []
+    endless: set[str] = set()
+    done = at = 0
+    while (at := text.find("<", at)) >= 0:
+        behind = _skip(text, at, len(text), endless)
+        if behind == at + 1 or text.startswith(_INSTRUCTION, at):
+            at = behind
+            continue
+        parts.append(unescape(text[done:at], marks=False))
+        if text.startswith(_CDATA, at):
+            parts.append(text[at + len(_CDATA) : behind - len(_ENDS[_CDATA])])
+        done = at = behind
+    parts.append(unescape(text[done:], marks=False))
+    return "".join(parts)
+
+
+def _character(reference: re.Match[str]) -> str:
+    if reference[1]:
+        return _NAMED[reference[1]]
+    code = int(reference[2]) if reference[2] else int(reference[3], 16)
+    allowed = code in (9, 10, 13) or 0x20 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or 0x10000 <= code < 0x110000
+    return chr(code) if allowed else "\ufffd"

@@ -85,7 +85,7 @@ class _Writer:
     def _members(self, plain: dict[str, Any], source: Any, depth: int) -> None:
         """The fields of an object or the keys of a dict."""
         lines, indent = self.lines, "  " * depth
-        kind: type[object] = type(source)
+        kind: Any = type(source)
         known = _tags(kind, self.format)
         is_object = known is not None
         tags = known or {}
@@ -112,7 +112,7 @@ class _Writer:
             if type(item) is str and item:
                 lines.append(f"{indent}<item>{escape_text(item)}</item>")
             else:
-                kind: type[object] = type(origin)
+                kind: Any = type(origin)
                 name = _item_name(kind)
                 self.element(f"<{name}", f"</{name}>", item, origin, depth)
 

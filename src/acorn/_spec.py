@@ -24,7 +24,7 @@ from acorn._xml.text import is_name
 from acorn.errors import DeclarationError, ToolConflictError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prompt:
     """The system prompt as declared: text, a file or a method."""
 
@@ -35,7 +35,7 @@ class Prompt:
     """To be called on the instance for each run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Spec:
     """Everything about a module that does not change from call to call."""
 
@@ -67,7 +67,7 @@ class Spec:
         return XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """One attribute: its default, its rule, and the rule in words."""
 

@@ -54,6 +54,10 @@ class _Generator(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def encode_default(self, dft: Any) -> Any:
+        # Pydantic would build an adapter for each; most defaults are JSON already.
+        return dft if dft is None or type(dft) in (str, int, float, bool) else super().encode_default(dft)
+
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         return _untitled(super().model_schema(schema), schema["cls"])
 

@@ -31,7 +31,7 @@ _FORMS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shape:
     """What a module takes or gives."""
 
@@ -114,12 +114,19 @@ class Shape:
         return f"Wrong input for `{owner}`: {'; '.join(parts)}. It takes {takes}."
 
 
+class Nothing(BaseModel):
+    pass
+
+
+_NOTHING = Shape(Nothing)
+
+
 def shape_of(declared: Any, owner: str, attribute: str) -> Shape:
     """Compile what a user declared; `owner` and `attribute` name it in errors."""
     if isinstance(declared, type) and issubclass(declared, BaseModel) and not issubclass(declared, RootModel):
         shape = Shape(declared)
     elif declared is None or declared is type(None) or declared == []:
-        shape = Shape(_make(f"{owner}{_suffix(attribute)}", {}, owner, attribute))
+        return _NOTHING
     elif isinstance(declared, list | tuple):
         shape = Shape(_make_from_list(declared, owner, attribute))
     else:

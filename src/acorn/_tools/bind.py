@@ -33,7 +33,7 @@ class UnresolvedError(DeclarationError):
     """A type hint names something that does not exist, or not yet."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Binding:
     """How the arguments of one function are described and checked."""
 

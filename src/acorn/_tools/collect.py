@@ -29,7 +29,7 @@ FINISH = "__finish__"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tool:
     """One tool: what the model is told of it, and what to call."""
 

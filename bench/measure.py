@@ -1,0 +1,72 @@
+"""How the benchmarks measure: CPU time, best of several, always beside a floor from the same run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Line:
+    """One claim: what was measured, and the most it may be."""
+
+    name: str
+    value: float
+    limit: float | None
+    unit: str = "x"
+
+    @property
+    def holds(self) -> bool:
+        return self.limit is None or self.value <= self.limit
+
+    def __str__(self) -> str:
+        limit = "" if self.limit is None else f"  (at most {self.limit:g}{self.unit})"
+        return f"  {'ok  ' if self.holds else 'OVER'} {self.name:<66}{self.value:9.3f}{self.unit}{limit}"
+
+
+def cpu(act: Callable[[], object], *, repeat: int = 5, number: int = 1) -> float:
+    """CPU seconds of one call: the best of several rounds."""
+    best = float("inf")
+    for _ in range(repeat):
+        start = time.process_time()
+        for _ in range(number):
+            act()
+        best = min(best, (time.process_time() - start) / number)
+    return best
+
+
+def cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, float]:
+    """CPU seconds of whole Python processes, taken in turn so that noise hits all alike."""
+    with tempfile.TemporaryDirectory() as folder:
+        files: dict[str, Path] = {}
+        for name, text in scripts.items():
+            files[name] = Path(folder) / f"{name}.py"
+            files[name].write_text(text)
+        best = dict.fromkeys(scripts, float("inf"))
+        for round_ in range(repeat + 1):
+            for name, file in files.items():
+                before = os.times()
+                subprocess.run([sys.executable, str(file)], check=True)
+                after = os.times()
+                spent = after.children_user + after.children_system - before.children_user - before.children_system
+                if round_:  # the first round fills the disk cache
+                    best[name] = min(best[name], spent)
+    return best
+
+
+def precise_cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, float]:
+    """The same by each process's own count, from its start to the end of the script."""
+    best = dict.fromkeys(scripts, float("inf"))
+    for round_ in range(repeat + 1):
+        for name, text in scripts.items():
+            source = f"{text}\nimport time\nprint(time.process_time())"
+            out = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True).stdout
+            if round_:
+                best[name] = min(best[name], float(out.split()[-1]))
+    return best

@@ -1,0 +1,31 @@
+"""`make bench`: every speed claim of the project, measured now on this machine.
+
+python bench/run.py              all of them
+python bench/run.py foundation   one file
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+BENCHES = ["foundation"]
+
+
+def main(names: list[str]) -> int:
+    sys.path.insert(0, str(Path(__file__).parent))
+    over = 0
+    for name in names or BENCHES:
+        bench = importlib.import_module(name)
+        print(f"{name}: {(bench.__doc__ or '').strip().splitlines()[0]}")
+        for line in bench.lines():
+            print(line, flush=True)
+            over += not line.holds
+    if over:
+        print(f"{over} over the limit")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,127 @@
+"""The plan of the house: imports point down, public names are decided, `import acorn` stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import acorn
+
+SOURCE = Path(acorn.__file__).parent
+ROOMS = sorted(path.relative_to(SOURCE).with_suffix("").as_posix() for path in SOURCE.rglob("*.py"))
+
+# The longest prefix counts. A new room needs a floor here.
+FLOORS = {
+    "errors": 0,
+    "_json": 1,
+    "_schema": 1,
+    "_xml": 1,
+    "_tools": 3,
+    "_spec": 3,
+    "_module": 7,
+    "__init__": 7,
+}
+
+# Imports inside functions: optional or heavy outside packages, in the one room that needs them.
+LATE_IMPORTS = {("_tools/docs", "docstring_parser")}
+
+PUBLIC = [
+    "AcornError",
+    "BranchError",
+    "DeclarationError",
+    "InputError",
+    "LimitError",
+    "ModelError",
+    "Module",
+    "ParseError",
+    "StoreError",
+    "ToolConflictError",
+    "module",
+    "tool",
+]
+
+
+def floor(room: str) -> int:
+    fitting = [prefix for prefix in FLOORS if room == prefix or room.startswith(prefix + "/")]
+    assert fitting, f"{room} stands on no floor; give it one in FLOORS"
+    return FLOORS[max(fitting, key=len)]
+
+
+def imports(room: str) -> list[tuple[str, bool]]:
+    """Every imported module, and whether the import stands inside a function."""
+    tree = ast.parse((SOURCE / f"{room}.py").read_text(encoding="utf-8"))
+    inside = {
+        id(node)
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(outer)
+    }
+    found: list[tuple[str, bool]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, id(node) in inside) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{room} imports relatively; the house writes whole names"
+            found.append((node.module or "", id(node) in inside))
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_from_its_floor_or_below(room: str):
+    for name, _ in imports(room):
+        if name == "acorn" or name.startswith("acorn."):
+            target = name.removeprefix("acorn").removeprefix(".").replace(".", "/") or "__init__"
+            assert floor(target) <= floor(room), f"{room} (floor {floor(room)}) imports {name} above it"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_stand_at_the_top_of_the_file(room: str):
+    for name, is_inside in imports(room):
+        if is_inside:
+            assert (room, name.partition(".")[0]) in LATE_IMPORTS, f"{room} imports {name} inside a function"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_says_what_it_is_for(room: str):
+    assert ast.get_docstring(ast.parse((SOURCE / f"{room}.py").read_text(encoding="utf-8")))
+
+
+def test_the_public_names_are_decided():
+    assert sorted(acorn.__all__) == PUBLIC
+    for name in PUBLIC:
+        assert getattr(acorn, name) is not None
+
+
+def test_no_file_carries_the_name_of_a_public_object():
+    for room in ROOMS:
+        assert room not in PUBLIC, f"`import acorn.{room}` would hide the public `{room}`"
+
+
+def test_module_has_two_names_and_is_one_class():
+    assert acorn.Module is acorn.module
+
+
+def test_import_acorn_loads_nothing_heavy():
+    heavy = [
+        "litellm",
+        "openai",
+        "httpx",
+        "rich",
+        "typer",
+        "starlette",
+        "opentelemetry",
+        "mcp",
+        "docstring_parser",
+        "asyncio",
+    ]
+    script = f"import sys, acorn; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_package_is_marked_as_typed():
+    assert (SOURCE / "py.typed").exists()

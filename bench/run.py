@@ -10,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-BENCHES = ["foundation"]
+BENCHES = ["foundation", "loop"]
 
 
 def main(names: list[str]) -> int:

@@ -19,11 +19,22 @@ from acorn.errors import (
     StoreError,
     ToolConflictError,
 )
+from acorn.record import Run, capture, current_run
+from acorn.step import Step
+from acorn.types import ToolCall, ToolResult, Unfinished, Usage
 
 __all__ = [
     "module",
     "Module",
     "tool",
+    "Step",
+    "ToolCall",
+    "ToolResult",
+    "Run",
+    "Usage",
+    "Unfinished",
+    "capture",
+    "current_run",
     "AcornError",
     "DeclarationError",
     "ToolConflictError",

@@ -7,31 +7,52 @@ nothing here ever raises. The XML encoder and the reports of wrong values stand 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
 
-_MAX_DEPTH = 200
+_MAX_DEPTH = 150
 
 
 def to_plain(value: Any) -> Any:
     """The value as dicts, lists, strings, numbers, booleans and None; fields under their own names."""
-    try:
-        if isinstance(value, BaseModel):
-            return type(value).__pydantic_serializer__.to_python(
-                value, mode="json", by_alias=False, warnings=False, fallback=safe_repr
-            )
-        return to_jsonable_python(value, by_alias=False, inf_nan_mode="constants", fallback=safe_repr)
-    except Exception:  # bad bytes, a circle, or a user's own serializer
-        return _piecewise(value, ())
+    return _plain(value, ())
 
 
 def compact(value: Any) -> str:
     """The value as JSON text without blanks, non-ASCII kept."""
-    return to_json(to_plain(value), inf_nan_mode="constants", fallback=safe_repr).decode()
+    return _written(to_plain(value), "constants")
+
+
+def to_text(value: Any) -> str:
+    """The value as JSON text the way Pydantic writes it; NaN is null."""
+    try:
+        if isinstance(value, BaseModel):
+            serializer = type(value).__pydantic_serializer__
+            return serializer.to_json(value, warnings=False, fallback=_foreign).decode()
+        return to_json(value, by_alias=False, inf_nan_mode="null", fallback=_foreign).decode()
+    except Exception:  # bad bytes, a lone surrogate, a circle, or a user's own serializer
+        return _written(to_plain(value), "null")
+
+
+def whole_text(value: Any) -> Any:
+    """Plain data whose every string can be encoded: a lone surrogate becomes U+FFFD."""
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
+    if isinstance(value, dict):
+        return {whole_text(key): whole_text(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [whole_text(item) for item in value]
+    return value
 
 
 def safe_repr(value: object) -> str:
@@ -47,41 +68,89 @@ def shorten(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _piecewise(value: Any, inside: tuple[int, ...]) -> Any:
-    """Part by part, so that one bad part does not cost its neighbours; `inside` are the containers around it."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return _text_of_bytes(bytes(value))
-    if id(value) in inside or len(inside) >= _MAX_DEPTH:
-        return safe_repr(value)
-    inside = (*inside, id(value))
+def attributes(value: Any) -> dict[str, Any]:
+    """The fields of a model or dataclass instance, as far as they are set, with the objects they hold."""
     if isinstance(value, BaseModel):
-        items = {**value.__dict__, **(value.__pydantic_extra__ or {})}
-        return {name: _piecewise(item, inside) for name, item in items.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _piecewise(getattr(value, field.name, None), inside) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {_key(key): _piecewise(item, inside) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_piecewise(item, inside) for item in value]
+        return {**value.__dict__, **(getattr(value, "__pydantic_extra__", None) or {})}
+    return {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
+
+
+def _plain(value: Any, inside: tuple[int, ...]) -> Any:
+    """Pydantic's word, or part by part where it has none; `inside` are the containers around the value."""
     try:
-        return to_jsonable_python(value, by_alias=False, inf_nan_mode="constants", fallback=safe_repr)
-    except Exception:
+        if inside and isinstance(value, Iterator):
+            return safe_repr(value)  # the first attempt, on the whole, has used it up
+        if isinstance(value, BaseModel):
+            return _dump(value)
+        return to_jsonable_python(value, by_alias=False, inf_nan_mode="constants", fallback=_foreign)
+    except Exception:  # bad bytes, a circle, or a user's own serializer
+        if id(value) in inside or len(inside) >= _MAX_DEPTH:
+            return safe_repr(value)
+    try:
+        return _parts(value, (*inside, id(value)))
+    except Exception:  # a user's own container or property
         return safe_repr(value)
+
+
+def _parts(value: Any, inside: tuple[int, ...]) -> Any:
+    """One bad part does not cost its neighbours."""
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    if isinstance(value, RootModel):
+        return _plain(value.root, inside)  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+        return _fields(value, inside)
+    if isinstance(value, Mapping):
+        return {_key(key): _plain(item, inside) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item, inside) for item in value]
+    return safe_repr(value)
+
+
+def _fields(value: Any, inside: tuple[int, ...]) -> dict[str, Any]:
+    """Each field as its class writes it, or by itself; excluded ones stay out either way."""
+    described: Mapping[str, Any] = getattr(type(value), "__pydantic_fields__", {})
+    plain: dict[str, Any] = {}
+    for name, item in attributes(value).items():
+        if getattr(described.get(name), "exclude", False):
+            continue
+        try:
+            plain.update(_dump(value, {name}))
+        except Exception:  # this is the bad one, or the class is no schema
+            plain[name] = _plain(item, inside)
+    return plain
+
+
+def _dump(value: Any, only: set[str] | None = None) -> Any:
+    kind: Any = type(value)
+    return kind.__pydantic_serializer__.to_python(
+        value, mode="json", by_alias=False, warnings=False, include=only, fallback=_foreign
+    )
+
+
+def _foreign(value: object) -> Any:
+    return dict(value) if isinstance(value, Mapping) else safe_repr(value)
 
 
 def _key(key: object) -> str:
-    plain = _piecewise(key, ())
-    if isinstance(plain, bool):
-        return "true" if plain else "false"
-    return plain if isinstance(plain, str) else safe_repr(key)
-
-
-def _text_of_bytes(value: bytes) -> str:
     try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
+        return str(next(iter(to_jsonable_python({key: None}, fallback=safe_repr))))
+    except Exception:
+        return base64.b64encode(key).decode() if isinstance(key, bytes) else safe_repr(key)
+
+
+def _written(plain: Any, inf_nan_mode: Literal["constants", "null"]) -> str:
+    try:
+        return to_json(plain, inf_nan_mode=inf_nan_mode).decode()
+    except ValueError:  # half a surrogate pair, or deeper than the serializer goes
+        return to_json(whole_text(_shallow(plain, _MAX_DEPTH)), inf_nan_mode=inf_nan_mode).decode()
+
+
+def _shallow(plain: Any, left: int) -> Any:
+    if not isinstance(plain, dict | list):
+        return plain
+    if not left:
+        return safe_repr(plain)
+    if isinstance(plain, dict):
+        return {key: _shallow(item, left - 1) for key, item in plain.items()}
+    return [_shallow(item, left - 1) for item in plain]

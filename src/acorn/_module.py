@@ -10,12 +10,24 @@ import copy
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, Self, get_args, get_origin
+from typing import Any, Generic, Self, cast, get_args, get_origin
+from uuid import uuid4
 
 from typing_extensions import TypeVar
 
+from acorn._drive.record import forget_runs, last_run
+from acorn._loop.opening import prior_messages
+from acorn._loop.run import Loop, Plan
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
-from acorn.errors import DeclarationError
+from acorn.errors import AcornError, DeclarationError
+from acorn.models.resolve import resolve
+from acorn.record import Run, run_of
+from acorn.step import Step
+
+_KEPT = "_acorn_spec"
+_TYPES = "_acorn_types"
+_BROUGHT = "_acorn_brought"
+_UNSET: Any = object()
 
 In = TypeVar("In", default=Any)
 Out = TypeVar("Out", default=Any)
@@ -62,10 +74,19 @@ class module(Generic[In, Out]):
     xml_output_root: str = SETTINGS["xml_output_root"].default
     xml_context_root: str = SETTINGS["xml_context_root"].default
 
+    max_total_tokens: int | None = SETTINGS["max_total_tokens"].default
+    """Tokens that a whole run may use, branches included."""
+    max_cost: float | None = SETTINGS["max_cost"].default
+    """Dollars that a whole run may cost, branches included."""
+    max_seconds: float | None = SETTINGS["max_seconds"].default
+    """Seconds that a whole run may take, branches included."""
+    loop_guard: str | None = SETTINGS["loop_guard"].default
+    """What happens to a run that repeats itself: `"notice"`, `"force"` or None."""
+
     def __init__(self, **overrides: Any) -> None:
         for name, value in overrides.items():
             if name not in SETTINGS:
-                raise TypeError(f"`{type(self).__name__}` has no attribute `{name}` to set{_hint(name)}.")
+                raise TypeError(f"`{type(self).__name__}` has no attribute `{name}` to set{_hint(name)}")
             setattr(self, name, value)
         if overrides:
             spec_of(self)
@@ -79,17 +100,106 @@ class module(Generic[In, Out]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {_model_id(self.model)}>"
 
-    def using(self, **overrides: Any) -> Self:
-        """A light copy with other settings; the original stays as it is.
+    # Ways to call
 
-        strict = agent.using(temperature=0.0)
+    def __call__(self, *args: Any, **kwargs: Any) -> Out:
+        """Run the module and return its output."""
+        return cast(Out, self.run(*args, **kwargs).output)
+
+    async def acall(self, *args: Any, **kwargs: Any) -> Out:
+        """The same on the event loop."""
+        return cast(Out, (await self.arun(*args, **kwargs)).output)
+
+    def run(self, *args: Any, **kwargs: Any) -> Run[Out]:
+        """Run the module and return the record of the run, whose `output` is the result."""
+        from acorn._drive.sync import drive
+
+        loop = _loop(self, args, kwargs)
+        drive(loop, self)
+        return loop.run
+
+    async def arun(self, *args: Any, **kwargs: Any) -> Run[Out]:
+        """The same on the event loop."""
+        from acorn._drive.aio import adrive
+
+        loop = _loop(self, args, kwargs)
+        await adrive(loop, self)
+        return loop.run
+
+    def using(self, *, history: Any = _UNSET, deps: Any = _UNSET, **overrides: Any) -> Self:
+        """A light copy with other settings, an earlier conversation, or something for the tools to use.
+
+        The original stays as it is.
+
+            run = agent.run(question="Who won in 1994?")
+            agent.using(history=run)(question="And in 1990?")
         """
         other = copy.copy(self)
+        forget_runs(other)
         module.__init__(other, **overrides)
+        brought = dict(vars(self).get(_BROUGHT, {}))
+        if history is not _UNSET:
+            brought["prior"] = prior_messages(history, type(self).__name__)
+        if deps is not _UNSET:
+            brought["deps"] = deps
+        vars(other)[_BROUGHT] = brought
         return other
+
+    # Hooks, for subclasses to override
+
+    def on_step(self, step: Step) -> Step | None:
+        """Called after each step, before the model reads the tool results."""
+        return step
+
+    def on_finish(self, output: Out) -> Any:
+        """Called with every output before it is returned; a `ValueError` sends it back to the model."""
+        return None
+
+    # The run, from inside and afterwards
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The conversation: of the run this code belongs to, else of the last one that ended here."""
+        run = run_of(self) or last_run(self)
+        return [] if run is None else run.history
+
+    @history.setter
+    def history(self, messages: list[dict[str, Any]]) -> None:
+        run = run_of(self)
+        if run is None:
+            raise AttributeError(
+                f"`history` of `{type(self).__name__}` can be replaced inside its hooks and tools; "
+                f"to begin with an earlier conversation, call `agent.using(history=messages)(...)`."
+            )
+        if not isinstance(messages, list):
+            raise AcornError(f"`history` must be a list of messages, got `{type(messages).__name__}`.")
+        run.history = messages
+
+    @property
+    def last(self) -> Run[Out] | None:
+        """The record of the last run that ended in this thread or task, well or not."""
+        return last_run(self)
 
 
 Module = module
+
+
+def _loop(agent: module[In, Out], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loop:
+    """Check a call and make it a run that is ready to be driven."""
+    spec = spec_of(agent)
+    cls = type(agent)
+    brought: dict[str, Any] = vars(agent).get(_BROUGHT, {})
+    given = spec.input.from_call(spec.owner, args, kwargs)
+    plan = Plan(
+        spec,
+        tuple(tool.bound_to(agent) for tool in spec.tools),
+        resolve=lambda declared: resolve(declared, spec.owner),
+        prompt=agent.system_prompt if spec.prompt.is_method else None,
+        on_step=agent.on_step if cls.on_step is not module.on_step or "on_step" in vars(agent) else None,
+        on_finish=agent.on_finish if cls.on_finish is not module.on_finish or "on_finish" in vars(agent) else None,
+        prior=brought.get("prior", ()),
+    )
+    return Loop(plan, Run(uuid4().hex, given, deps=brought.get("deps")))
 
 
 def spec_of(agent: module[Any, Any]) -> Spec:
@@ -109,10 +219,6 @@ def spec_of(agent: module[Any, Any]) -> Spec:
         kept = (seen, revise_spec(spec, cls, module, own))
         vars(agent)[_KEPT] = kept
     return kept[1]
-
-
-_KEPT = "_acorn_spec"
-_TYPES = "_acorn_types"
 
 
 def _class_spec(cls: type[module[Any, Any]], local_names: Mapping[str, Any]) -> Spec:

@@ -22,6 +22,7 @@ from acorn._tools.source import ToolSource
 from acorn._xml.encode import DescriptionFormat, XmlStyle
 from acorn._xml.text import is_name
 from acorn.errors import DeclarationError, ToolConflictError
+from acorn.models.port import is_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,10 @@ class Spec:
     sources: tuple[ToolSource, ...]
     branches: Mapping[str, Any]
     cache: tuple[Mapping[str, Any], ...]
+    max_total_tokens: int | None
+    max_cost: float | None
+    max_seconds: float | None
+    loop_guard: str | None
     xml_include_descriptions: bool
     xml_description_format: DescriptionFormat
     xml_include_none: bool
@@ -82,6 +87,10 @@ def _is_number(value: object, low: float, high: float) -> bool:
     return is_real and math.isfinite(value) and low <= value <= high  # type: ignore[arg-type, operator]
 
 
+def _is_amount(value: object) -> bool:
+    return _is_number(value, 0, math.inf) and value != 0
+
+
 def _is_count(value: object, low: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
@@ -103,7 +112,9 @@ def _is_model(value: object) -> bool:
             and _is_count(value.get("num_retries", 0), 0)
             and _is_number(value.get("retry_delay", 0), 0, math.inf)
         )
-    return value is None or (isinstance(value, str) and bool(value.strip()))
+    if isinstance(value, str):
+        return bool(value.strip())
+    return value is None or is_model(value)
 
 
 def _show_model(value: object) -> str:
@@ -123,6 +134,10 @@ def _is_cache(value: object) -> bool:
     return isinstance(value, list | tuple) and len(value) <= 4 and all(_is_cache_point(point) for point in value)
 
 
+def _is_index(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _is_cache_point(point: object) -> bool:
     return (
         isinstance(point, dict)
@@ -130,7 +145,7 @@ def _is_cache_point(point: object) -> bool:
         and point.get("location") == "message"
         and ("role" in point or "index" in point)
         and point.get("role", "user") in _ROLES
-        and isinstance(point.get("index", 0), int)
+        and _is_index(point.get("index", 0))
         and isinstance(point.get("control", {}), dict)
     )
 
@@ -142,8 +157,8 @@ SETTINGS: Mapping[str, Setting] = {
     "model": Setting(
         None,
         _is_model,
-        "a model id such as 'openai/gpt-4o', or a dict with 'model' and LiteLLM arguments "
-        "('num_retries' a count, 'retry_delay' in seconds)",
+        "a model id such as 'openai/gpt-4o', a dict with 'model' and LiteLLM arguments "
+        "('num_retries' a count, 'retry_delay' in seconds), or an object of the model port",
         _show_model,
     ),
     "temperature": Setting(0.7, lambda value: _is_number(value, 0, 2), "a number from 0 to 2"),
@@ -165,6 +180,12 @@ SETTINGS: Mapping[str, Setting] = {
         "True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
         "{'location': 'message', 'index': 0}",
     ),
+    "max_total_tokens": Setting(
+        None, lambda value: value is None or _is_count(value, 1), "a whole number of at least 1, or None"
+    ),
+    "max_cost": Setting(None, lambda value: value is None or _is_amount(value), "dollars above 0, or None"),
+    "max_seconds": Setting(None, lambda value: value is None or _is_amount(value), "seconds above 0, or None"),
+    "loop_guard": Setting("notice", lambda value: value in ("notice", "force", None), "'notice', 'force' or None"),
     "xml_include_descriptions": Setting(True, _is_bool, _FLAG),
     "xml_include_none": Setting(False, _is_bool, _FLAG),
     "xml_description_format": Setting(
@@ -202,8 +223,7 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]
     owner = cls.__name__
     frozen: dict[str, Any] = {}
     for attribute, value in values.items():
-        if not SETTINGS[attribute].fits(value):
-            raise _wrong(owner, attribute, value)
+        check_setting(owner, attribute, value)
         if attribute == "tools":
             listed, sources = gather(value, owner, local_names)
             frozen["tools"] = merge(listed, methods(cls, owner, local_names), owner)
@@ -228,6 +248,12 @@ def _whole(spec: Spec, base: type) -> Spec:
                 f"rename one."
             )
     return spec
+
+
+def check_setting(owner: str, attribute: str, value: Any) -> None:
+    """Judge one value by the rule of its attribute."""
+    if not SETTINGS[attribute].fits(value):
+        raise _wrong(owner, attribute, value)
 
 
 def _wrong(owner: str, attribute: str, given: Any) -> DeclarationError:

@@ -23,6 +23,9 @@ from typing import Any
 class AcornError(Exception):
     """Base of all errors that acorn raises."""
 
+    run: Any = None
+    """The record of the run that failed, where there was one."""
+
 
 class DeclarationError(AcornError):
     """A module or a tool is declared wrongly."""

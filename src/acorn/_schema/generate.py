@@ -7,11 +7,12 @@ provider would otherwise refuse: an object at the top, and `items` beside `prefi
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue
+from pydantic_core import PydanticSerializationError, core_schema
 
 JsonSchema = dict[str, Any]
 
@@ -54,57 +55,59 @@ class _Generator(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        made = super().generate_inner(schema)
+        ref = made.get("$ref")
+        # A definition that is still being made has no entry yet; it comes by here once it is.
+        definition = made if ref is None else self.get_schema_from_definitions(JsonRef(ref)) or {}
+        _drop_title(definition, schema.get("cls"))
+        _add_items(definition)
+        return made
+
+    def arguments_schema(self, schema: core_schema.ArgumentsSchema) -> JsonSchemaValue:
+        made = super().arguments_schema(schema)
+        if schema.get("var_kwargs_mode") == "unpacked-typed-dict":
+            named = self.resolve_ref_schema(made.pop("additionalProperties"))
+            made["properties"].update(named["properties"])
+            if required := [*made.get("required", []), *named.get("required", [])]:
+                made["required"] = required
+        elif made.get("additionalProperties") is False:
+            del made["additionalProperties"]
+        return made
+
+    def get_argument_name(self, argument: Any) -> str:
+        alias = argument.get("alias")
+        if self.by_alias and isinstance(alias, list):  # `AliasChoices`: the first that is a plain name
+            names = [str(path[0]) for path in alias if isinstance(path, list) and len(path) == 1]
+            return names[0] if names else str(argument["name"])
+        return super().get_argument_name(argument)
+
+    def is_subclass_schema(self, schema: core_schema.IsSubclassSchema) -> JsonSchemaValue:
+        return self.handle_invalid_for_json_schema(schema, "a class")
+
     def encode_default(self, dft: Any) -> Any:
-        # Pydantic would build an adapter for each; most defaults are JSON already.
-        return dft if dft is None or type(dft) in (str, int, float, bool) else super().encode_default(dft)
-
-    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        return _untitled(super().model_schema(schema), schema["cls"])
-
-    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        return _untitled(super().dataclass_schema(schema), schema["cls"])
-
-    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
-        return _untitled(super().typed_dict_schema(schema), schema.get("cls"))
-
-    def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
-        return _untitled(super().enum_schema(schema), schema["cls"])
-
-    def kw_arguments_schema(
-        self,
-        arguments: list[core_schema.ArgumentsParameter],
-        var_kwargs_schema: core_schema.CoreSchema | None,
-    ) -> JsonSchemaValue:
-        schema = super().kw_arguments_schema(arguments, var_kwargs_schema)
-        if schema.get("additionalProperties") is False:
-            del schema["additionalProperties"]
-        return schema
-
-    def tuple_schema(self, schema: core_schema.TupleSchema) -> JsonSchemaValue:
-        return _with_items(super().tuple_schema(schema))
-
-    def p_arguments_schema(
-        self, arguments: list[core_schema.ArgumentsParameter], var_args_schema: core_schema.CoreSchema | None
-    ) -> JsonSchemaValue:
-        return _with_items(super().p_arguments_schema(arguments, var_args_schema))
+        encoded = super().encode_default(dft)
+        try:
+            json.dumps(encoded, allow_nan=False)
+        except ValueError as error:
+            raise PydanticSerializationError(str(error)) from error
+        return encoded
 
 
-def _untitled(schema: JsonSchemaValue, cls: type[Any] | None) -> JsonSchemaValue:
-    """Drop the title that Pydantic took from the class; one that a user wrote stays."""
-    if cls is not None and schema.get("title") == cls.__name__:
-        del schema["title"]
-    return schema
+def _drop_title(made: JsonSchemaValue, cls: Any) -> None:
+    """Take away the title that Pydantic took from the class; one that a user wrote stays."""
+    if "title" in made and made["title"] == getattr(cls, "__name__", None):
+        del made["title"]
 
 
-def _with_items(schema: JsonSchemaValue) -> JsonSchemaValue:
-    """Give a fixed-length array `items`, which OpenAI demands of every array.
+def _add_items(made: JsonSchemaValue) -> None:
+    """Give an array `items`, which OpenAI demands of every one.
 
-    The length is bounded, so that by the standard `items` has nothing left to say and nothing changes.
+    Where there is none, the length is bounded: by the standard it has nothing left to say.
     """
-    if schema.get("type") == "array" and "items" not in schema:
+    if made.get("type") == "array" and "items" not in made:
         members: list[JsonSchemaValue] = []
-        for member in schema.get("prefixItems", []):
+        for member in made.get("prefixItems", []):
             if member not in members:
                 members.append(member)
-        schema["items"] = {} if not members else members[0] if len(members) == 1 else {"anyOf": members}
-    return schema
+        made["items"] = {} if not members else members[0] if len(members) == 1 else {"anyOf": members}

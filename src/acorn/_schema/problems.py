@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, TypedDict
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, core_schema
 
 from acorn._json import compact, shorten
 from acorn._schema.generate import JsonSchema, resolve
 from acorn._schema.words import in_words
 
 _MISSING = "missing"
+_UNSAID = (
+    "bytes_too_",
+    "date_future",
+    "date_past",
+    "datetime_future",
+    "datetime_past",
+    "decimal_",
+    "finite_number",
+    "timezone_",
+    "url_scheme",
+    "uuid_version",
+)
 
 
 class Problem(TypedDict):
@@ -64,15 +77,35 @@ def _is_missing(detail: ErrorDetails) -> bool:
 
 def _expected(detail: ErrorDetails, path: Sequence[int | str], schema: JsonSchema) -> str:
     kind = detail["type"]
-    if kind in ("value_error", "assertion_error"):
-        return str(detail.get("ctx", {}).get("error") or detail["msg"])
+    if kind in ("value_error", "assertion_error") and (words := str(detail.get("ctx", {}).get("error", ""))):
+        return words
     if kind == "json_invalid":
         return f"valid JSON ({detail['msg'].removeprefix('Invalid JSON: ')})"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _at(path[:-1], schema)
         return f"no such field; there {_are(list((known or {}).get('properties', {})))}"
+    if detail["loc"][-1:] == ("[key]",):
+        return f"another key ({detail['msg']})"
     node = _at(path, schema)
-    return detail["msg"] if node is None else in_words(node, schema)
+    if node is None:
+        return detail["msg"]
+    if kind == "union_tag_invalid":
+        return f"{in_words(node, schema)}, {_tags(detail)}"
+    return f"{in_words(node, schema)} ({detail['msg']})" if _is_unsaid(detail) else in_words(node, schema)
+
+
+def _tags(detail: ErrorDetails) -> str:
+    ctx = detail.get("ctx", {})
+    return f"where {ctx.get('discriminator')} is one of {ctx.get('expected_tags')}"
+
+
+def _is_unsaid(detail: ErrorDetails) -> bool:
+    """Whether it breaks a rule that JSON Schema has no word for, so that the value looks like what was expected."""
+    kind = detail["type"]
+    if kind.startswith(("greater_than", "less_than")):
+        # Of numbers the schema has the limits, of dates and durations it has not.
+        return not all(isinstance(limit, int | float | Decimal) for limit in detail.get("ctx", {}).values())
+    return kind.startswith(_UNSAID) or kind not in typing.get_args(core_schema.ErrorType)
 
 
 def _are(names: list[str]) -> str:
@@ -83,7 +116,8 @@ def _received(detail: ErrorDetails) -> str:
     if _is_missing(detail):
         return _MISSING
     value = detail["input"]
-    return shorten(value if isinstance(value, str) else compact(value))
+    # In quotes, a model's own word "missing" is not taken for the lack of one.
+    return shorten(value if isinstance(value, str) and value != _MISSING else compact(value))
 
 
 def _at(path: Sequence[int | str], schema: JsonSchema) -> JsonSchema | None:

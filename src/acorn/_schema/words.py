@@ -86,7 +86,9 @@ def _list(node: JsonSchema, top: JsonSchema) -> str:
 
 def _object(node: JsonSchema) -> str:
     names = list(node.get("properties", {}))
-    return "object with " + ", ".join(names) if names else "object"
+    text = "object with " + ", ".join(names) if names else "object"
+    count = _count(node.get("minProperties"), node.get("maxProperties"), "key")
+    return f"{text}, {count}" if count else text
 
 
 def _count(low: int | None, high: int | None, noun: str) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
 from acorn._json import shorten
@@ -41,22 +43,27 @@ class Binding:
     validator: TypeAdapter[Any]
     positional: tuple[str, ...]
     """Parameters that can only be passed by position."""
+    filled: frozenset[str] = frozenset()
+    """Keywords that a partial has filled in, which `**kwargs` would let the model set."""
 
     def bind(self, arguments: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments from JSON text, converted by the type hints."""
+        arguments = arguments or "{}"
         try:
-            named: dict[str, Any] = self.validator.validate_json(arguments or "{}")
+            named: dict[str, Any] = self.validator.validate_json(arguments)
         except ValidationError as error:
             raise ArgumentError(self._complaint(error, arguments)) from error
+        if taken := self.filled & named.keys():
+            raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
         return tuple(named.pop(name) for name in self.positional if name in named), named
 
     def _complaint(self, error: ValidationError, arguments: str) -> str:
-        try:
-            received = from_json(arguments)
-        except (ValueError, UnicodeEncodeError):
-            return f"The arguments are not valid JSON: {shorten(error.errors(include_url=False)[0]['msg'])}"
-        if not isinstance(received, dict):
-            return f"The arguments must be a JSON object, got {shorten(arguments)}"
+        first = error.errors(include_url=False)[0]
+        if not first["loc"]:
+            if first["type"] == "arguments_type":
+                return f"The arguments must be a JSON object, got {shorten(arguments)}"
+            return f"The arguments are not valid JSON: {shorten(first['msg'].removeprefix('Invalid JSON: '))}"
+        received = from_json(arguments)
         parts = [
             f"argument `{problem['path']}` is missing, expected {problem['expected']}"
             if problem["received"] == "missing"
@@ -75,26 +82,43 @@ def binding_of(
     local_names: Mapping[str, Any] | None = None,
 ) -> Binding:
     """Read a function's signature; `drop_first` leaves out the `self` of an unbound method."""
-    parameters = _parameters(function, label, drop_first)
-    hints = _hints(function, parameters, label, local_names or {})
-    shim = _shim(parameters, hints)
+    plain = _plain(function)
+    # What a partial has filled in is the user's, and may be a secret: the model neither sees nor sets it.
+    filled = frozenset(plain.keywords if isinstance(plain, functools.partial) else ())
+    parameters = [p for p in _parameters(plain, label, drop_first) if p.name not in filled]
+    _check(parameters, label, inspect.isbuiltin(getattr(plain, "func", plain)))
+    hints = _hints(plain, parameters, label, local_names or {})
     try:
-        validator: TypeAdapter[Any] = TypeAdapter(typing.cast(Any, shim))
+        validator: TypeAdapter[Any] = TypeAdapter(_shim(parameters, hints))
         schema = schema_of(validator)
-    except PydanticUndefinedAnnotation as error:
+    except NameError as error:
         raise _unresolved(label, error) from error
-    except PydanticUserError as error:
-        if error.code == "class-not-fully-defined":
+    except Exception as error:  # a type may be of anybody's making
+        if isinstance(error, PydanticUserError) and error.code == "class-not-fully-defined":
             raise _unresolved(label, error) from error
-        culprit = _culprit(parameters, hints)
         raise DeclarationError(
-            f"The parameter {culprit} of the tool `{label}` has a type that a model cannot be asked for: "
-            f"{shorten(str(error.message).splitlines()[0])} Use types that JSON can carry."
+            f"The parameter {_culprit(parameters, hints)} of the tool `{label}` has a type that a model cannot be "
+            f"asked for: {_reason(error)}. Use types that JSON can carry."
         ) from error
+    # The schema has a property for each parameter, in order, under its alias if it has one.
+    keys = dict(zip((p.name for p in parameters), schema["properties"], strict=False))
     for name, words in descriptions.items():
-        if name in schema["properties"]:
-            schema["properties"][name].setdefault("description", words)
-    return Binding(schema, validator, tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY))
+        if (key := keys.get(name, name)) in schema["properties"]:
+            schema["properties"][key].setdefault("description", words)
+    return Binding(schema, validator, tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY), filled)
+
+
+def _plain(function: Any) -> Any:
+    """The function below its decorators, where partials on the way become one.
+
+    Python would read the signature of what a partial is named after, and show what an inner one fills in.
+    """
+    if isinstance(function, functools.partial):
+        return functools.partial(_plain(function.func), *function.args, **function.keywords)
+    about: dict[str, Any] = {} if inspect.ismethod(function) else getattr(function, "__dict__", {})
+    if "__wrapped__" in about and "__signature__" not in about:
+        return _plain(about["__wrapped__"])
+    return function
 
 
 def _parameters(function: Callable[..., Any], label: str, drop_first: bool) -> list[inspect.Parameter]:
@@ -105,27 +129,20 @@ def _parameters(function: Callable[..., Any], label: str, drop_first: bool) -> l
             f"The tool `{label}` has no signature that Python can read; wrap it in a function with type hints."
         ) from error
     parameters = list(signature.parameters.values())
-    if drop_first:
-        parameters = parameters[1:]
-    # What a partial has filled in is the user's, and may be a secret: the model neither sees nor sets it.
-    filled = _filled_in(function)
-    parameters = [parameter for parameter in parameters if parameter.name not in filled]
+    return parameters[1:] if drop_first else parameters
+
+
+def _check(parameters: list[inspect.Parameter], label: str, is_builtin: bool) -> None:
     for parameter in parameters:
+        name = parameter.name
         if parameter.kind is _P.VAR_POSITIONAL:
             raise DeclarationError(
-                f"The tool `{label}` takes `*{parameter.name}`, which a model cannot pass by name; "
-                f"take a list instead, as in `{parameter.name}: list[str]`."
+                f"The tool `{label}` takes `*{name}`, which a model cannot pass by name; "
+                f"take a list instead, as in `{name}: list[str]`."
             )
         if parameter.annotation is _P.empty:
-            raise DeclarationError(
-                f"The parameter `{parameter.name}` of the tool `{label}` has no type hint; "
-                f"add one, as in `{parameter.name}: str`."
-            )
-    return parameters
-
-
-def _filled_in(function: object) -> set[str]:
-    return set(function.keywords) if isinstance(function, functools.partial) else set()
+            remedy = "wrap the function in one with type hints" if is_builtin else f"add one, as in `{name}: str`"
+            raise DeclarationError(f"The parameter `{name}` of the tool `{label}` has no type hint; {remedy}.")
 
 
 def _hints(
@@ -145,21 +162,37 @@ def _hints(
     holder = typing.cast(Any, type("hints", (), {"__annotations__": {p.name: p.annotation for p in parameters}}))
     try:
         hints = typing.get_type_hints(holder, globalns=space, localns=dict(local_names), include_extras=True)
-    except NameError as error:
+    except (NameError, AttributeError) as error:
         raise _unresolved(label, error) from error
-    except (TypeError, SyntaxError) as error:
+    except Exception as error:  # a hint in quotes may say anything
         raise DeclarationError(f"A type hint of the tool `{label}` cannot be read: {error}.") from error
     for parameter in parameters:
         if parameter.default is None:  # `limit: int = None` says in all but name that None is welcome
             hints[parameter.name] = _optional(hints[parameter.name])
-    return hints
+    return {name: _eager(hint) for name, hint in hints.items()}
 
 
 def _optional(hint: Any) -> Any:
-    if typing.get_origin(hint) is typing.Annotated:
-        inner, *extra = typing.get_args(hint)
-        return typing.Annotated[(typing.Optional[inner], *extra)]  # noqa: UP045 - built at run time
-    return typing.Optional[hint]  # noqa: UP045 - `|` does not take every form a hint can have
+    if typing.get_origin(hint) is not typing.Annotated:
+        return typing.Optional[hint]  # noqa: UP045 - `|` does not take every form a hint can have
+    inner, *extra = typing.get_args(hint)
+    # A validator is not to meet None; what `Field` says is about the parameter, None or not.
+    fields = [word for word in extra if isinstance(word, FieldInfo)]
+    others = [word for word in extra if not isinstance(word, FieldInfo)]
+    inner = typing.Optional[typing.Annotated[(inner, *others)] if others else inner]  # noqa: UP045
+    return typing.Annotated[(inner, *fields)] if fields else inner
+
+
+def _eager(hint: Any) -> Any:
+    """`Iterable[int]` as `list[int]`: Pydantic would check its items only while the function runs."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Iterable or origin is Iterable:
+        return typing.cast(Any, list)[inner[0]] if inner else list
+    if origin is typing.Annotated:
+        return typing.Annotated[(_eager(inner[0]), *inner[1:])]
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(_eager(member) for member in inner)]  # noqa: UP007
+    return hint
 
 
 def _unresolved(label: str, error: Exception) -> UnresolvedError:
@@ -169,7 +202,7 @@ def _unresolved(label: str, error: Exception) -> UnresolvedError:
     )
 
 
-def _shim(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> Callable[..., Any]:
+def _shim(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> Any:
     """A function that gives back what it is called with, under the tool's signature."""
 
     def collect(**arguments: Any) -> dict[str, Any]:
@@ -191,7 +224,15 @@ def _culprit(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> str:
     """The first parameter that Pydantic cannot describe by itself."""
     for parameter in parameters:
         try:
-            schema_of(TypeAdapter(hints[parameter.name]))
-        except PydanticUserError:
+            schema_of(TypeAdapter(_shim([parameter], hints)))
+        except Exception:  # as above
             return f"`{parameter.name}`"
     return "list"
+
+
+def _reason(error: Exception) -> str:
+    """Pydantic's first sentence (the next ones advise on models), or the last line of a nested error."""
+    if isinstance(error, PydanticUserError):
+        return error.message.splitlines()[0].split(". ")[0].rstrip(".")
+    lines = str(error).splitlines() or [type(error).__name__]
+    return shorten(lines[-1].strip().rstrip("."))

@@ -180,7 +180,7 @@ def _same(entry: Any, function: Any) -> bool:
 
 
 def _own_name(entry: Any) -> str:
-    while isinstance(entry, functools.partial):
+    while isinstance(entry, functools.partial) and not hasattr(entry, "__name__"):
         entry = entry.func
     return str(getattr(entry, "__name__", "") or snake_case(type(entry).__name__))
 
@@ -189,12 +189,16 @@ def _label(entry: Any) -> str:
     while isinstance(entry, functools.partial):
         entry = entry.func
     target = entry if hasattr(entry, "__qualname__") else type(entry)
-    return f"{target.__module__}.{target.__qualname__}"
+    # A method of a builtin object, `"".join`, has no module.
+    return f"{target.__module__}.{target.__qualname__}" if target.__module__ else str(target.__qualname__)
 
 
 def _docstring(function: Any) -> str | None:
-    while isinstance(function, functools.partial):
-        function = function.func
-    if inspect.isroutine(function):
-        return function.__doc__
+    # An instance has a docstring of its own where somebody gave it one: a decorator that is a class, say.
+    has_own = "__doc__" in getattr(function, "__dict__", {})
+    if isinstance(function, functools.partial) and not has_own:
+        return _docstring(function.func)
+    if has_own or inspect.isroutine(function):
+        own: str | None = function.__doc__
+        return own
     return type(function).__call__.__doc__ or type(function).__doc__

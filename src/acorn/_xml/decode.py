@@ -8,63 +8,55 @@ the error names it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 
 from acorn._json import compact
 from acorn._schema.generate import JsonSchema, resolve
 from acorn._schema.shape import Shape
-from acorn._xml.tree import Element, check_bounds, parse
+from acorn._xml.find import find
+from acorn._xml.tree import MAX_DEPTH, Element, check_bounds, parse, refuse_depth, unescape
 from acorn.errors import ParseError
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")
-_FENCE = re.compile(r"\s*```\s*$")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_ANYTHING: JsonSchema = {}
+
+# How badly an element fits a schema is a number, and a union takes the member with the smallest. Readings
+# that do fit differ by millionths, so that a thousand strings in a list do not outweigh one misfit.
+_LIKING = 1e-6
+_MISFIT = 50.0
+_MARKUP_IN_TEXT = 30.0
+_TEXT_AROUND_TAGS = 40.0
+_MISSING = 20.0
+_UNKNOWN = 10.0
+
+_Reading = tuple[Any, float]
 
 
 def decode(source: str, shape: Shape, root: str) -> BaseModel:
     """The instance in the last outermost `root` element; a `ValidationError` where it does not fit."""
-    data = read(source, shape.xml_schema, root)
-    return shape.schema.model_validate_json(to_json(data, inf_nan_mode="constants"), by_alias=True, by_name=True)
+    text = to_json(read(source, shape.xml_schema, root), inf_nan_mode="constants")
+    try:
+        return shape.schema.model_validate_json(text, by_alias=False, by_name=True)
+    except ValidationError:
+        # We write fields under their own names; a model has seen their aliases in the tool's schema.
+        return shape.schema.model_validate_json(text, by_alias=True, by_name=True)
 
 
 def read(source: str, schema: JsonSchema, root: str) -> Any:
     """The last outermost `root` element as JSON data by the schema."""
     check_bounds(source)
-    begin, stop = _find(source, root)
+    source = _HALF_CHARACTER.sub("\ufffd", source)  # JSON could not carry it on
+    begin, stop = find(source, root)
     found = parse(source, begin, stop).children
     if not found or found[0].name != root:
         raise ParseError(f"The reply's <{root}> element cannot be read.", raw_output=source)
     return _Reader(source, schema).convert(found[0], schema)[0]
-
-
-def _find(source: str, root: str) -> tuple[int, int]:
-    """Where the answer stands among prose and code fences.
-
-    A mention of the tag in prose is never closed, so a closed element wins over an open one before it;
-    an open one behind all others is an answer that was cut off.
-    """
-    tag = re.compile(rf"<(/?){re.escape(root)}(?=[\s/>])[^<>]*>")
-    opened: list[int] = []
-    closed: list[tuple[int, int]] = []
-    for found in tag.finditer(source):
-        if not found[1] and not found[0].endswith("/>"):
-            opened.append(found.start())
-            continue
-        if found[1] and not opened:
-            continue
-        begin = opened.pop() if found[1] else found.start()
-        while closed and closed[-1][0] > begin:  # what lies inside is not outermost
-            closed.pop()
-        closed.append((begin, found.end()))
-    if opened and (not closed or opened[-1] > closed[-1][1]):
-        fence = _FENCE.search(source)
-        return opened[-1], fence.start() if fence else len(source)
-    if not closed:
-        raise ParseError(f"The reply holds no <{root}> element.", raw_output=source)
-    return closed[-1]
 
 
 class _Reader:
@@ -72,96 +64,118 @@ class _Reader:
         self.source = source
         self.top = top
         # Unions ask for the same element under many schemas; without a memory that is exponential.
-        self.known: dict[tuple[int, int], tuple[Any, float]] = {}
+        self.known: dict[tuple[int, int], _Reading] = {}
 
-    def convert(self, element: Element, node: JsonSchema) -> tuple[Any, float]:
+    def convert(self, element: Element, node: JsonSchema) -> _Reading:
         """The value, and how badly the element fits the schema: 0 is exactly."""
         while "$ref" in node:
             node = resolve(node["$ref"], self.top)
         key = (id(element), id(node))
         if key not in self.known:
-            self.known[key] = self._convert(element, node)
+            self.known[key] = self._way(node)(element, node)
         return self.known[key]
 
-    def _convert(self, element: Element, node: JsonSchema) -> tuple[Any, float]:
-        if members := node.get("anyOf") or node.get("oneOf"):
-            return self._union(element, members)
-        if "const" in node:
-            return self._one_of(element, [node["const"]])
-        if "enum" in node:
-            return self._one_of(element, node["enum"])
+    def _way(self, node: JsonSchema) -> Callable[[Element, JsonSchema], _Reading]:
         kind = node.get("type")
+        if "anyOf" in node or "oneOf" in node:
+            return self._union
+        if "const" in node or "enum" in node:
+            return self._one_of
         if kind == "object" or "properties" in node:
-            return self._object(element, node)
+            return self._object
         if kind == "array":
-            return self._array(element, node)
-        if kind is None:
-            return self._anything(element, node)
-        return _scalar(element.text(self.source), str(kind))
+            return self._array
+        return self._anything if kind is None else self._scalar
 
-    def _union(self, element: Element, members: list[JsonSchema]) -> tuple[Any, float]:
+    def _union(self, element: Element, node: JsonSchema) -> _Reading:
         """The member that fits best; of equals, the first."""
-        return min((self.convert(element, member) for member in members), key=lambda found: found[1])
+        best: _Reading | None = None
+        for member in node.get("anyOf") or node.get("oneOf") or ():
+            found = self.convert(element, member)
+            if best is None or found[1] < best[1]:
+                best = found
+        return best or (element.text(self.source), _MISFIT)
 
-    def _one_of(self, element: Element, values: list[Any]) -> tuple[Any, float]:
+    def _scalar(self, element: Element, node: JsonSchema) -> _Reading:
+        value, misfit = _scalar(element.text(self.source), str(node["type"]))
+        return value, misfit + (_MARKUP_IN_TEXT if element.children else 0)
+
+    def _one_of(self, element: Element, node: JsonSchema) -> _Reading:
+        values = [node["const"]] if "const" in node else node["enum"]
         text = element.text(self.source)
         for candidate in (text, text.strip()):
             for value in values:
-                if candidate == (value if isinstance(value, str) else compact(value)):
+                if candidate == (value if isinstance(value, str) else "" if value is None else compact(value)):
                     return value, 0
-        return text, 50
+        return text, _MISFIT
 
-    def _object(self, element: Element, node: JsonSchema) -> tuple[Any, float]:
-        if not element.children and (found := self._inline_json(element, dict)) is not None:
-            return found, 1
+    def _object(self, element: Element, node: JsonSchema) -> _Reading:
+        if (found := self._inline_json(element, dict)) is not None:
+            return found, 1.5 * _LIKING
         properties: JsonSchema = node.get("properties", {})
         others = _others(node)
         value: dict[str, Any] = {}
-        misfit = 0.0 if element.children or not element.text(self.source).strip() else 50.0
+        misfit = self._text_around(element)
         for child in element.children:
             name = child.attributes.get("key", child.name) if child.name == "entry" else child.name
             schema = properties.get(name, others)
-            found, cost = self.convert(child, schema if isinstance(schema, dict) else {})
-            misfit += cost
-            if name not in properties and schema is None:
-                misfit += 10
+            found, cost = self.convert(child, schema if isinstance(schema, dict) else _ANYTHING)
+            misfit += cost if schema is not None else _UNKNOWN
+            if name in value:
+                misfit += _UNKNOWN
             earlier = value.get(name)
             value[name] = earlier + found if isinstance(earlier, list) and isinstance(found, list) else found
+        if list(value) == ["item"] and "item" not in properties:
+            misfit += 3 * _LIKING  # rather a list
         for name in node.get("required", []):
             if name not in value:
                 if _allows_null(properties.get(name, {}), self.top):
                     value[name] = None  # None is left out when it is written
+                    misfit += 2 * _LIKING
                 else:
-                    misfit += 20
+                    misfit += _MISSING
         return value, misfit
 
-    def _array(self, element: Element, node: JsonSchema) -> tuple[Any, float]:
+    def _array(self, element: Element, node: JsonSchema) -> _Reading:
+        if (found := self._inline_json(element, list)) is not None:
+            return found, 1.5 * _LIKING
+        if not element.children and (text := element.text(self.source)).strip():
+            return [text], _MISFIT
         prefix: list[JsonSchema] = node.get("prefixItems", [])
-        if not element.children:
-            text = element.text(self.source)
-            if not text.strip():
-                return [], 20 if prefix else 0
-            found = self._inline_json(element, list)
-            return (found, 1) if found is not None else ([text], 30)
         value: list[Any] = []
-        misfit = 0.0 if len(prefix) in (0, len(element.children)) else 20.0
+        misfit = self._text_around(element)
+        if prefix and len(prefix) != len(element.children):
+            misfit += _MISSING
         for index, child in enumerate(element.children):
-            schema = prefix[index] if index < len(prefix) else node.get("items") or {}
+            schema = prefix[index] if index < len(prefix) else node.get("items") or _ANYTHING
             found, cost = self.convert(child, schema)
             value.append(found)
-            misfit += cost
+            misfit += cost if child.name == "item" else cost + 2 * _LIKING
         return value, misfit
 
-    def _anything(self, element: Element, node: JsonSchema) -> tuple[Any, float]:
+    def _anything(self, element: Element, node: JsonSchema) -> _Reading:
         """Where the schema says nothing, the tags do."""
         if not element.children:
-            return element.text(self.source), 1
+            return element.text(self.source), _LIKING
         if all(child.name == "item" for child in element.children):
-            return self._array(element, {})
-        return self._object(element, {"additionalProperties": {}})
+            return self._array(element, _ANYTHING)
+        return self._object(element, {"additionalProperties": _ANYTHING})
+
+    def _text_around(self, element: Element) -> float:
+        """What text beside the child elements costs: a container has none, but for blanks between them."""
+        if not element.children and element.outer > element.inner and not element.text(self.source).strip():
+            return 1.2 * _LIKING
+        at = element.inner
+        for child in element.children:
+            if unescape(self.source[at : child.begin]).strip():
+                return _TEXT_AROUND_TAGS
+            at = max(child.end, child.outer)
+        return _TEXT_AROUND_TAGS if unescape(self.source[at : element.outer]).strip() else 0.0
 
     def _inline_json(self, element: Element, kind: type[Any]) -> Any:
         """A container that the model wrote as JSON inside its tag."""
+        if element.children:
+            return None
         text = element.text(self.source).strip()
         if not text.startswith("{" if kind is dict else "["):
             return None
@@ -169,14 +183,21 @@ class _Reader:
             found = from_json(text)
         except ValueError:
             return None
+        if _is_deep(found, MAX_DEPTH):
+            refuse_depth(self.source)
         return found if isinstance(found, kind) else None
+
+
+def _is_deep(value: Any, left: int) -> bool:
+    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return left < 0 or any(_is_deep(item, left - 1) for item in inner)
 
 
 def _others(node: JsonSchema) -> Any:
     """The schema of keys that are not listed, or None where they are not foreseen."""
     values = node.get("additionalProperties")
     if isinstance(values, dict) or values is True:
-        return values if isinstance(values, dict) else {}
+        return values if isinstance(values, dict) else _ANYTHING
     patterns: Iterable[Any] = node.get("patternProperties", {}).values()
     return next(iter(patterns), None)
 
@@ -184,31 +205,33 @@ def _others(node: JsonSchema) -> Any:
 def _allows_null(node: JsonSchema, top: JsonSchema) -> bool:
     while "$ref" in node:
         node = resolve(node["$ref"], top)
-    return node.get("type") == "null" or any(_allows_null(member, top) for member in node.get("anyOf", []))
+    if node.get("type") == "null" or None in node.get("enum", ()):
+        return True
+    return any(_allows_null(member, top) for member in node.get("anyOf") or node.get("oneOf") or ())
 
 
-def _scalar(text: str, kind: str) -> tuple[Any, float]:
+def _scalar(text: str, kind: str) -> _Reading:
     """Text as one of JSON's simple types; what does not fit stays text.
 
     In a union an exact number, boolean or null comes before text, and text before a loose reading.
     """
     word = text.strip()
+    exact, plain, loose = 0.0, _LIKING, 3 * _LIKING
     if kind == "string":
-        return text, 1 if text else 2
+        return text, plain if text else 2 * plain
     if kind == "null":
-        return (None, 1.5) if not word else (None, 3) if word in ("null", "None") else (text, 50)
-    if kind == "boolean":
+        if word in ("", "null", "None"):
+            return None, loose if word else 1.5 * plain
+    elif kind == "boolean":
         if word.lower() in ("true", "false"):
-            return word.lower() == "true", 0 if word == text else 2
+            return word.lower() == "true", exact if text in ("true", "false") else loose
     elif kind == "integer":
         if _INTEGER.fullmatch(word):
-            return int(word), 0 if str(int(word)) == text else 2
+            return int(word), exact if str(int(word)) == text else loose
     elif kind == "number":
-        try:
+        if _INTEGER.fullmatch(word):
+            return int(word), 0.5 * plain if str(int(word)) == text else loose
+        with suppress(ValueError):
             number = float(word)
-        except ValueError:
-            return text, 50
-        if _INTEGER.fullmatch(word) and word == text:
-            return int(word), 0.5
-        return number, 0 if compact(number) == text else 2
-    return text, 50
+            return number, exact if compact(number) == text else loose
+    return text, _MISFIT

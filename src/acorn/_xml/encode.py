@@ -16,7 +16,7 @@ from pydantic import BaseModel, RootModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
-from acorn._json import to_plain
+from acorn._json import attributes, to_plain
 from acorn._xml.text import escape_attribute, escape_comment, escape_text, is_name
 from acorn.errors import AcornError
 
@@ -60,6 +60,8 @@ class _Writer:
     def element(self, start: str, end: str, plain: Any, source: Any, depth: int) -> None:
         """One element; `plain` is what is written, `source` the object it came from."""
         indent = "  " * depth
+        while isinstance(source, RootModel):
+            source = source.root  # pyright: ignore[reportUnknownMemberType]
         if isinstance(plain, str):
             self.lines.append(f"{indent}{start}>{escape_text(plain)}{end}" if plain else f"{indent}{start} />")
         elif plain is None or plain == [] or plain == {}:
@@ -89,7 +91,7 @@ class _Writer:
         known = _tags(kind, self.format)
         is_object = known is not None
         tags = known or {}
-        children = _children_of_object(source) if is_object else _children_of_dict(source, plain)
+        originals = attributes(source) if is_object else _originals_by_key(source, plain)
         for name, item in plain.items():
             tag = tags.get(name) or _plain_tag(name)
             if item is None and is_object and not self.include_none:
@@ -99,16 +101,11 @@ class _Writer:
             if type(item) is str and item:
                 lines.append(f"{indent}{tag.start}>{escape_text(item)}{tag.end}")
             else:
-                self.element(tag.start, tag.end, item, children.get(name), depth)
+                self.element(tag.start, tag.end, item, originals.get(name), depth)
 
     def _items(self, plain: list[Any], source: Any, depth: int) -> None:
         lines, indent = self.lines, "  " * depth
-        if isinstance(source, RootModel):
-            source = source.root  # pyright: ignore[reportUnknownMemberType]
-        sources: list[Any] = list(source) if isinstance(source, list | tuple | set | frozenset) else []
-        if len(sources) != len(plain):
-            sources = plain
-        for item, origin in zip(plain, sources, strict=True):
+        for item, origin in zip(plain, _originals(source, plain), strict=True):
             if type(item) is str and item:
                 lines.append(f"{indent}<item>{escape_text(item)}</item>")
             else:
@@ -132,19 +129,20 @@ def _scalar(value: Any) -> str:
         return to_json(value).decode()
 
 
-def _children_of_object(source: Any) -> dict[str, Any]:
-    if isinstance(source, BaseModel):
-        return {**source.__dict__, **(source.__pydantic_extra__ or {})}
-    return {field.name: getattr(source, field.name, None) for field in fields(source)}
-
-
-def _children_of_dict(source: Any, plain: dict[str, Any]) -> dict[str, Any]:
-    """The original values under the keys as they are written (`1` becomes `"1"`), order being kept."""
-    if isinstance(source, RootModel):
-        source = source.root  # pyright: ignore[reportUnknownMemberType]
-    if isinstance(source, dict) and len(source) == len(plain):
-        return dict(zip(plain, source.values(), strict=True))
+def _originals(source: Any, plain: list[Any]) -> list[Any]:
+    """The objects behind the items, or the items where nobody knows."""
+    kinds: tuple[Any, ...] = (list, tuple, set, frozenset)
+    for kind in kinds:
+        if isinstance(source, kind):
+            found = list(kind.__iter__(source))  # not by a subclass's own code, which Pydantic passes by too
+            return found if len(found) == len(plain) else plain
     return plain
+
+
+def _originals_by_key(source: Any, plain: dict[str, Any]) -> dict[str, Any]:
+    """The objects under the keys as they are written (`1` becomes `"1"`), order being kept."""
+    found = list(dict.values(source)) if isinstance(source, dict) else []
+    return dict(zip(plain, found, strict=True)) if len(found) == len(plain) else plain
 
 
 @lru_cache(maxsize=1024)

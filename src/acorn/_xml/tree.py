@@ -8,7 +8,9 @@ are refused. The work is linear in the length. `decode` gives the tree its meani
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from acorn.errors import ParseError
 
@@ -57,6 +59,19 @@ def check_bounds(source: str) -> None:
         )
 
 
+def refuse_depth(source: str) -> NoReturn:
+    """For elements, and for JSON inside them."""
+    raise ParseError(
+        f"The XML is nested more than {MAX_DEPTH} levels deep; give a flatter answer, and write `<` in text as `&lt;`.",
+        raw_output=source[:1000],
+    )
+
+
+def refuse_dtd(source: str) -> NoReturn:
+    """A DTD brings entities, and with them files and bombs."""
+    raise ParseError("The XML holds a DTD, which is never read; leave it out.", raw_output=source[:1000])
+
+
 def parse(source: str, start: int = 0, stop: int | None = None) -> Element:
     """The element that begins at or after `start`, with everything inside it up to `stop`."""
     stop = len(source) if stop is None else stop
@@ -64,14 +79,11 @@ def parse(source: str, start: int = 0, stop: int | None = None) -> Element:
     open_elements = [top]
     for token in _tokens(source, start, stop):
         if isinstance(token, Element):
+            if len(open_elements) > MAX_DEPTH:
+                refuse_depth(source)
             open_elements[-1].children.append(token)
             if token.end < 0:
                 open_elements.append(token)
-                if len(open_elements) > MAX_DEPTH + 1:
-                    raise ParseError(
-                        f"The XML is nested more than {MAX_DEPTH} levels deep; give a flatter answer.",
-                        raw_output=source[:1000],
-                    )
         else:
             _close(open_elements, token)
     for element in open_elements:
@@ -91,19 +103,17 @@ def _close(open_elements: list[Element], token: re.Match[str]) -> None:
             return
 
 
-def _tokens(source: str, at: int, stop: int) -> list[Element | re.Match[str]]:
-    tokens: list[Element | re.Match[str]] = []
+def _tokens(source: str, at: int, stop: int) -> Iterator[Element | re.Match[str]]:
     endless: set[str] = set()  # what has no end any more; looking again each time would be quadratic
     while (at := source.find("<", at, stop)) >= 0:
         if closing := _CLOSING.match(source, at, stop):
-            tokens.append(closing)
+            yield closing
             at = closing.end()
         elif element := _opening(source, at, stop):
-            tokens.append(element)
+            yield element
             at = element.inner
         else:
             at = _skip(source, at, stop, endless)
-    return tokens
 
 
 def _skip(source: str, at: int, stop: int, endless: set[str]) -> int:
@@ -116,7 +126,7 @@ def _skip(source: str, at: int, stop: int, endless: set[str]) -> int:
             endless.add(mark)
     head = source[at : at + 9].upper()
     if head.startswith(("<!DOCTYPE", "<!ENTITY")):
-        raise ParseError("The XML holds a DTD, which is never read; leave it out.", raw_output=source[:1000])
+        refuse_dtd(source)
     return at + 1
 
 

@@ -1,0 +1,152 @@
+"""The loop's own share of a step, against a raw HTTP round trip; tools side by side, against bare threads."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from measure import Line, cpu
+from pydantic import BaseModel
+
+from acorn import Step, Usage, module, tool
+from acorn.models import ModelRequest, ModelResponse, RawCall
+from acorn.testing import Reply, ScriptedModel, call, finish
+
+PARAGRAPH = "The quick brown fox jumps over the lazy dog. " * 4
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Answer(BaseModel):
+    answer: str
+
+
+@tool(repeatable=True)
+def look(place: str, depth: int = 1) -> str:
+    """Look somewhere."""
+    return PARAGRAPH
+
+
+class Looker(module[Question, Answer]):
+    """Look around, then answer."""
+
+    tools = [look]
+    max_steps = 1000
+
+    def on_step(self, step: Step) -> Step:
+        return step
+
+
+class Busy:
+    """A model that does what an adapter must: write the body, read a response."""
+
+    name = "busy"
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.asked = 0
+
+    def can_force_tool(self, request: ModelRequest) -> bool:
+        return True
+
+    def price(self) -> None:
+        return None
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        request.body("busy")
+        self.asked += 1
+        if self.asked > self.steps:
+            return ModelResponse(tool_calls=[RawCall("f", "__finish__", '{"answer":"done"}')], usage=Usage(1, 1))
+        made = RawCall(f"call_{self.asked}", "look", '{"place":"behind the tree","depth":2}')
+        return ModelResponse(tool_calls=[made], usage=Usage(10, 10))
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        return self.complete(request)
+
+
+def per_step(steps: int) -> float:
+    return cpu(lambda: Looker(model=Busy(steps))(question="Where?"), repeat=15 if steps < 50 else 7) / (steps + 1)
+
+
+def round_trip(client: httpx.Client, url: str) -> float:
+    body = {"model": "m", "messages": [{"role": "user", "content": PARAGRAPH}], "tools": []}
+    return cpu(lambda: client.post(url, json=body).json(), repeat=7, number=100)
+
+
+def sleepers(count: int, *, is_async: bool) -> type[module[Any, Any]]:
+    def make(number: int) -> Any:
+        async def anap() -> str:
+            await asyncio.sleep(0.05)
+            return "rested"
+
+        def nap() -> str:
+            time.sleep(0.05)
+            return "rested"
+
+        return tool(name=f"nap_{number}")(anap if is_async else nap)
+
+    return type(
+        "Sleeper", (module,), {"tools": [make(n) for n in range(count)], "max_steps": 2, "final_output": Answer}
+    )
+
+
+def naps(count: int) -> list[Any]:
+    every = Reply()
+    for number in range(count):
+        every = every & call(f"nap_{number}")
+    return [every, finish(answer="awake")]
+
+
+def wall(act: Any, repeat: int = 5) -> float:
+    best = float("inf")
+    for _ in range(repeat):
+        start = time.perf_counter()
+        act()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def bare_threads() -> None:
+    threads = [threading.Thread(target=time.sleep, args=(0.05,)) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+async def bare_gather() -> None:
+    await asyncio.gather(*(asyncio.sleep(0.05) for _ in range(20)))
+
+
+def lines() -> list[Line]:
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("server.py"))], stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    url = f"http://127.0.0.1:{server.stdout.readline().strip()}/v1/chat/completions"
+    try:
+        with httpx.Client() as client:
+            floor = round_trip(client, url)
+            found = [Line("raw httpx round trip", floor * 1e6, None, "µs")]
+            for steps, limit in ((10, 0.15), (200, 0.25)):
+                share = per_step(steps)
+                found.append(
+                    Line(f"a step of {steps}, body included: {share * 1e6:.0f} µs / round trip", share / floor, limit)
+                )
+    finally:
+        server.kill()
+    threads, gathered = wall(bare_threads), wall(lambda: asyncio.run(bare_gather()))
+    Sync, Async = sleepers(20, is_async=False), sleepers(20, is_async=True)
+    both = wall(lambda: Sync(model=ScriptedModel(naps(20)))())
+    found.append(Line("twenty sync tools of 50 ms / bare threads, wall time", both / threads, 1.25))
+    both = wall(lambda: asyncio.run(Async(model=ScriptedModel(naps(20))).acall()))
+    found.append(Line("twenty async tools of 50 ms / bare gather, wall time", both / gathered, 1.25))
+    return found

@@ -1,0 +1,83 @@
+"""Whether a run can afford its next request.
+
+Tokens, dollars and seconds are counted over the whole run, branches included. A run that could not pay for
+one more step *and* the answer behind it is made to answer now; one that cannot even pay for the answer ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from acorn.models.port import Price
+from acorn.types import Usage
+
+_GUESSED_ANSWER = 200
+"""Tokens of an answer before any was seen."""
+
+Room = Literal["step", "answer", "none"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may use; None is no limit."""
+
+    tokens: int | None = None
+    cost: float | None = None
+    seconds: float | None = None
+
+    def __bool__(self) -> bool:
+        return (self.tokens, self.cost, self.seconds) != (None, None, None)
+
+
+@dataclass
+class Spent:
+    """What the whole tree of runs has used."""
+
+    tokens: int = 0
+    cost: float = 0.0
+
+
+@dataclass
+class Meter:
+    """What one run's requests cost so far, to guess at the next."""
+
+    last: Usage | None = None
+    growth: int = 0
+    """Input tokens that the last step added."""
+    largest_output: int = 0
+    longest_call: float = 0.0
+    longest_step: float = 0.0
+    step_began: float = 0.0
+    spent: Spent = field(default_factory=Spent)
+
+    def count(self, usage: Usage, cost: float | None, seconds: float) -> None:
+        """Take in a response."""
+        if self.last is not None:
+            self.growth = max(0, usage.input_tokens - self.last.input_tokens)
+        self.last = usage
+        self.largest_output = max(self.largest_output, usage.output_tokens)
+        self.longest_call = max(self.longest_call, seconds)
+        self.spent.tokens += usage.total_tokens
+        self.spent.cost += cost or 0.0
+
+    def room(self, limits: Limits, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
+        """What can still be paid for, and which limit says so; `new_text` is in characters."""
+        asked = (self.last.input_tokens + self.last.output_tokens if self.last else 0) + new_text // 4
+        answer = Usage(asked, self.largest_output or _GUESSED_ANSWER)
+        # Behind one more step stands an answer to a longer conversation.
+        later = Usage(asked + answer.output_tokens + self.growth, answer.output_tokens)
+        needs: list[tuple[str, float, float, float]] = []
+        if limits.tokens is not None:
+            left = limits.tokens - self.spent.tokens
+            needs.append(("max_total_tokens", left, answer.total_tokens, later.total_tokens))
+        if limits.cost is not None and price is not None:
+            needs.append(("max_cost", limits.cost - self.spent.cost, price.of(answer), price.of(later)))
+        if limits.seconds is not None:
+            needs.append(("max_seconds", limits.seconds - now, self.longest_call, self.longest_step))
+        for name, remains, for_answer, for_step in needs:
+            if remains <= 0 or (self.last is not None and remains < for_answer):
+                return "none", name
+            if self.last is not None and remains < for_answer + for_step:
+                return "answer", name
+        return "step", ""

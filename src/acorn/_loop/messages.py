@@ -1,0 +1,110 @@
+"""Messages as acorn writes them: plain dicts in OpenAI's format, content always a string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from acorn._json import to_text
+from acorn._tools.collect import FINISH
+from acorn.models.port import ModelResponse
+from acorn.record import Message
+from acorn.types import ToolCall, ToolResult
+
+REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
+FINISHED = "Finished."
+SKIPPED = f"Skipped: `{FINISH}` was called in the same response, so this call was not executed."
+NO_RESULT = "There is no result of this call."
+STOPPED = "This call was not completed: the run was stopped."
+
+
+def user(content: str) -> Message:
+    return {"role": "user", "content": content}
+
+
+def assistant(response: ModelResponse, calls: Sequence[ToolCall]) -> Message:
+    """The model's turn, its arguments to the letter."""
+    message: Message = {"role": "assistant", "content": response.content}
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.raw_arguments}}
+            for call in calls
+        ]
+    if response.extra:
+        message.update(response.extra)
+    return message
+
+
+def tool(call_id: str, content: str) -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def result_text(result: ToolResult) -> str:
+    """What the model reads of a result."""
+    if result.error is not None:
+        return f"Tool error: {result.error}"
+    return result.output if isinstance(result.output, str) else to_text(result.output)
+
+
+def call_ids(message: Any) -> list[str]:
+    """The ids of the calls in an assistant message, whoever wrote it."""
+    if not isinstance(message, dict) or message.get("role") != "assistant":
+        return []
+    calls: Any = message.get("tool_calls")
+    if not isinstance(calls, list | tuple):
+        return []
+    return [str(call.get("id") or "") if isinstance(call, dict) else "" for call in calls]
+
+
+def open_calls(history: Sequence[Any]) -> list[tuple[int, list[str]]]:
+    """Assistant messages whose calls lack a result: where each stands, and which calls."""
+    found: list[tuple[int, list[str]]] = []
+    for index, message in enumerate(history):
+        wanted = call_ids(message)
+        if not wanted:
+            continue
+        for later in history[index + 1 :]:
+            if not isinstance(later, dict) or later.get("role") == "assistant":
+                break
+            if later.get("role") == "tool" and later.get("tool_call_id") in wanted:
+                wanted.remove(str(later.get("tool_call_id")))
+        if wanted:
+            found.append((index, wanted))
+    return found
+
+
+def close_calls(history: list[Message], content: str) -> None:
+    """Answer in place every call that has no result."""
+    for index, ids in reversed(open_calls(history)):
+        behind = index + 1
+        while behind < len(history) and history[behind].get("role") == "tool":
+            behind += 1
+        history[behind:behind] = [tool(call_id, content) for call_id in ids]
+
+
+def _find(history: list[Message], message: Message) -> int | None:
+    for index in range(len(history) - 1, -1, -1):
+        if history[index] is message:
+            return index
+    if ids := call_ids(message):
+        for index in range(len(history) - 1, -1, -1):
+            if call_ids(history[index]) == ids:
+                return index
+    return None
+
+
+def place_results(
+    history: list[Message], message: Message, results: Sequence[ToolResult], context: str | None
+) -> list[Message]:
+    """Put a step's results, then its context, directly behind the message that asked for them.
+
+    The user may have moved or copied that message: it is found by identity, else by its call ids. If it is
+    gone, so are its results; the context is not, for it stands on its own.
+    """
+    at = _find(history, message)
+    said = [user(context)] if context else []
+    if at is None:
+        history += said
+        return history
+    history[at + 1 : at + 1] = [*(tool(result.id, result_text(result)) for result in results), *said]
+    return history

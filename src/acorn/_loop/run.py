@@ -1,0 +1,626 @@
+"""The machine: it says what it needs next, and is told what came of it.
+
+    open → prompt → model → (tools → step → model)* → judge → done
+
+Single turn, corrections and the forced finish are turns of the same wheel. Only this file changes the phase
+of a run. There is no I/O, no clock and no chance in it: drivers perform the asks and pass the time in. The
+methods stand in the order of the walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, assert_never
+
+from pydantic import BaseModel
+from pydantic_core import from_json, to_json
+
+from acorn._json import safe_repr, to_text
+from acorn._loop import finish, guard, messages
+from acorn._loop.asks import Ask, AskHook, AskModel, AskTools, Done, Invocation
+from acorn._loop.limits import Limits
+from acorn._loop.opening import first_messages, input_message, prompt_text
+from acorn._loop.outbox import Outbox
+from acorn._loop.state import State
+from acorn._spec import Spec, read_prompt_file
+from acorn._tools.bind import ArgumentError
+from acorn._tools.collect import FINISH, Tool, gather, merge
+from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, ParseError
+from acorn.models.port import Model, ModelRequest, ModelResponse, RawCall
+from acorn.record import Message, Run
+from acorn.step import Step
+from acorn.types import ToolCall, ToolResult, Unfinished, Usage
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A spec bound to one instance, for one call."""
+
+    spec: Spec
+    tools: tuple[Tool, ...]
+    """Methods bound to the instance."""
+    resolve: Callable[[Any], Model]
+    """From what a user declares to a model of the port."""
+    prompt: Callable[[], Any] | None = None
+    on_step: Callable[[Step], Any] | None = None
+    on_finish: Callable[[Any], Any] | None = None
+    prior: Sequence[Message] = ()
+
+    @cached_property
+    def limits(self) -> Limits:
+        return Limits(self.spec.max_total_tokens, self.spec.max_cost, self.spec.max_seconds)
+
+
+@dataclass(eq=False)
+class Toolset:
+    """The tools of the next request, described once."""
+
+    tools: tuple[Tool, ...]
+    finish: dict[str, Any]
+    named: dict[str, Tool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.named = {tool.name: tool for tool in self.tools}
+
+    @cached_property
+    def definitions(self) -> list[dict[str, Any]]:
+        functions = [*(tool.schema for tool in self.tools), self.finish]
+        return [{"type": "function", "function": function} for function in functions]
+
+    @cached_property
+    def _json(self) -> bytes:
+        return to_json(self.definitions)
+
+    def json(self) -> bytes:
+        return self._json
+
+
+class Loop:
+    """One run of one module."""
+
+    def __init__(self, plan: Plan, run: Run[Any], state: State | None = None) -> None:
+        self.plan = plan
+        self.spec = plan.spec
+        self.run = run
+        self.state = state or State()
+        self.outbox = Outbox()
+        self.opening = input_message(self.spec, run.input)
+        self._turn: Message | None = None
+        self._step: Step | None = None
+        self._candidate: BaseModel | None = None
+        self._prepared: list[Invocation | ToolResult] | None = None
+        self._asked_at = 0.0
+        self._source_tools: list[Tool] = []
+        self.toolset = Toolset(plan.tools, finish.finish_definition(self.spec.output))
+        self.model = plan.resolve(self._setting("model"))
+        self._check_price()
+
+    # What can be asked of the machine
+
+    def ask(self, now: float) -> Ask:
+        """What is needed next; asking twice gives the same."""
+        match self.state.phase:
+            case "open":
+                return self._ask_source(now)
+            case "prompt":
+                return self._ask_prompt(now)
+            case "model":
+                return self._ask_model(now)
+            case "tools":
+                return self._ask_tools(now)
+            case "step":
+                return self._ask_step()
+            case "judge":
+                return self._ask_judge()
+            case "done":
+                return Done(self.run.output)
+            case _:
+                assert_never(self.state.phase)
+
+    def tell(self, outcome: Any, now: float) -> None:
+        """What came of the last ask; raises where the run cannot go on."""
+        match self.state.phase:
+            case "open":
+                self._take_source(outcome)
+            case "prompt":
+                self._begin(prompt_text(self.spec, outcome))
+            case "model":
+                self._take_response(outcome, now)
+            case "tools":
+                self._take_results(outcome, now)
+            case "step":
+                self._take_step(outcome, now)
+            case "judge":
+                self._take_judgement(outcome)
+            case "done":
+                raise AssertionError("the run is over")
+            case _:
+                assert_never(self.state.phase)
+
+    def abort(self, error: BaseException) -> None:
+        """End the run here, leaving a record whose history is complete."""
+        state, run = self.state, self.run
+        if state.phase in ("tools", "step") and self._turn is not None:
+            run.history = messages.place_results(run.history, self._turn, state.results, None)
+        messages.close_calls(run.history, messages.STOPPED)
+        run.error = error
+        run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
+        state.phase = "done"
+
+    def too_late(self, error: ModelError, now: float) -> AcornError:
+        """The error to raise for a failed request: the provider's, or ours where the time is up."""
+        seconds = self.plan.limits.seconds
+        if seconds is None or now < seconds:
+            return error
+        late = LimitError(f"`{self.spec.owner}` used up its `max_seconds` of {seconds:g} while the model was asked.")
+        late.__cause__ = error
+        return late
+
+    def save(self) -> dict[str, Any]:
+        """The run between two asks, as plain JSON data."""
+        run = self.run
+        if self._turn is not None:
+            self.state.turn = next((at for at, other in enumerate(run.history) if other is self._turn), None)
+        return {
+            "run": {
+                "id": run.id,
+                "input": from_json(run.input.model_dump_json(by_alias=False)),
+                "history": run.history,
+                "usage": {name: getattr(run.usage, name) for name in run.usage.__slots__},
+                "cost": run.cost,
+                "model": run.model,
+                "steps": run.steps,
+                "seconds": run.seconds,
+            },
+            "state": self.state.to_json(),
+        }
+
+    @classmethod
+    def load(cls, plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
+        """A run as it was saved, ready for its next ask."""
+        told = saved["run"]
+        given = plan.spec.input.schema.model_validate(told["input"], by_alias=True, by_name=True)
+        kept = {name: told[name] for name in ("id", "history", "cost", "model", "steps", "seconds")}
+        run: Run[Any] = Run(input=given, usage=Usage(**told["usage"]), deps=deps, **kept)
+        state = State.from_json(saved["state"])
+        loop = cls(plan, run, state)
+        if state.tools is not None:
+            loop._use_tools(_named(loop.toolset.tools, state.tools))
+        if state.turn is not None and state.turn < len(run.history):
+            loop._turn = run.history[state.turn]
+        if state.answer is not None:
+            loop._candidate = plan.spec.output.schema.model_validate_json(state.answer, by_alias=True, by_name=True)
+        return loop
+
+    # Opening
+
+    def _ask_source(self, now: float) -> Ask:
+        """Two asks for each source: open it, then list its tools."""
+        at, listing = divmod(self.state.opened, 2)
+        if at >= len(self.spec.sources):
+            self.state.phase = "prompt"
+            return self._ask_prompt(now)
+        source = self.spec.sources[at]
+        return AskHook(source.tools if listing else getattr(source, "open", None) or _nothing)
+
+    def _take_source(self, outcome: Any) -> None:
+        at, listing = divmod(self.state.opened, 2)
+        self.state.opened += 1
+        if listing:
+            place = f"tools of {type(self.spec.sources[at]).__name__}"
+            found, _ = gather(_listed(outcome, place), place, {})
+            self._source_tools += found
+            self._use_tools(merge((*self.plan.tools, *self._source_tools), (), self.spec.owner))
+
+    def _ask_prompt(self, now: float) -> Ask:
+        if self.plan.prompt is not None:
+            return AskHook(self.plan.prompt)
+        prompt = self.spec.prompt
+        self._begin(read_prompt_file(prompt.file, self.spec.owner) if prompt.file else prompt.text)
+        return self._ask_model(now)
+
+    def _begin(self, prompt: str) -> None:
+        self.run.history = first_messages(prompt, self.plan.prior, self.opening)
+        self.state.phase = "model"
+
+    # Asking the model
+
+    def _ask_model(self, now: float) -> Ask:
+        state = self.state
+        if not state.forced:
+            self._mind_limits(now)
+        request = self._request(now)
+        wants_answer = state.forced or (self._is_single and not self.toolset.tools and not self._thinks)
+        if wants_answer and not state.fallback:
+            if self.model.can_force_tool(request):
+                request.forced_tool = FINISH
+            elif state.forced:
+                self._fall_back()
+                request = self._request(now)
+        state.was_forced = request.forced_tool is not None
+        self._asked_at = now
+        return AskModel(self.model, request)
+
+    def _request(self, now: float) -> ModelRequest:
+        sent, write = self.outbox.prepare(self.run.history, self.opening)
+        seconds = self.plan.limits.seconds
+        return ModelRequest(
+            sent,
+            self.toolset.definitions,
+            temperature=self._setting("temperature"),
+            max_tokens=self._setting("max_tokens"),
+            declared=self.spec.declared | self.state.settings.keys() if self.state.settings else self.spec.declared,
+            cache=self.spec.cache,
+            timeout=None if seconds is None else max(0.001, seconds - now),
+            messages_json=write,
+            tools_json=self.toolset.json,
+        )
+
+    def _mind_limits(self, now: float) -> None:
+        limits = self.plan.limits
+        if not limits:
+            return
+        state, run = self.state, self.run
+        new = run.history[(state.turn or 0) + 1 :] if state.response else run.history
+        text = sum(len(str(message.get("content") or "")) for message in new)
+        room, limit = state.meter.room(limits, new_text=text, price=self.model.price(), now=now)
+        if room == "none":
+            raise LimitError(
+                f"`{self.spec.owner}` has no room left under its `{limit}` for an answer after {run.steps} steps "
+                f"({state.meter.spent.tokens} tokens, ${state.meter.spent.cost:.4f}, {now:.1f} s); raise the limit, "
+                f"or give the run less to do."
+            )
+        if room == "answer":
+            self._force("limit")
+
+    def _force(self, reason: str) -> None:
+        self.state.forced, self.state.reason = True, reason
+
+    def _fall_back(self) -> None:
+        """Ask for the answer in XML from here on."""
+        self.state.fallback = True
+        self.run.history.append(messages.user(finish.form(self.spec.output, self.spec.xml_output_root)))
+
+    # Taking a response
+
+    def _take_response(self, response: ModelResponse, now: float) -> None:
+        state, run = self.state, self.run
+        self._count(response, now)
+        if response.refusal is not None or response.stop_reason == "content_filter":
+            raise _refused(response, self.model)
+        calls = _calls(response.tool_calls, len(run.history))
+        state.response, state.calls, state.results = response, calls, []
+        self._turn = messages.assistant(response, calls)
+        state.turn = len(run.history)
+        run.history.append(self._turn)
+        if any(call.name == FINISH for call in calls):
+            self._take_finish(response, calls)
+        elif state.fallback:
+            verdict = finish.judge_xml(
+                self.spec.output,
+                response.content,
+                self.spec.xml_output_root,
+                cut_off=response.stop_reason == "length",
+                max_tokens=self._setting("max_tokens"),
+            )
+            self._answer_calls(calls, {}, messages.SKIPPED)
+            self._weigh(verdict, None)
+        elif state.was_forced or (self._is_single and not calls):
+            self._answer_calls(calls, {}, messages.SKIPPED)
+            self._take_no_answer(response)
+        else:
+            self._begin_step(calls, now)
+
+    def _count(self, response: ModelResponse, now: float) -> None:
+        run, meter = self.run, self.state.meter
+        if response.cost is None and (price := self.model.price()) is not None:
+            response.cost = price.of(response.usage)
+        run.usage.add(response.usage)
+        if response.cost is not None:
+            run.cost = (run.cost or 0.0) + response.cost
+        run.model = response.model or self.model.name
+        meter.count(response.usage, response.cost, now - self._asked_at)
+
+    def _take_finish(self, response: ModelResponse, calls: list[ToolCall]) -> None:
+        """Of several answers the first valid one counts; whatever else was called is not executed."""
+        told: dict[str, str] = {}
+        wrong: list[finish.Verdict] = []
+        for call in calls:
+            if call.name != FINISH:
+                continue
+            verdict = finish.judge_arguments(
+                self.spec.output,
+                call.raw_arguments,
+                cut_off=response.stop_reason == "length",
+                max_tokens=self._setting("max_tokens"),
+            )
+            if verdict.instance is not None:
+                self._weigh(verdict, call.id)
+                return
+            told[call.id] = verdict.document
+            wrong.append(verdict)
+        self._answer_calls(calls, told, messages.SKIPPED)
+        self._correct(wrong[0], None)
+
+    def _take_no_answer(self, response: ModelResponse) -> None:
+        """Neither `__finish__` nor a step: at the end of the loop XML is next, in a single turn a retry is spent."""
+        if self.state.forced and not self._is_single:
+            self._fall_back()
+        elif self._is_single and not self._can_force():
+            self._spend(finish.no_answer(response.content))
+            self._fall_back()
+        else:
+            verdict = finish.no_answer(response.content)
+            self._correct(verdict, verdict.document)
+        self.state.phase = "model"
+
+    def _answer_calls(self, calls: Iterable[ToolCall], told: dict[str, str], otherwise: str) -> None:
+        self.run.history += [messages.tool(call.id, told.get(call.id, otherwise)) for call in calls]
+
+    def _correct(self, verdict: finish.Verdict, said: str | None) -> None:
+        """Spend a retry; `said` goes to the model as a user message."""
+        self._spend(verdict)
+        if said is not None:
+            self.run.history.append(messages.user(said))
+        self.state.phase = "model"
+
+    def _spend(self, verdict: finish.Verdict) -> None:
+        state = self.state
+        if state.corrections >= self.spec.parse_retries:
+            told = "; ".join(
+                f"`{wrong['path'] or 'output'}` must be {wrong['expected']}, got {wrong['received']}"
+                for wrong in verdict.wrong
+            )
+            attempts = state.corrections + 1
+            raise ParseError(
+                f"`{self.spec.owner}` got no valid output from `{self.run.model}` in {attempts} "
+                f"{'attempt' if attempts == 1 else 'attempts'}: {told or verdict.message} "
+                f"Raise `parse_retries`, or make `final_output` easier to fill.",
+                raw_output=verdict.raw,
+                errors=[dict(wrong) for wrong in verdict.wrong],
+                attempts=attempts,
+            )
+        state.corrections += 1
+
+    # A step: tools, hook, and what the hook changed
+
+    def _begin_step(self, calls: list[ToolCall], now: float) -> None:
+        self.run.steps += 1
+        if calls:
+            self.state.phase = "tools"
+        else:
+            self._end_tools(now)
+
+    def _ask_tools(self, now: float) -> Ask:
+        if self._prepared is None:
+            self._prepared = [self._prepare(call) for call in self.state.calls]
+        invocations = [made for made in self._prepared if isinstance(made, Invocation)]
+        seconds = self.plan.limits.seconds
+        return AskTools(invocations, None if seconds is None else max(0.001, seconds - now))
+
+    def _prepare(self, call: ToolCall) -> Invocation | ToolResult:
+        """The function and its arguments, or the error that the model will read."""
+        tool = self.toolset.named.get(call.name)
+        if tool is None:
+            names = ", ".join(f"`{name}`" for name in (*self.toolset.named, FINISH))
+            return ToolResult(call.id, call.name, error=f"There is no tool `{call.name}`. There are: {names}.")
+        try:
+            args, kwargs = tool.binding.bind(call.raw_arguments)
+        except ArgumentError as error:
+            was_cut = self.state.response is not None and self.state.response.stop_reason == "length"
+            cut = " The reply was cut off at the token limit; call again with less." if was_cut else ""
+            return ToolResult(call.id, call.name, error=f"{error}{cut}")
+        for name in getattr(tool.binding, "injected", ()):
+            kwargs[name] = self.run
+        return Invocation(call, tool, args, kwargs)
+
+    def _take_results(self, results: Sequence[ToolResult], now: float) -> None:
+        """All results in the order of the calls, with those that never came to a function."""
+        assert self._prepared is not None
+        executed = iter(results)
+        self.state.results = [made if isinstance(made, ToolResult) else next(executed) for made in self._prepared]
+        self._prepared = None
+        self._end_tools(now)
+
+    def _end_tools(self, now: float) -> None:
+        self.state.phase = "step"
+        if self.plan.on_step is None:
+            self._take_step(None, now)
+
+    def _ask_step(self) -> Ask:
+        assert self.plan.on_step is not None
+        return AskHook(self.plan.on_step, (self._the_step(),))
+
+    def _the_step(self) -> Step:
+        state = self.state
+        if self._step is None:
+            assert state.response is not None
+            settings = {name: self._setting(name) for name in ("model", "temperature", "max_tokens")}
+            self._step = Step(
+                self.spec, self.run, state.response, state.calls, state.results, self.toolset.tools, settings
+            )
+        return self._step
+
+    def _take_step(self, returned: Any, now: float) -> None:
+        """Write the step into the history as the hook left it, and decide what comes next."""
+        state, run = self.state, self.run
+        step, self._step = self._step, None
+        if returned is not None and returned is not step:
+            raise DeclarationError(
+                f"`{self.spec.owner}.on_step` must return the step or nothing, got {safe_repr(returned)[:120]}."
+            )
+        context: str | None = None
+        results = state.results
+        if step is not None:
+            results = _checked_results(step.tool_results)
+            context = "\n".join(step._context) or None
+            self._adopt(step)
+        assert self._turn is not None
+        run.history = messages.place_results(run.history, self._turn, results, context)
+        state.meter.longest_step = max(state.meter.longest_step, now - state.meter.step_began)
+        state.meter.step_began = now
+        if step is not None and step._finished is not None:
+            state.reason = "step"
+            self._consider(step._finished, None)
+        elif self._is_single:
+            assert state.response is not None
+            self._end(Unfinished(self.spec.owner, state.response.content, state.calls, results), "unfinished")
+        else:
+            self._mind_circles(results)
+            if not state.calls:
+                run.history.append(messages.user(messages.REMINDER))
+            if self.spec.max_steps is not None and run.steps >= self.spec.max_steps and not state.forced:
+                self._force("forced")
+            state.phase = "model"
+
+    def _adopt(self, step: Step) -> None:
+        """Take over the settings and tools that the hook changed."""
+        state = self.state
+        for name, value in step._settings.items():
+            if value is not self._setting(name):
+                state.settings[name] = value
+                if name == "model":
+                    self.model = self.plan.resolve(value)
+                    self._check_price()
+        chosen = step.chosen_tools()
+        if chosen != self.toolset.tools:
+            state.tools = [tool.name for tool in chosen]
+            self._use_tools(chosen)
+
+    def _mind_circles(self, results: Sequence[ToolResult]) -> None:
+        state = self.state
+        if self.spec.loop_guard is None:
+            return
+        repeatable = [tool.name for tool in self.toolset.tools if tool.options.repeatable]
+        state.marks = [*state.marks[-5:], guard.mark(state.calls, results, repeatable)]
+        if not guard.goes_in_circles(state.marks):
+            return
+        if not state.noticed:
+            state.noticed = True
+            self.run.history.append(messages.user(guard.NOTICE))
+        elif self.spec.loop_guard == "force":
+            self._force("loop")
+
+    # The answer
+
+    def _weigh(self, verdict: finish.Verdict, call_id: str | None) -> None:
+        if verdict.instance is None:
+            self._correct(verdict, verdict.document)
+        else:
+            self._consider(verdict.instance, call_id)
+
+    def _consider(self, instance: BaseModel, call_id: str | None) -> None:
+        """An answer that validates: let `on_finish` see it."""
+        state = self.state
+        self._candidate, state.answered_by = instance, call_id
+        state.answer = instance.model_dump_json(by_alias=False, fallback=safe_repr, warnings=False)
+        state.phase = "judge"
+        if self.plan.on_finish is None:
+            self._accept(self.spec.output.unwrap(instance))
+
+    def _ask_judge(self) -> Ask:
+        assert self.plan.on_finish is not None
+        assert self._candidate is not None
+        return AskHook(self.plan.on_finish, (self.spec.output.unwrap(self._candidate),), forgives=(ValueError,))
+
+    def _take_judgement(self, outcome: Any) -> None:
+        state = self.state
+        assert self._candidate is not None
+        if not isinstance(outcome, ValueError):
+            self._accept(self.spec.output.unwrap(self._candidate) if outcome is None else outcome)
+            return
+        verdict = finish.rejected(str(outcome) or type(outcome).__name__, state.answer or "")
+        if state.answered_by is None:
+            self._correct(verdict, verdict.document)
+        else:
+            self._answer_calls(state.calls, {state.answered_by: verdict.document}, messages.SKIPPED)
+            self._correct(verdict, None)
+
+    def _accept(self, output: Any) -> None:
+        if self.state.answered_by is not None:
+            self._answer_calls(self.state.calls, {self.state.answered_by: messages.FINISHED}, messages.SKIPPED)
+        self._end(output, self.state.reason)
+
+    def _end(self, output: Any, reason: str) -> None:
+        self.run.output, self.run.stop_reason = output, reason
+        self.state.phase = "done"
+
+    # Small facts
+
+    @property
+    def _is_single(self) -> bool:
+        return self.spec.max_steps is None
+
+    @property
+    def _thinks(self) -> bool:
+        model = self._setting("model")
+        return isinstance(model, dict) and bool(model.get("thinking") or model.get("reasoning_effort"))
+
+    def _can_force(self) -> bool:
+        return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._request(0.0))
+
+    def _setting(self, name: str) -> Any:
+        found = self.state.settings
+        return found[name] if name in found else getattr(self.spec, name)
+
+    def _use_tools(self, tools: tuple[Tool, ...]) -> None:
+        self.toolset = Toolset(tools, self.toolset.finish)
+
+    def _check_price(self) -> None:
+        if self.plan.limits.cost is not None and self.model.price() is None:
+            raise DeclarationError(
+                f"`{self.spec.owner}.max_cost` needs prices, and none are known for `{self.model.name}`; give "
+                f"`input_cost_per_token` and `output_cost_per_token` in the model dict, or use `max_total_tokens`."
+            )
+
+
+def _nothing(*_: Any) -> None:
+    """Stands where the user has no hook."""
+
+
+def _named(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
+    known = {tool.name: tool for tool in tools}
+    lost = [name for name in names if name not in known]
+    if lost:
+        raise AcornError(
+            f"The saved run had the tools {', '.join(f'`{name}`' for name in lost)}, added by `on_step`, which are not "
+            f"declared on the module; declare them to go on with it."
+        )
+    return tuple(known[name] for name in names)
+
+
+def _listed(outcome: Any, place: str) -> list[Any]:
+    if not isinstance(outcome, list | tuple):
+        raise AcornError(f"The {place} must be a list of functions, got {safe_repr(outcome)[:120]}.")
+    return list(outcome)
+
+
+def _calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
+    """The calls of a response, each with an id of its own and arguments that are a dict."""
+    calls: list[ToolCall] = []
+    used: set[str] = set()
+    for slot, call in enumerate(raw):
+        call_id = call.id or ""
+        if not call_id or call_id in used:
+            call_id = f"call_{index}_{slot}"
+        used.add(call_id)
+        try:
+            parsed = from_json(call.arguments or "{}")
+        except (ValueError, UnicodeEncodeError):
+            parsed = None
+        calls.append(ToolCall(call_id, call.name, parsed if isinstance(parsed, dict) else {}, call.arguments or "{}"))
+    return calls
+
+
+def _refused(response: ModelResponse, model: Model) -> ModelError:
+    text = response.refusal or response.content or "(no text)"
+    how = "refused to answer" if response.refusal is not None else "stopped at its content filter"
+    return ModelError(f"`{model.name}` {how}: {text[:500]} Change the input or the prompt, or use another model.")
+
+
+def _checked_results(results: Any) -> list[ToolResult]:
+    if not isinstance(results, list) or not all(isinstance(result, ToolResult) for result in results):
+        raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")
+    return results

@@ -1,0 +1,91 @@
+"""What changes during a run, in a form that can be written as JSON and read back elsewhere.
+
+Beside the record (`Run`), this is everything the machine remembers between two asks. Functions and keys are
+not in it: tools are kept by name, and a model dict without its secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from acorn._json import to_plain
+from acorn._loop.limits import Meter, Spent
+from acorn.models.port import ModelResponse, RawCall
+from acorn.types import ToolCall, ToolResult, Usage
+
+Phase = Literal["open", "prompt", "model", "tools", "step", "judge", "done"]
+
+
+@dataclass
+class State:
+    """The machine's memory."""
+
+    phase: Phase = "open"
+    opened: int = 0
+    """How many of the opening asks, two for each source of tools, are behind us."""
+    corrections: int = 0
+    forced: bool = False
+    """Whether every further request must end in an answer."""
+    fallback: bool = False
+    """Whether the answer is asked for in XML."""
+    was_forced: bool = False
+    """Whether the request under way forces `__finish__`."""
+    reason: str = "finish"
+    """What `stop_reason` will be when an answer comes."""
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    """`model`, `temperature` and `max_tokens` as `on_step` set them; what it left alone is not here."""
+    tools: list[str] | None = None
+    """The names of the tools as `on_step` left them."""
+    response: ModelResponse | None = None
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    results: list[ToolResult] = field(default_factory=list[ToolResult])
+    turn: int | None = None
+    """Where in the history the response stands; the user may move it."""
+    answer: str | None = None
+    """The candidate output as JSON, while `on_finish` judges it."""
+    answered_by: str | None = None
+    """The call that gave it; None where it came as XML or from `step.finish`."""
+    marks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    noticed: bool = False
+    meter: Meter = field(default_factory=Meter)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; tool outputs as JSON writes them."""
+        plain: dict[str, Any] = asdict(self, dict_factory=dict) | {"results": [_result(r) for r in self.results]}
+        if "model" in self.settings:
+            plain["settings"] = {**self.settings, "model": _without_secrets(self.settings["model"])}
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> State:
+        """The memory as it was written."""
+        fields = dict(plain)
+        if fields["response"] is not None:
+            reply = dict(fields["response"])
+            reply["tool_calls"] = [RawCall(**call) for call in reply["tool_calls"]]
+            reply["usage"] = Usage(**reply["usage"])
+            fields["response"] = ModelResponse(**reply)
+        fields["calls"] = [ToolCall(**call) for call in fields["calls"]]
+        fields["results"] = [ToolResult(**result) for result in fields["results"]]
+        fields["marks"] = [tuple(mark) for mark in fields["marks"]]
+        meter = dict(fields["meter"])
+        meter["last"] = Usage(**meter["last"]) if meter["last"] else None
+        meter["spent"] = Spent(**meter["spent"])
+        fields["meter"] = Meter(**meter)
+        return cls(**fields)
+
+
+def _result(result: ToolResult) -> dict[str, Any]:
+    return {"id": result.id, "name": result.name, "output": to_plain(result.output), "error": result.error}
+
+
+_PUBLIC_KEYS = ("model", "id", "base_url", "api_base", "num_retries", "retry_delay", "timeout")
+
+
+def _without_secrets(model: Any) -> Any:
+    """A model dict by the keys that are known to be harmless; an adapter object by nothing."""
+    if isinstance(model, dict):
+        return {key: value for key, value in model.items() if key in _PUBLIC_KEYS}
+    return model if isinstance(model, str) else None

@@ -1,0 +1,112 @@
+"""What the loop hands to a model, what it takes back, and what a model must offer.
+
+Requests and responses are the same for every provider; an adapter translates. Messages are in OpenAI's
+format and never change once they are in a request, so an adapter that wants to edit one makes a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeGuard
+
+from pydantic_core import to_json
+
+from acorn.types import Usage
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars a token."""
+
+    input: float
+    output: float
+
+    def of(self, usage: Usage) -> float:
+        return usage.input_tokens * self.input + usage.output_tokens * self.output
+
+
+@dataclass(eq=False)
+class ModelRequest:
+    """One request, as the loop means it."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    """Function definitions in OpenAI's format."""
+    temperature: float
+    max_tokens: int
+    forced_tool: str | None = None
+    """The tool that the model must call, or None to leave it the choice."""
+    declared: frozenset[str] = frozenset()
+    """Which of `temperature` and `max_tokens` the user set; the others are defaults."""
+    cache: Sequence[Mapping[str, Any]] = ()
+    """Cache points; an index counts the messages after the system message."""
+    timeout: float | None = None
+    """Seconds that the run has left."""
+    messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
+    tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
+
+    def body(self, model: str) -> bytes:
+        """The request as OpenAI's JSON; what earlier requests have written is not written again."""
+        messages = self.messages_json() if self.messages_json else to_json(self.messages)
+        tools = self.tools_json() if self.tools_json else to_json(self.tools)
+        rest: dict[str, Any] = {"model": model, "temperature": self.temperature, "max_tokens": self.max_tokens}
+        if self.forced_tool:
+            rest["tool_choice"] = {"type": "function", "function": {"name": self.forced_tool}}
+        return b'%s,"tools":%s,"messages":%s}' % (to_json(rest)[:-1], tools, messages)
+
+
+@dataclass(slots=True)
+class RawCall:
+    """A tool call as a provider gives it: nothing of it need be right."""
+
+    id: str | None
+    name: str
+    arguments: str
+
+
+@dataclass(eq=False)
+class ModelResponse:
+    """One response, the same whatever the provider."""
+
+    content: str = ""
+    tool_calls: list[RawCall] = field(default_factory=list[RawCall])
+    stop_reason: str = "stop"
+    """`stop`, `tool_calls`, `length`, `content_filter`."""
+    usage: Usage = field(default_factory=lambda: Usage(requests=1))
+    cost: float | None = None
+    model: str = ""
+    """The name under which the provider answered."""
+    reasoning: str | None = None
+    """Thinking text."""
+    refusal: str | None = None
+    """Why the model would not answer."""
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of the assistant message that must be sent back, such as signed thinking blocks."""
+
+
+class Model(Protocol):
+    """A language model. Adapters raise `ModelError` and nothing else of their own."""
+
+    @property
+    def name(self) -> str:
+        """For records and messages."""
+        ...
+
+    def can_force_tool(self, request: ModelRequest) -> bool:
+        """Whether the model can be made to call one tool with this request."""
+        ...
+
+    def price(self) -> Price | None:
+        """What a token costs, or None where nobody knows."""
+        ...
+
+    def complete(self, request: ModelRequest) -> ModelResponse: ...
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse: ...
+
+
+def is_model(value: object) -> TypeGuard[Model]:
+    """Whether an object offers what the port asks for."""
+    needed = ("complete", "acomplete", "can_force_tool", "price")
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in needed)

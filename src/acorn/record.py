@@ -1,0 +1,110 @@
+"""The record of a run: what it was given, what it did and what became of it.
+
+While a run goes on, its record is the window through which tools and hooks see it; afterwards it is what
+is left. Only the loop writes it, but for `history`, which is also the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic
+
+from pydantic import BaseModel
+from typing_extensions import TypeVar
+
+from acorn.errors import AcornError
+from acorn.types import Usage
+
+Out = TypeVar("Out", default=Any)
+
+Message = dict[str, Any]
+
+
+@dataclass(eq=False)
+class Run(Generic[Out]):
+    """One run of a module."""
+
+    id: str
+    input: BaseModel
+    """The input, as an instance of the module's `initial_input`."""
+    output: Out | None = None
+    """What the call returned."""
+    history: list[Message] = field(default_factory=list[Message], repr=False)
+    """The conversation, in OpenAI's format."""
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    """Dollars, where the prices are known."""
+    model: str | None = None
+    """Which model answered."""
+    steps: int = 0
+    stop_reason: str | None = None
+    """`finish`, `forced` (max_steps), `limit`, `loop`, `step` (step.finish), `unfinished`, `cancelled`, `error`;
+    None while the run goes on."""
+    started: datetime | None = None
+    seconds: float = 0.0
+    branches: list[Run[Any]] = field(default_factory=list["Run[Any]"], repr=False)
+    error: BaseException | None = None
+    deps: Any = field(default=None, repr=False)
+    """What `using(deps=...)` brought along."""
+
+    @property
+    def step(self) -> int:
+        """The step the run is in, counted from 1."""
+        return self.steps
+
+
+_current: ContextVar[tuple[Any, Run[Any]] | None] = ContextVar("acorn_current_run", default=None)
+_captures: ContextVar[tuple[list[Run[Any]], ...]] = ContextVar("acorn_captures", default=())
+
+
+def current_run() -> Run[Any]:
+    """The run that called this tool, hook or prompt method."""
+    found = _current.get()
+    if found is None:
+        raise AcornError(
+            "There is no run here: `acorn.current_run()` works inside tools, hooks and prompt methods while their "
+            "module is being called."
+        )
+    return found[1]
+
+
+def run_of(agent: object) -> Run[Any] | None:
+    """The run of this very instance that the calling code belongs to, if any."""
+    found = _current.get()
+    return found[1] if found is not None and found[0] is agent else None
+
+
+@contextmanager
+def inside(agent: object, run: Run[Any]) -> Generator[None]:
+    """Code in this block belongs to the run."""
+    token = _current.set((agent, run))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def capture() -> Generator[list[Run[Any]]]:
+    """Collect the records of every run started in the current context.
+
+    with acorn.capture() as runs:
+        agent(question="...")
+    print(runs[0].usage)
+    """
+    runs: list[Run[Any]] = []
+    token = _captures.set((*_captures.get(), runs))
+    try:
+        yield runs
+    finally:
+        _captures.reset(token)
+
+
+def announce(run: Run[Any]) -> None:
+    """Tell those who capture that a run has begun."""
+    for runs in _captures.get():
+        runs.append(run)

@@ -1,0 +1,176 @@
+"""The step: what `on_step` sees of the run and may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from acorn._loop.finish import judge_fields
+from acorn._spec import check_setting
+from acorn._tools.collect import FINISH, Tool, make_tool
+from acorn._xml.encode import encode
+from acorn.errors import DeclarationError, ToolConflictError
+from acorn.models.port import ModelResponse
+from acorn.record import Run
+from acorn.types import ToolCall, ToolResult, Usage
+
+
+class Step:
+    """One step of a run: a model's response, and what its tools returned.
+
+    Changes to `model`, `temperature`, `max_tokens` and `tools` hold for the remaining steps.
+    """
+
+    run: Run[Any]
+    counter: int
+    """Which step this is, counted from 1."""
+    tool_calls: list[ToolCall]
+    tool_results: list[ToolResult]
+    """Change them here, before the model reads them."""
+    tools: list[Callable[..., Any]]
+    """The tools for the next step, without `__finish__`."""
+
+    def __init__(
+        self,
+        owner: Any,
+        run: Run[Any],
+        response: ModelResponse,
+        tool_calls: list[ToolCall],
+        tool_results: list[ToolResult],
+        tools: tuple[Tool, ...],
+        settings: dict[str, Any],
+    ) -> None:
+        self._spec = owner
+        self._response = response
+        self._settings = dict(settings)
+        self._known = tools
+        self._context: list[str] = []
+        self._finished: Any = None
+        self.run = run
+        self.counter = run.steps
+        self.tool_calls = tool_calls
+        self.tool_results = tool_results
+        self.tools = [tool.function for tool in tools]
+        self._given = list(self.tools)
+
+    def __repr__(self) -> str:
+        return f"Step({self.counter}, tool_calls={[call.name for call in self.tool_calls]})"
+
+    @property
+    def model(self) -> Any:
+        return self._settings["model"]
+
+    @model.setter
+    def model(self, value: Any) -> None:
+        self._set("model", value)
+
+    @property
+    def temperature(self) -> float:
+        found: float = self._settings["temperature"]
+        return found
+
+    @temperature.setter
+    def temperature(self, value: float) -> None:
+        self._set("temperature", value)
+
+    @property
+    def max_tokens(self) -> int:
+        found: int = self._settings["max_tokens"]
+        return found
+
+    @max_tokens.setter
+    def max_tokens(self, value: int) -> None:
+        self._set("max_tokens", value)
+
+    @property
+    def content(self) -> str:
+        """The text beside the tool calls; "" where there was none."""
+        return self._response.content
+
+    @property
+    def reasoning(self) -> str | None:
+        """Thinking text, where the model shows it."""
+        return self._response.reasoning
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of this step's request."""
+        return self._response.usage
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars of this step's request, where the price is known."""
+        return self._response.cost
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The model's response in OpenAI's chat-completion shape, the same whatever the provider."""
+        reply = self._response
+        message: dict[str, Any] = {"role": "assistant", "content": reply.content or None, **reply.extra}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.raw_arguments}}
+                for call in self.tool_calls
+            ]
+        return {
+            "id": f"{self.run.id}-{self.counter}",
+            "object": "chat.completion",
+            "model": reply.model,
+            "choices": [{"index": 0, "message": message, "finish_reason": reply.stop_reason}],
+            "usage": {
+                "prompt_tokens": reply.usage.input_tokens,
+                "completion_tokens": reply.usage.output_tokens,
+                "total_tokens": reply.usage.total_tokens,
+            },
+        }
+
+    def add_tool(self, tool: Callable[..., Any]) -> None:
+        """Add a tool for the remaining steps."""
+        made = make_tool(tool, "add_tool", self._spec.owner, {})
+        if made.name in self._names():
+            raise ToolConflictError(
+                f"Tool '{made.name}' is there already; give the new one another name with `@tool(name=...)`, "
+                f"or remove the old one first."
+            )
+        self._known = (*self._known, made)
+        self.tools.append(tool)
+
+    def remove_tool(self, name: str) -> None:
+        """Remove a tool for the remaining steps."""
+        if name == FINISH:
+            raise DeclarationError(f"`{FINISH}` cannot be removed: it is how a run ends.")
+        names = self._names()
+        if name not in names:
+            there = ", ".join(f"`{known}`" for known in names) or "none"
+            raise DeclarationError(f"There is no tool `{name}` to remove; there are {there}.")
+        del self.tools[list(names).index(name)]
+
+    def finish(self, **fields: Any) -> None:
+        """End the run after this hook, with these fields as its output (`result=` for a plain type)."""
+        self._finished = judge_fields(self._spec.output, fields, self._spec.owner)
+
+    def add_to_context(self, content: Any) -> None:
+        """Show the model something beside the tool results: a string, dict, list or Pydantic instance."""
+        self._context.append(encode(content, self._spec.xml_context_root, self._spec.xml))
+
+    def chosen_tools(self) -> tuple[Tool, ...]:
+        """The tools as the hook left them, each compiled once."""
+        if self.tools == self._given:
+            return self._known[: len(self._given)]
+        chosen: list[Tool] = []
+        for index, function in enumerate(self.tools):
+            known = next((tool for tool in self._known if tool.function == function), None)
+            tool = known or make_tool(function, f"step.tools[{index}]", self._spec.owner, {})
+            if tool.name in [other.name for other in chosen]:
+                if any(other is tool for other in chosen):
+                    continue
+                raise ToolConflictError(f"`step.tools` holds two tools named '{tool.name}'; keep one.")
+            chosen.append(tool)
+        return tuple(chosen)
+
+    def _names(self) -> dict[str, Tool]:
+        return {tool.name: tool for tool in self.chosen_tools()}
+
+    def _set(self, name: str, value: Any) -> None:
+        check_setting(self._spec.owner, name, value)
+        self._settings[name] = value

@@ -1,0 +1,82 @@
+"""Plain data that users hold in their hands: calls, results, usage, and an answer that never came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A call that the model made."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    """As the model gave them; `{}` where they are not a JSON object."""
+    raw_arguments: str = "{}"
+    """The text as it came."""
+
+
+@dataclass(slots=True)
+class ToolResult:
+    """What came of a call. Change `output` or `error` in `on_step` to change what the model reads."""
+
+    id: str
+    name: str
+    output: Any = None
+    """What the function returned; None where it failed."""
+    error: str | None = None
+    """`ValueError: x must be positive`, or None."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Tokens and requests, added up."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Input tokens that the provider had in its cache."""
+    reasoning_tokens: int = 0
+    """Output tokens spent on thinking."""
+    requests: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def add(self, other: Usage) -> None:
+        """Count the other's in, in place."""
+        self.input_tokens += other.input_tokens
+        self.output_tokens += other.output_tokens
+        self.cached_tokens += other.cached_tokens
+        self.reasoning_tokens += other.reasoning_tokens
+        self.requests += other.requests
+
+
+class Unfinished:
+    """What a single-turn call returns when the model called a tool instead of finishing. It is falsy."""
+
+    __slots__ = ("_owner", "content", "tool_calls", "tool_results")
+
+    def __init__(self, owner: str, content: str, tool_calls: list[ToolCall], tool_results: list[ToolResult]) -> None:
+        self._owner = owner
+        self.content = content
+        self.tool_calls = tool_calls
+        self.tool_results = tool_results
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"Unfinished(tool_calls={[call.name for call in self.tool_calls]})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copy, pickle and the like probe for these
+            raise AttributeError(name)
+        called = ", ".join(f"`{call.name}`" for call in self.tool_calls)
+        raise AttributeError(
+            f"`{self._owner}` did not finish: in a single turn the model called {called}, so there is no `{name}`. "
+            f"Set `max_steps` on `{self._owner}` to let it go on with what its tools returned."
+        )

@@ -1,0 +1,40 @@
+"""Behaviour runs three ways: sync, sync inside a running event loop, async. A promise holds in all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from acorn import Run, module
+
+
+class Call:
+    """Calls a module in one of the three ways."""
+
+    def __init__(self, way: str) -> None:
+        self.way = way
+
+    def __call__(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Any:
+        """The output of `agent(...)`."""
+        return self.run(agent, *args, **kwargs).output
+
+    def run(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
+        """The record of `agent.run(...)`."""
+        if self.way == "sync":
+            return agent.run(*args, **kwargs)
+        if self.way == "async":
+            return asyncio.run(self._async(agent, *args, **kwargs))
+        return asyncio.run(self._inside(agent, *args, **kwargs))
+
+    async def _async(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
+        return await agent.arun(*args, **kwargs)
+
+    async def _inside(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
+        return agent.run(*args, **kwargs)
+
+
+@pytest.fixture(params=["sync", "inside a loop", "async"])
+def call(request: pytest.FixtureRequest) -> Call:
+    return Call(request.param)

@@ -1,0 +1,2086 @@
+"""What may be declared on a module, what it means, and the words for what may not be."""
+
+import ast
+import dataclasses
+import enum
+import functools
+import importlib.util
+import math
+import sys
+import traceback
+import typing
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
+
+import pytest
+from pydantic import BaseModel, Field, RootModel
+from typing_extensions import TypedDict
+
+from acorn import AcornError, DeclarationError, Module, ToolConflictError, module, tool
+from acorn._module import spec_of
+from acorn._spec import Prompt, read_prompt_file
+from acorn._tools.collect import Tool
+
+Agent = module[Any, Any]
+AgentClass = type[module[Any, Any]]
+
+
+class Text(BaseModel):
+    text: str = Field(description="The text to judge")
+
+
+class Verdict(BaseModel):
+    sentiment: Literal["positive", "negative"]
+    score: float = 0.5
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Place:
+    x: int
+    y: int = 0
+
+
+class Point(TypedDict):
+    x: int
+
+
+class Numbers(RootModel[list[int]]):
+    pass
+
+
+class Opaque:
+    """Nothing that Pydantic knows."""
+
+
+@tool
+def search(query: str) -> str:
+    """Search the web."""
+    return query
+
+
+@tool
+def calculate(expression: str) -> float:
+    """Evaluate an expression."""
+    return float(expression)
+
+
+def declare(name: str = "Agent", /, *bases: type, **attributes: Any) -> AgentClass:
+    """A module class made at run time, so that no type checker sees what is wrong with it."""
+    return cast(AgentClass, type(name, bases or (module,), {"__module__": __name__, **attributes}))
+
+
+def names(agent: AgentClass | Agent) -> list[str]:
+    return [tool.name for tool in spec_of(agent() if isinstance(agent, type) else agent).tools]
+
+
+def prompt(agent: AgentClass | Agent) -> Prompt:
+    return spec_of(agent() if isinstance(agent, type) else agent).prompt
+
+
+def refusal(act: Callable[[], object]) -> str:
+    with pytest.raises(DeclarationError) as caught:
+        act()
+    return str(caught.value)
+
+
+# Defaults, as the API reference lists them
+
+CLASS_ATTRIBUTES = r"""
+| `model` | `str \| dict` | required | LiteLLM model identifier or config dict |
+| `temperature` | `float` | `0.7` | Sampling temperature (0-2) |
+| `max_tokens` | `int` | `4096` | Maximum tokens in response |
+| `max_steps` | `int \| None` | `None` | Maximum agentic loop iterations. `None` = single-turn. |
+| `parse_retries` | `int` | `2` | Retries on output validation failure |
+| `initial_input` | `BaseModel \| list` | `[]` | Input schema |
+| `final_output` | `BaseModel \| list` | `[]` | Output schema |
+| `tools` | `list[Callable]` | `[]` | Available tools |
+| `branches` | `dict` | `{}` | Branch module registry |
+| `cache` | `list[dict]` | `[]` | Provider cache configuration |
+| `xml_include_descriptions` | `bool` | `True` | Include field descriptions |
+| `xml_description_format` | `str` | `"attribute"` | `"attribute"` (description="...") or `"comment"` (<!-- ... -->) |
+| `xml_input_root` | `str` | `"input"` | Root element for input |
+| `xml_output_root` | `str` | `"output"` | Root element for output |
+| `xml_context_root` | `str` | `"context"` | Root element for context |
+"""
+
+DEFAULTS = [
+    (cells[1].strip(" `"), None if "required" in cells[3] else ast.literal_eval(cells[3].strip(" `")))
+    for cells in (line.replace(r"\|", "/").split("|") for line in CLASS_ATTRIBUTES.strip().splitlines())
+]
+
+
+BESIDES = [
+    ("xml_include_none", False),
+    ("max_total_tokens", None),
+    ("max_cost", None),
+    ("max_seconds", None),
+    ("loop_guard", "notice"),
+]
+
+
+@pytest.mark.parametrize(("attribute", "default"), DEFAULTS + BESIDES)
+def test_an_attribute_that_nobody_set_has_its_default(attribute: str, default: Any) -> None:
+    agent = declare()
+    assert getattr(agent, attribute) == default
+    assert getattr(agent(), attribute) == default
+    assert attribute not in spec_of(agent()).declared
+
+
+def test_a_module_that_declares_nothing_compiles_to_the_defaults() -> None:
+    spec = spec_of(declare()())
+    assert (spec.owner, spec.declared) == ("Agent", frozenset())
+    assert (spec.model, spec.temperature, spec.max_tokens) == (None, 0.7, 4096)
+    assert (spec.max_steps, spec.parse_retries) == (None, 2)
+    assert (spec.prompt.text, spec.prompt.file, spec.prompt.is_method) == ("", None, False)
+    assert spec.input.is_empty
+    assert spec.output.is_empty
+    assert (spec.tools, spec.sources, spec.branches, spec.cache) == ((), (), {}, ())
+    assert (spec.xml.descriptions, spec.xml.description_format, spec.xml.include_none) == (True, "attribute", False)
+    assert (spec.xml_input_root, spec.xml_output_root, spec.xml_context_root) == ("input", "output", "context")
+
+
+def test_module_has_a_conventional_name_too() -> None:
+    assert Module is module
+
+
+def test_a_declared_attribute_counts_as_declared_even_at_its_default() -> None:
+    assert spec_of(declare(temperature=0.7)()).declared == {"temperature"}
+    assert spec_of(declare("Child", declare(temperature=0.7), max_steps=3)()).declared == {"temperature", "max_steps"}
+    assert spec_of(declare()(max_tokens=4096)).declared == {"max_tokens"}
+
+
+def test_an_attribute_of_a_mixin_that_module_hides_does_not_count_as_declared() -> None:
+    class Mixin:
+        temperature = 0.1
+
+    assert spec_of(declare("Ahead", Mixin, module)()).temperature == 0.1
+    assert spec_of(declare("Ahead", Mixin, module)()).declared == {"temperature"}
+    assert spec_of(declare("Behind", module, Mixin)()).temperature == 0.7
+    assert spec_of(declare("Behind", module, Mixin)()).declared == set()
+
+
+# Right values at the edges of what is allowed
+
+RIGHT: list[tuple[str, Any]] = [
+    ("model", "openai/gpt-4o"),
+    ("model", {"model": "openai/gpt-4o"}),
+    ("model", {"id": "openai/gpt-4o"}),
+    ("model", {"model": "openai/gpt-4o", "api_key": "k", "base_url": "http://localhost", "timeout": 5}),
+    ("model", {"model": "openai/gpt-4o", "num_retries": 0, "retry_delay": 0}),
+    ("model", {"model": "openai/gpt-4o", "num_retries": 5, "retry_delay": 0.25}),
+    ("model", None),
+    ("temperature", 0),
+    ("temperature", 2),
+    ("temperature", 0.0),
+    ("temperature", 2.0),
+    ("max_tokens", 1),
+    ("max_steps", 1),
+    ("max_steps", None),
+    ("parse_retries", 0),
+    ("max_total_tokens", 1),
+    ("max_cost", 0.01),
+    ("max_seconds", 0.5),
+    ("loop_guard", "force"),
+    ("loop_guard", None),
+    ("xml_include_descriptions", False),
+    ("xml_include_none", True),
+    ("xml_description_format", "comment"),
+    ("xml_input_root", "question"),
+    ("xml_output_root", "_answer-1.0"),
+    ("xml_context_root", "größe"),
+]
+
+
+@pytest.mark.parametrize(("attribute", "value"), RIGHT)
+def test_a_right_value_is_taken_as_it_is(attribute: str, value: Any) -> None:
+    assert getattr(spec_of(declare(**{attribute: value})()), attribute) is value
+    assert getattr(spec_of(declare()(**{attribute: value})), attribute) is value
+
+
+# Wrong values, in the words of the error
+
+MODEL = (
+    "a model id such as 'openai/gpt-4o', a dict with 'model' and LiteLLM arguments "
+    "('num_retries' a count, 'retry_delay' in seconds), or an object of the model port"
+)
+CACHE = (
+    "True, or at most 4 points such as {'location': 'message', 'role': 'system'} or {'location': 'message', 'index': 0}"
+)
+TEMPERATURE = "a number from 0 to 2"
+POSITIVE = "a whole number of at least 1"
+STEPS = "a whole number of at least 1, or None for a single turn"
+COUNT = "a whole number of at least 0"
+FLAG = "True or False"
+ROOT = "the name of an XML element"
+PROMPT = "a string, a Path or a method"
+SCHEMA = (
+    "a BaseModel class, a list of fields (`'name'`, `('name', type)` or `('name', type, default)`), "
+    "a type that Pydantic can validate, or [] for none"
+)
+FIELD = "`'name'`, `('name', type)` or `('name', type, default)`"
+
+WRONG: list[tuple[str, Any, str, str]] = [
+    ("model", "", MODEL, "''"),
+    ("model", "  ", MODEL, "'  '"),
+    ("model", 5, MODEL, "5"),
+    ("model", b"openai/gpt-4o", MODEL, "b'openai/gpt-4o'"),
+    ("model", True, MODEL, "True"),
+    ("model", {}, MODEL, "a dict with the keys (none)"),
+    ("model", {"model": ""}, MODEL, "a dict with the keys model"),
+    ("model", {"model": 5}, MODEL, "a dict with the keys model"),
+    ("model", {"api_key": "k"}, MODEL, "a dict with the keys api_key"),
+    ("model", {"model": "m", "num_retries": -1}, MODEL, "a dict with the keys model, num_retries"),
+    ("model", {"model": "m", "num_retries": True}, MODEL, "a dict with the keys model, num_retries"),
+    ("model", {"model": "m", "num_retries": "2"}, MODEL, "a dict with the keys model, num_retries"),
+    ("model", {"retry_delay": -0.5, "model": "m"}, MODEL, "a dict with the keys model, retry_delay"),
+    ("model", {"model": "m", "retry_delay": math.inf}, MODEL, "a dict with the keys model, retry_delay"),
+    ("temperature", -0.1, TEMPERATURE, "-0.1"),
+    ("temperature", 2.1, TEMPERATURE, "2.1"),
+    ("temperature", "0.7", TEMPERATURE, "'0.7'"),
+    ("temperature", None, TEMPERATURE, "None"),
+    ("temperature", True, TEMPERATURE, "True"),
+    ("temperature", math.nan, TEMPERATURE, "nan"),
+    ("temperature", math.inf, TEMPERATURE, "inf"),
+    ("temperature", [0.7], TEMPERATURE, "[0.7]"),
+    ("max_tokens", 0, POSITIVE, "0"),
+    ("max_tokens", -1, POSITIVE, "-1"),
+    ("max_tokens", 4096.0, POSITIVE, "4096.0"),
+    ("max_tokens", "4096", POSITIVE, "'4096'"),
+    ("max_tokens", None, POSITIVE, "None"),
+    ("max_tokens", True, POSITIVE, "True"),
+    ("max_steps", 0, STEPS, "0"),
+    ("max_steps", -3, STEPS, "-3"),
+    ("max_steps", 1.5, STEPS, "1.5"),
+    ("max_steps", "10", STEPS, "'10'"),
+    ("max_steps", False, STEPS, "False"),
+    ("max_steps", math.inf, STEPS, "inf"),
+    ("parse_retries", -1, COUNT, "-1"),
+    ("parse_retries", 1.0, COUNT, "1.0"),
+    ("parse_retries", "2", COUNT, "'2'"),
+    ("parse_retries", None, COUNT, "None"),
+    ("parse_retries", True, COUNT, "True"),
+    ("system_prompt", 5, PROMPT, "5"),
+    ("system_prompt", None, PROMPT, "None"),
+    ("system_prompt", b"text", PROMPT, "b'text'"),
+    ("system_prompt", ["text"], PROMPT, "['text']"),
+    ("system_prompt", str, PROMPT, "<class 'str'>"),
+    ("tools", None, "a list of functions", "None"),
+    ("tools", "search", "a list of functions", "'search'"),
+    ("tools", {"search": 1}, "a list of functions", "{'search': 1}"),
+    ("tools", set(), "a list of functions", "set()"),
+    ("branches", None, "a dict of names and modules", "None"),
+    ("branches", [], "a dict of names and modules", "[]"),
+    ("branches", "check", "a dict of names and modules", "'check'"),
+    ("cache", None, CACHE, "None"),
+    ("cache", 1, CACHE, "1"),
+    ("cache", "system", CACHE, "'system'"),
+    ("cache", ["system"], CACHE, "['system']"),
+    ("cache", {}, CACHE, "{}"),
+    ("cache", [{}], CACHE, "[{}]"),
+    ("cache", {"location": "message", "index": 0}, CACHE, "{'location': 'message', 'index': 0}"),
+    ("cache", [{"location": "message"}], CACHE, "[{'location': 'message'}]"),
+    ("cache", [{"location": "tool", "index": 0}], CACHE, "[{'location': 'tool', 'index': 0}]"),
+    ("cache", [{"location": "message", "role": "robot"}], CACHE, "[{'location': 'message', 'role': 'robot'}]"),
+    ("cache", [{"location": "message", "role": ["user"]}], CACHE, "[{'location': 'message', 'role': ['user']}]"),
+    ("cache", [{"location": "message", "index": "0"}], CACHE, "[{'location': 'message', 'index': '0'}]"),
+    (
+        "cache",
+        [{"location": "message", "index": 0, "control": "1h"}],
+        CACHE,
+        "[{'location': 'message', 'index': 0, 'control': '1h'}]",
+    ),
+    (
+        "cache",
+        [{"location": "message", "index": 0, "ttl": 5}],
+        CACHE,
+        "[{'location': 'message', 'index': 0, 'ttl': 5}]",
+    ),
+    ("max_total_tokens", 0, "a whole number of at least 1, or None", "0"),
+    ("max_total_tokens", 1000.0, "a whole number of at least 1, or None", "1000.0"),
+    ("max_cost", 0, "dollars above 0, or None", "0"),
+    ("max_cost", "$5", "dollars above 0, or None", "'$5'"),
+    ("max_seconds", -1, "seconds above 0, or None", "-1"),
+    ("max_seconds", math.inf, "seconds above 0, or None", "inf"),
+    ("loop_guard", "warn", "'notice', 'force' or None", "'warn'"),
+    ("loop_guard", True, "'notice', 'force' or None", "True"),
+    ("xml_include_descriptions", None, FLAG, "None"),
+    ("xml_include_descriptions", 1, FLAG, "1"),
+    ("xml_include_none", "yes", FLAG, "'yes'"),
+    ("xml_include_none", 0, FLAG, "0"),
+    ("xml_description_format", "Comment", "'attribute' or 'comment'", "'Comment'"),
+    ("xml_description_format", "", "'attribute' or 'comment'", "''"),
+    ("xml_description_format", None, "'attribute' or 'comment'", "None"),
+    ("xml_description_format", ["comment"], "'attribute' or 'comment'", "['comment']"),
+    ("xml_input_root", "", ROOT, "''"),
+    ("xml_input_root", "my input", ROOT, "'my input'"),
+    ("xml_input_root", "1st", ROOT, "'1st'"),
+    ("xml_input_root", "a:b", ROOT, "'a:b'"),
+    ("xml_input_root", None, ROOT, "None"),
+    ("xml_output_root", "<output>", ROOT, "'<output>'"),
+    ("xml_output_root", 5, ROOT, "5"),
+    ("xml_context_root", "a/b", ROOT, "'a/b'"),
+    ("initial_input", "question", SCHEMA, "'question'"),
+    ("initial_input", 5, SCHEMA, "5"),
+    ("initial_input", True, SCHEMA, "True"),
+    ("initial_input", ..., SCHEMA, "Ellipsis"),
+    ("initial_input", {"question": str}, SCHEMA, "{'question': <class 'str'>}"),
+    ("initial_input", {"question"}, SCHEMA, "{'question'}"),
+    ("initial_input", Text(text="a"), SCHEMA, "Text(text='a')"),
+    ("final_output", "Verdict", SCHEMA, "'Verdict'"),
+    ("final_output", 1.5, SCHEMA, "1.5"),
+]
+
+
+def _on_the_class(attribute: str, value: Any) -> object:
+    return declare(**{attribute: value})
+
+
+def _on_the_instance(attribute: str, value: Any) -> object:
+    return declare()(**{attribute: value})
+
+
+def _by_using(attribute: str, value: Any) -> object:
+    return declare()().using(**{attribute: value})
+
+
+def _on_the_instance_later(attribute: str, value: Any) -> object:
+    agent = declare()()
+    setattr(agent, attribute, value)
+    return spec_of(agent)
+
+
+def _on_the_class_later(attribute: str, value: Any) -> object:
+    agent = declare()
+    setattr(agent, attribute, value)
+    return spec_of(agent())
+
+
+WAYS = [_on_the_class, _on_the_instance, _by_using, _on_the_instance_later, _on_the_class_later]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("attribute", "value", "allowed", "told"), WRONG)
+def test_a_wrong_value_is_refused_in_these_words_wherever_it_is_set(
+    attribute: str, value: Any, allowed: str, told: str, way: Callable[[str, Any], object]
+) -> None:
+    words = refusal(lambda: way(attribute, value))
+    assert words == f"`Agent.{attribute}` must be {allowed}, got {told}."
+
+
+def test_a_number_too_large_for_a_float_is_refused_like_any_other() -> None:
+    assert refusal(lambda: declare(temperature=10**400)).startswith(
+        "`Agent.temperature` must be a number from 0 to 2, got 1000"
+    )
+
+
+def test_the_message_names_the_class_that_was_being_defined() -> None:
+    assert refusal(lambda: declare("Researcher", temperature=3)).startswith("`Researcher.temperature` must be ")
+    parent = declare("Parent")
+    assert refusal(lambda: declare("Child", parent, max_steps=0)).startswith("`Child.max_steps` must be ")
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    words = refusal(lambda: declare(temperature="x" * 5000))
+    assert words.startswith("`Agent.temperature` must be a number from 0 to 2, got 'xxx")
+    assert words.endswith("x….")
+    assert len(words) < 200
+
+
+def test_a_value_without_a_readable_repr_is_still_told() -> None:
+    class Broken:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    words = refusal(lambda: declare(temperature=Broken()))
+    assert words == "`Agent.temperature` must be a number from 0 to 2, got <Broken without a repr>."
+
+
+def test_a_property_in_the_place_of_a_setting_is_refused() -> None:
+    assert "`Agent.temperature` must be a number" in refusal(lambda: declare(temperature=property(lambda self: 1)))
+
+
+# Near misses
+
+NEAR = [
+    ("max_step", "max_steps"),
+    ("maxsteps", "max_steps"),
+    ("max_token", "max_tokens"),
+    ("temprature", "temperature"),
+    ("temperatur", "temperature"),
+    ("system_promt", "system_prompt"),
+    ("initial_inputs", "initial_input"),
+    ("final_ouptut", "final_output"),
+    ("tool", "tools"),
+    ("toools", "tools"),
+    ("branch", "branches"),
+    ("cach", "cache"),
+    ("models", "model"),
+    ("parse_retrys", "parse_retries"),
+    ("xml_include_description", "xml_include_descriptions"),
+    ("xml_inputroot", "xml_input_root"),
+]
+
+
+@pytest.mark.parametrize(("written", "meant"), NEAR)
+def test_a_name_close_to_one_of_ours_warns_and_names_it(written: str, meant: str) -> None:
+    with pytest.warns(UserWarning, match="did you mean") as caught:
+        declare(**{written: 5})
+    assert [str(warning.message) for warning in caught] == [
+        f"`Agent.{written}` is not an attribute of modules; did you mean `{meant}`?"
+    ]
+
+
+def test_the_warning_points_at_the_class() -> None:
+    with pytest.warns(UserWarning, match="did you mean") as caught:
+
+        class Agent(module):
+            max_step = 5
+
+    assert caught[0].filename == __file__
+    assert Agent.max_step == 5
+
+
+def test_a_subclass_does_not_warn_again() -> None:
+    with pytest.warns(UserWarning, match="did you mean `max_steps`"):
+        parent = declare("Parent", max_step=5)
+    declare("Child", parent)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "name",
+        "limit",
+        "database",
+        "steps_taken",
+        "max_rows",
+        "prompt_version",
+        "input",
+        "output",
+        "retries",
+        "_max_step",
+    ],
+)
+def test_an_unrelated_or_private_name_does_not_warn(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        declare(**{name: 5})
+
+
+def test_methods_and_inner_classes_do_not_warn() -> None:
+    class Agent(module):
+        maxsteps: int
+
+        def tool(self) -> None: ...
+
+        @property
+        def models(self) -> list[str]:
+            return []
+
+        @staticmethod
+        def caches() -> None: ...
+
+        class Model: ...
+
+    assert names(Agent) == []
+
+
+def test_class_methods_and_cached_properties_do_not_warn_either() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+
+        class Agent(module):
+            @classmethod
+            def caches(cls) -> None: ...
+
+            @functools.cached_property
+            def models(self) -> list[str]:
+                return []
+
+    assert [str(warning.message) for warning in caught] == []
+    assert names(Agent) == []
+
+
+# Overrides on one instance
+
+
+class Painter(module):
+    """Paint."""
+
+    model = "openai/gpt-4o"
+    temperature = 0.5
+    tools = [search]
+
+
+def test_an_instance_may_set_attributes_for_itself() -> None:
+    spec = spec_of(Painter(temperature=0.2, max_steps=3, model={"id": "m"}, tools=[calculate], final_output=str))
+    assert (spec.temperature, spec.max_steps, spec.model) == (0.2, 3, {"id": "m"})
+    assert [tool.name for tool in spec.tools] == ["calculate"]
+    assert spec.output.wrapped
+    assert spec.prompt.text == "Paint."
+    assert spec_of(Painter()).temperature == 0.5
+    assert names(Painter) == ["search"]
+
+
+def test_an_instance_without_overrides_shares_the_spec_of_its_class() -> None:
+    assert spec_of(Painter()) is spec_of(Painter())
+
+
+def test_an_instances_spec_is_made_once() -> None:
+    agent = Painter(temperature=0.2)
+    assert spec_of(agent) is spec_of(agent)
+
+
+def test_an_instance_may_set_everything() -> None:
+    everything: dict[str, Any] = {
+        "model": "m",
+        "temperature": 1,
+        "max_tokens": 5,
+        "max_steps": 5,
+        "parse_retries": 5,
+        "system_prompt": "Hello",
+        "initial_input": Text,
+        "final_output": Verdict,
+        "tools": [calculate],
+        "branches": {"check": declare("Check", final_output=str)},
+        "cache": True,
+        "max_total_tokens": 5,
+        "max_cost": 5,
+        "max_seconds": 5,
+        "loop_guard": None,
+        "xml_include_descriptions": False,
+        "xml_include_none": True,
+        "xml_description_format": "comment",
+        "xml_input_root": "question",
+        "xml_output_root": "answer",
+        "xml_context_root": "facts",
+    }
+    spec = spec_of(module(**everything))
+    assert spec.declared == set(everything)
+    assert (spec.input.schema, spec.output.schema) == (Text, Verdict)
+    assert {name for name, _ in DEFAULTS + BESIDES} <= set(everything)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("depth", "`Painter` has no attribute `depth` to set"),
+        ("api_key", "`Painter` has no attribute `api_key` to set"),
+        ("history_format", "`Painter` has no attribute `history_format` to set"),
+        ("on_step", "`Painter` has no attribute `on_step` to set"),
+        ("_acorn_spec", "`Painter` has no attribute `_acorn_spec` to set"),
+        ("temprature", "`Painter` has no attribute `temprature` to set; did you mean `temperature`?"),
+        ("max_step", "`Painter` has no attribute `max_step` to set; did you mean `max_steps`?"),
+    ],
+)
+def test_an_unknown_name_is_a_type_error(name: str, words: str) -> None:
+    for act in (Painter, Painter().using):
+        with pytest.raises(TypeError) as caught:
+            act(**{name: 5})
+        assert str(caught.value).startswith(words)
+
+
+def test_the_words_about_an_unknown_name_end_like_a_sentence() -> None:
+    with pytest.raises(TypeError) as caught:
+        Painter(temprature=5)
+    assert not str(caught.value).endswith("?.")
+
+
+def test_a_setting_cannot_be_given_by_position() -> None:
+    with pytest.raises(TypeError):
+        cast(Any, Painter)("openai/gpt-4o")
+
+
+def test_an_own_init_without_super_works() -> None:
+    class Agent(module):
+        temperature = 0.5
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    assert spec_of(Agent("a")).temperature == 0.5
+    assert Agent("a").using(temperature=1).name == "a"
+    assert spec_of(Agent("a").using(temperature=1)).temperature == 1
+
+
+def test_an_own_init_with_super_works() -> None:
+    class Agent(module):
+        def __init__(self, name: str, **overrides: Any) -> None:
+            super().__init__(**overrides)
+            self.name = name
+
+    assert spec_of(Agent("a", temperature=0.2)).temperature == 0.2
+    assert spec_of(Agent("a")).temperature == 0.7
+    with pytest.raises(DeclarationError, match=r"`Agent\.max_steps`"):
+        Agent("a", max_steps=0)
+    with pytest.raises(TypeError, match="`depth`"):
+        Agent("a", depth=0)
+
+
+def test_attributes_set_on_self_in_init_count() -> None:
+    class Agent(module):
+        """From the docstring."""
+
+        def __init__(self, text: str) -> None:
+            self.system_prompt = text
+            self.temperature = 0.1
+            self.tools = [search]
+            self.final_output = ["answer"]
+
+    spec = spec_of(Agent("From init."))
+    assert (spec.prompt.text, spec.temperature) == ("From init.", 0.1)
+    assert [tool.name for tool in spec.tools] == ["search"]
+    assert list(spec.output.schema.model_fields) == ["answer"]
+    assert spec.declared == {"system_prompt", "temperature", "tools", "final_output"}
+
+
+def test_a_dataclass_may_be_a_module() -> None:
+    @dataclasses.dataclass
+    class Agent(module):
+        """Help."""
+
+        name: str = "a"
+
+    assert spec_of(Agent(name="b")).prompt.text == "Help."
+
+
+def test_tools_of_an_instance_may_be_its_own_bound_methods() -> None:
+    class Agent(module):
+        def __init__(self) -> None:
+            self.tools = [self.look]
+
+        def look(self, where: str) -> str:
+            """Look around."""
+            return where
+
+    (look,) = spec_of(Agent()).tools
+    assert look.schema == {
+        "name": "look",
+        "description": "Look around.",
+        "parameters": {"type": "object", "properties": {"where": {"type": "string"}}, "required": ["where"]},
+    }
+
+
+# using
+
+
+def test_using_returns_a_copy_and_leaves_the_original_untouched() -> None:
+    agent = Painter(temperature=0.2)
+    before = spec_of(agent)
+    other = agent.using(temperature=1.0, max_steps=4)
+    assert type(other) is Painter
+    assert other is not agent
+    assert (spec_of(other).temperature, spec_of(other).max_steps) == (1.0, 4)
+    assert spec_of(agent) is before
+    assert (agent.temperature, agent.max_steps) == (0.2, None)
+
+
+def test_using_keeps_what_was_set_before_and_what_is_the_users() -> None:
+    agent = Painter(temperature=0.2)
+    vars(agent)["colors"] = ["red"]
+    third = agent.using(max_steps=4).using(max_tokens=7)
+    spec = spec_of(third)
+    assert (spec.temperature, spec.max_steps, spec.max_tokens) == (0.2, 4, 7)
+    assert vars(third)["colors"] is vars(agent)["colors"]
+
+
+def test_using_nothing_is_a_plain_copy() -> None:
+    agent = Painter(temperature=0.2)
+    other = agent.using()
+    assert other is not agent
+    assert spec_of(other).temperature == 0.2
+
+
+def test_using_does_not_call_a_users_init_again() -> None:
+    calls: list[str] = []
+
+    class Agent(module):
+        def __init__(self, name: str) -> None:
+            calls.append(name)
+
+    assert spec_of(Agent("a").using(temperature=0.1)).temperature == 0.1
+    assert calls == ["a"]
+
+
+def test_using_checks_one_attribute_against_another() -> None:
+    check = declare("Check", final_output=str)
+    with pytest.raises(ToolConflictError, match="Tool 'search' of `Painter`"):
+        Painter().using(branches={"search": check})
+
+
+# Changes after the definition
+
+
+def test_a_class_attribute_changed_later_is_found() -> None:
+    agent = declare(temperature=0.5)
+    instance = agent()
+    assert spec_of(instance).temperature == 0.5
+    cast(Any, agent).temperature = 1.0
+    assert spec_of(instance).temperature == 1.0
+    cast(Any, agent).temperature = 5
+    assert refusal(lambda: spec_of(instance)) == "`Agent.temperature` must be a number from 0 to 2, got 5."
+    cast(Any, agent).temperature = 0.25
+    assert spec_of(instance).temperature == 0.25
+
+
+def test_a_class_attribute_deleted_later_is_its_default_again() -> None:
+    agent = declare(temperature=0.5)
+    del cast(Any, agent).temperature
+    assert spec_of(agent()).temperature == 0.7
+    assert spec_of(agent()).declared == set()
+
+
+def test_a_change_on_a_parent_reaches_its_children_and_their_instances() -> None:
+    parent = declare("Parent", temperature=0.5)
+    child = declare("Child", parent)
+    instance = child(max_steps=3)
+    assert spec_of(instance).temperature == 0.5
+    cast(Any, parent).temperature = 0.1
+    assert spec_of(instance).temperature == 0.1
+    assert spec_of(instance).max_steps == 3
+
+
+def test_an_instance_attribute_changed_or_deleted_later_is_found() -> None:
+    agent = Painter(temperature=0.2)
+    agent.temperature = 0.3
+    assert spec_of(agent).temperature == 0.3
+    del agent.temperature
+    assert spec_of(agent).temperature == 0.5
+
+
+def test_a_list_of_tools_mutated_in_place_is_found() -> None:
+    agent = declare(tools=[search])
+    instance, own = agent(), agent(tools=[search])
+    assert names(instance) == names(own) == ["search"]
+    cast(Any, agent.tools).append(calculate)
+    assert names(instance) == ["search", "calculate"]
+    assert names(own) == ["search"]
+    cast(Any, own.tools).insert(0, calculate)
+    assert names(own) == ["calculate", "search"]
+    cast(Any, agent.tools).append(5)
+    assert refusal(lambda: spec_of(instance)).startswith("`Agent.tools[2]` must be a function")
+
+
+def test_a_list_of_fields_a_dict_of_branches_and_a_model_mutated_in_place_are_found() -> None:
+    agent = declare(initial_input=["a"], branches={}, model={"model": "m"})
+    instance = agent()
+    before = spec_of(instance)
+    agent.initial_input.append(("b", int))
+    cast(Any, agent.branches)["check"] = declare("Check", final_output=str)
+    agent.model["num_retries"] = 4
+    after = spec_of(instance)
+    assert list(after.input.schema.model_fields) == ["a", "b"]
+    assert list(after.branches) == ["check"]
+    assert after is not before
+    agent.model["num_retries"] = -1
+    assert refusal(lambda: spec_of(instance)).startswith("`Agent.model` must be ")
+
+
+def test_a_prompt_changed_later_is_found() -> None:
+    parent = declare("Parent", system_prompt="one")
+    agent = declare("Child", parent)()
+    assert prompt(agent).text == "one"
+    cast(Any, parent).system_prompt = "two"
+    assert prompt(agent).text == "two"
+
+
+# module[In, Out]
+
+
+def test_brackets_declare_both_schemas() -> None:
+    class Sentiment(module[Text, Verdict]):
+        """Classify the sentiment of the text."""
+
+    spec = spec_of(Sentiment())
+    assert (spec.input.schema, spec.output.schema) == (Text, Verdict)
+    assert (Sentiment.initial_input, Sentiment.final_output) == (Text, Verdict)
+    assert spec.prompt.text == "Classify the sentiment of the text."
+    assert spec.declared == {"initial_input", "final_output"}
+
+
+def test_brackets_may_hold_plain_types() -> None:
+    class Splitter(module[str, list[str]]):
+        pass
+
+    spec = spec_of(Splitter())
+    assert (spec.input.wrapped, spec.output.wrapped) == (True, True)
+    assert spec.output.schema.model_fields["result"].annotation == list[str]
+
+
+def test_none_in_brackets_is_nothing() -> None:
+    class Dice(module[None, int]):
+        pass
+
+    class Log(module[Text, None]):
+        pass
+
+    assert spec_of(Dice()).input.is_empty
+    assert not spec_of(Dice()).output.is_empty
+    assert spec_of(Log()).output.is_empty
+
+
+def test_any_in_brackets_declares_nothing() -> None:
+    class Half(module[Any, Verdict]):
+        initial_input = ["text"]
+
+    spec = spec_of(Half())
+    assert list(spec.input.schema.model_fields) == ["text"]
+    assert spec.output.schema is Verdict
+
+
+def test_one_type_in_brackets_is_the_input() -> None:
+    class Half(module[Text]):
+        final_output = Verdict
+
+    assert (spec_of(Half()).input.schema, spec_of(Half()).output.schema) == (Text, Verdict)
+
+
+def test_three_types_in_brackets_are_refused() -> None:
+    with pytest.raises(TypeError, match="Too many arguments"):
+        cast(Any, module)[Text, Verdict, str]
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def test_brackets_reach_through_a_generic_class_in_between() -> None:
+    class Judge(module[T, Verdict], Generic[T]):
+        """Judge."""
+
+    class TextJudge(Judge[Text]):
+        pass
+
+    class Sterner(TextJudge):
+        temperature = 0
+
+    for judge in (TextJudge(), Sterner()):
+        spec = spec_of(judge)
+        assert (spec.input.schema, spec.output.schema) == (Text, Verdict)
+        assert spec.prompt.text == "Judge."
+    assert spec_of(Judge()).input.is_empty
+    assert spec_of(Judge()).output.schema is Verdict
+
+
+def test_brackets_follow_the_names_of_type_variables_not_their_order() -> None:
+    class Swapped(module[U, T], Generic[T, U]):
+        pass
+
+    class Partly(Swapped[Verdict, U]):
+        pass
+
+    class Whole(Partly[Text]):
+        pass
+
+    spec = spec_of(Whole())
+    assert (spec.input.schema, spec.output.schema) == (Text, Verdict)
+
+
+def test_brackets_fill_a_type_variable_inside_a_type() -> None:
+    class Sorter(module[list[T], dict[str, T]], Generic[T]):
+        pass
+
+    class NumberSorter(Sorter[int]):
+        pass
+
+    spec = spec_of(NumberSorter())
+    assert spec.input.schema.model_fields["result"].annotation == list[int]
+    assert spec.output.schema.model_fields["result"].annotation == dict[str, int]
+
+
+def test_brackets_and_an_attribute_that_disagree_are_refused() -> None:
+    def twice() -> None:
+        class Sentiment(module[Text, Verdict]):
+            initial_input = Verdict
+
+    assert refusal(twice) == "`Sentiment` declares `initial_input` twice, in brackets and as an attribute; keep one."
+
+
+def test_brackets_and_an_attribute_that_agree_are_no_contradiction() -> None:
+    class Sentiment(module[Text, list[str]]):
+        initial_input = Text
+        final_output = list[str]
+
+    assert spec_of(Sentiment()).input.schema is Text
+
+
+def test_new_brackets_on_a_subclass_replace_the_old_ones() -> None:
+    class Sentiment(module[Text, Verdict]):
+        pass
+
+    class Reversed(Sentiment, module[Verdict, Text]):
+        pass
+
+    spec = spec_of(Reversed())
+    assert (spec.input.schema, spec.output.schema) == (Verdict, Text)
+
+
+def test_a_subclass_may_replace_what_its_parents_brackets_declared() -> None:
+    class Sentiment(module[Text, Verdict]):
+        pass
+
+    class Short(Sentiment):
+        final_output = str
+
+    assert spec_of(Short()).input.schema is Text
+    assert spec_of(Short()).output.wrapped
+
+
+def test_a_mixin_ahead_may_replace_what_brackets_declared() -> None:
+    class Sentiment(module[Text, Verdict]):
+        pass
+
+    class Plain:
+        final_output = str
+
+    assert spec_of(declare("Short", Plain, Sentiment)()).output.wrapped
+
+
+def test_a_later_change_reaches_the_children_of_a_class_with_brackets() -> None:
+    class Sentiment(module[Text, Verdict]):
+        pass
+
+    class Child(Sentiment):
+        pass
+
+    Sentiment.final_output = str
+    assert spec_of(Child()).output.wrapped
+
+
+def test_an_instance_may_replace_what_brackets_declared() -> None:
+    class Sentiment(module[Text, Verdict]):
+        pass
+
+    assert spec_of(Sentiment(final_output=str)).output.wrapped
+
+
+def test_a_name_in_quotes_in_brackets_is_refused_like_one_as_attribute() -> None:
+    def forward() -> None:
+        class Sentiment(module["Text", "Verdict"]):
+            pass
+
+    assert refusal(forward).startswith("`Sentiment.initial_input` must be ")
+
+
+# Schemas, in all forms
+
+
+def fields_of(declared: Any) -> dict[str, tuple[Any, bool, Any]]:
+    """Name, type, whether it is required, and the default of each field."""
+    fields = spec_of(declare(initial_input=declared)()).input.schema.model_fields
+    return {
+        name: (field.annotation, field.is_required(), field.get_default(call_default_factory=True, validated_data={}))
+        for name, field in fields.items()
+        if not field.is_required()
+    } | {name: (field.annotation, True, None) for name, field in fields.items() if field.is_required()}
+
+
+LISTS: list[tuple[Any, dict[str, tuple[Any, bool, Any]]]] = [
+    (["question"], {"question": (str, True, None)}),
+    (("question",), {"question": (str, True, None)}),
+    ([("question",)], {"question": (str, True, None)}),
+    ([("n", int)], {"n": (int, True, None)}),
+    ([("n", int, 5)], {"n": (int, False, 5)}),
+    ([("n", int, ...)], {"n": (int, True, None)}),
+    ([("n", int | None, None)], {"n": (int | None, False, None)}),
+    ([("n", int, Field(description="How many"))], {"n": (int, True, None)}),
+    ([("n", int, Field(default=5, ge=1))], {"n": (int, False, 5)}),
+    ([("tags", list[str], Field(default_factory=list))], {"tags": (list[str], False, [])}),
+    ([("text", Text)], {"text": (Text, True, None)}),
+    ([("color", Color, Color.RED)], {"color": (Color, False, Color.RED)}),
+    (["a", ("b", int), ("c", float, 0.5)], {"a": (str, True, None), "b": (int, True, None), "c": (float, False, 0.5)}),
+    (["class", "größe"], {"class": (str, True, None), "größe": (str, True, None)}),
+]
+
+
+@pytest.mark.parametrize(("declared", "expected"), LISTS)
+def test_a_list_of_fields_becomes_a_model(declared: Any, expected: dict[str, tuple[Any, bool, Any]]) -> None:
+    assert fields_of(declared) == expected
+    assert not spec_of(declare(initial_input=declared)()).input.wrapped
+
+
+def test_fields_keep_their_order_descriptions_and_limits() -> None:
+    declared = ["z", ("n", int, Field(description="How many", ge=1)), ("a", str, "x")]
+    assert spec_of(declare(final_output=declared)()).output.json_schema == {
+        "type": "object",
+        "properties": {
+            "z": {"type": "string"},
+            "n": {"type": "integer", "description": "How many", "minimum": 1},
+            "a": {"type": "string", "default": "x"},
+        },
+        "required": ["z", "n"],
+    }
+
+
+@pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
+@pytest.mark.parametrize(
+    ("declared", "place", "words"),
+    [
+        ([5], "[0]", f"must be {FIELD}, got 5."),
+        ([None], "[0]", f"must be {FIELD}, got None."),
+        ([...], "[0]", f"must be {FIELD}, got Ellipsis."),
+        ([str], "[0]", f"must be {FIELD}, got <class 'str'>."),
+        ((str, int), "[0]", f"must be {FIELD}, got <class 'str'>."),
+        ([()], "[0]", f"must be {FIELD}, got ()."),
+        ([["n", int]], "[0]", f"must be {FIELD}, got ['n', <class 'int'>]."),
+        ([{"n": int}], "[0]", f"must be {FIELD}, got {{'n': <class 'int'>}}."),
+        ([(5, int)], "[0]", f"must be {FIELD}, got (5, <class 'int'>)."),
+        (["a", ("n", int, 1, 2)], "[1]", f"must be {FIELD}, got ('n', <class 'int'>, 1, 2)."),
+        (["a", "1st"], "[1]", "is named '1st'; a field needs a Python name that does not begin with `_`."),
+        (["my field"], "[0]", "is named 'my field'; a field needs a Python name that does not begin with `_`."),
+        (["_private"], "[0]", "is named '_private'; a field needs a Python name that does not begin with `_`."),
+        ([("", int)], "[0]", "is named ''; a field needs a Python name that does not begin with `_`."),
+        (["a", "a"], "", "names the field `a` twice; keep one."),
+        (["a", "b", ("a", int)], "", "names the field `a` twice; keep one."),
+    ],
+)
+def test_a_wrong_list_of_fields_is_refused_in_these_words(
+    declared: Any, place: str, words: str, attribute: str
+) -> None:
+    assert refusal(lambda: declare(**{attribute: declared})) == f"`Agent.{attribute}{place}` {words}"
+
+
+@pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
+@pytest.mark.parametrize("kind", ["int", 5, {"a": int}, Field(description="How many"), ...])
+def test_a_field_whose_type_is_no_type_is_refused_and_named(kind: Any, attribute: str) -> None:
+    words = refusal(lambda: declare(**{attribute: ["a", ("n", kind)]}))
+    assert words.startswith(f"`Agent.{attribute}[1]` must be ")
+    assert words.endswith(f"got {kind!r}.")
+
+
+@pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
+@pytest.mark.parametrize(
+    "declared", [Opaque, Opaque(), [("o", Opaque)], list[Opaque], Generic, type("Meta", (type,), {})]
+)
+def test_a_type_that_pydantic_cannot_validate_is_refused(declared: Any, attribute: str) -> None:
+    words = refusal(lambda: declare(**{attribute: declared}))
+    assert words.startswith(
+        (f"`Agent.{attribute}` must be {SCHEMA}; Pydantic says: ", f"`Agent.{attribute}` cannot be ")
+    )
+
+
+@pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
+@pytest.mark.parametrize("declared", [Callable[[int], int], type, [("f", Callable[..., Any])]])
+def test_a_type_that_json_cannot_carry_is_refused(declared: Any, attribute: str) -> None:
+    words = refusal(lambda: declare(**{attribute: declared}))
+    assert words.startswith(f"`Agent.{attribute}` cannot be described in JSON Schema: ")
+    assert words.endswith("Use types that JSON can carry.")
+
+
+def test_the_base_class_of_all_models_is_refused() -> None:
+    assert refusal(lambda: declare(initial_input=BaseModel)).startswith("`Agent.initial_input` ")
+
+
+@pytest.mark.parametrize("declared", [["model_config"], [("total", cast(Any, ClassVar)[int])]])
+def test_a_field_that_pydantic_would_drop_in_silence_is_refused(declared: list[Any]) -> None:
+    assert refusal(lambda: declare(initial_input=declared)).startswith("`Agent.initial_input")
+
+
+ODD_NAMES = ["title", "self", "model", "type", "default", "description", "copy", "json", "schema"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_field_may_have_a_name_that_others_use(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spec = spec_of(declare(initial_input=[name], final_output=[(name, int, 5)])())
+    assert spec.input.json_schema == {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+    assert spec.output.json_schema["properties"] == {name: {"type": "integer", "default": 5}}
+    assert spec.input.from_call("Agent", (), {name: "a"}).__dict__ == {name: "a"}
+
+
+def test_all_these_names_go_together() -> None:
+    spec = spec_of(declare(initial_input=ODD_NAMES)())
+    assert list(spec.input.json_schema["properties"]) == ODD_NAMES
+
+
+@pytest.mark.parametrize(
+    ("declared", "schema"),
+    [
+        (str, {"type": "string"}),
+        (int, {"type": "integer"}),
+        (bool, {"type": "boolean"}),
+        (list[str], {"type": "array", "items": {"type": "string"}}),
+        (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
+        (int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+        (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}),
+        (Annotated[int, Field(gt=0)], {"type": "integer", "exclusiveMinimum": 0}),
+        (Annotated[str, Field(description="A name")], {"type": "string", "description": "A name"}),
+    ],
+)
+def test_a_plain_type_travels_in_the_field_result(declared: Any, schema: dict[str, Any]) -> None:
+    for attribute, side in (("initial_input", "input"), ("final_output", "output")):
+        shape = getattr(spec_of(declare(**{attribute: declared})()), side)
+        assert shape.wrapped
+        assert shape.json_schema == {"type": "object", "properties": {"result": schema}, "required": ["result"]}
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "expected"),
+    [
+        (str, "a", "a"),
+        (list[str], ["a"], ["a"]),
+        (Place, {"x": 1}, Place(1)),
+        (Point, {"x": 1}, {"x": 1}),
+        (Text | Verdict, {"text": "a"}, Text(text="a")),
+        (int | None, None, None),
+        (Color, "red", Color.RED),
+        (Numbers, [1, 2], Numbers([1, 2])),
+        (Annotated[int, Field(gt=0)], 1, 1),
+    ],
+)
+def test_a_plain_type_comes_back_unwrapped(declared: Any, given: Any, expected: Any) -> None:
+    shape = spec_of(declare(final_output=declared)()).output
+    assert shape.unwrap(shape.schema.model_validate({"result": given})) == expected
+
+
+def test_a_typed_dict_of_the_standard_library_is_taken_or_refused_with_advice() -> None:
+    Plain = typing.TypedDict("Plain", {"x": int})  # noqa: UP013
+    try:
+        assert spec_of(declare(final_output=Plain)()).output.wrapped
+    except DeclarationError as error:
+        assert sys.version_info < (3, 12)
+        assert "typing_extensions.TypedDict" in str(error)  # noqa: PT017
+
+
+def test_a_model_comes_back_as_it_is_and_nothing_as_none() -> None:
+    shape = spec_of(declare(final_output=Verdict)()).output
+    verdict = Verdict(sentiment="positive")
+    assert not shape.wrapped
+    assert shape.unwrap(verdict) is verdict
+    empty = spec_of(declare(final_output=[])()).output
+    assert empty.unwrap(empty.schema()) is None
+
+
+@pytest.mark.parametrize("nothing", [[], None, (), type(None)])
+def test_an_empty_list_and_none_are_nothing(nothing: Any) -> None:
+    spec = spec_of(declare(initial_input=nothing, final_output=nothing)())
+    for shape in (spec.input, spec.output):
+        assert shape.is_empty
+        assert not shape.wrapped
+        assert shape.json_schema == {"type": "object", "properties": {}}
+
+
+def test_a_model_may_name_a_class_that_comes_later() -> None:
+    space: dict[str, Any] = {"BaseModel": BaseModel, "module": module, "__name__": "later"}
+    exec("class Book(BaseModel):\n    pages: list['Page']\n\nclass Agent(module):\n    initial_input = Book", space)
+    exec("class Page(BaseModel):\n    number: int", space)
+    space["Book"].model_rebuild(_types_namespace=space)
+    assert spec_of(space["Agent"]()).input.json_schema["properties"]["pages"]["type"] == "array"
+
+
+def test_a_recursive_model_is_taken() -> None:
+    class Tree(BaseModel):
+        name: str
+        children: list["Tree"] = []
+
+    assert spec_of(declare(final_output=Tree)()).output.json_schema["type"] == "object"
+
+
+# The system prompt
+
+
+def test_the_docstring_is_the_prompt() -> None:
+    class Agent(module):
+        """
+        You are a helpful assistant.
+
+          - Be concise
+        """
+
+    assert prompt(Agent).text == "You are a helpful assistant.\n\n  - Be concise"
+
+
+def test_a_prompt_as_string_is_cleaned_like_a_docstring() -> None:
+    agent = declare(
+        system_prompt="""
+        You are a helpful assistant.
+
+          - Be concise
+        """
+    )
+    assert prompt(agent).text == "You are a helpful assistant.\n\n  - Be concise"
+
+
+def test_an_explicit_prompt_wins_over_the_docstring() -> None:
+    assert prompt(declare(__doc__="No.", system_prompt="Yes.")).text == "Yes."
+
+
+def test_a_docstring_is_inherited_and_the_nearest_counts() -> None:
+    parent = declare("Parent", __doc__="Parent.")
+    assert prompt(declare("Child", parent)).text == "Parent."
+    assert prompt(declare("Child", parent, __doc__="Child.")).text == "Child."
+    assert prompt(declare("Grandchild", declare("Child", parent, __doc__="Child."))).text == "Child."
+
+
+def test_an_explicit_prompt_anywhere_above_wins_over_every_docstring() -> None:
+    grandparent = declare("Grandparent", system_prompt="Explicit.")
+    parent = declare("Parent", grandparent, __doc__="Parent.")
+    assert prompt(declare("Child", parent, __doc__="Child.")).text == "Explicit."
+    assert prompt(declare("Child", parent, __doc__="Child.", system_prompt="Nearest.")).text == "Nearest."
+
+
+def test_an_explicit_prompt_of_a_mixin_counts() -> None:
+    class Mixin:
+        system_prompt = "Mixed in."
+
+    assert prompt(declare("Ahead", Mixin, module, __doc__="Doc.")).text == "Mixed in."
+    assert prompt(declare("Behind", module, Mixin, __doc__="Doc.")).text == "Mixed in."
+
+
+def test_a_docstring_of_a_mixin_does_not_count() -> None:
+    class Mixin:
+        """About the mixin."""
+
+    assert prompt(declare("Ahead", Mixin, module)).text == ""
+    assert prompt(declare("Behind", module, Mixin)).text == ""
+    parent = declare("Parent", __doc__="Parent.")
+    assert prompt(declare("Child", Mixin, parent)).text == "Parent."
+
+
+def test_the_docstring_of_module_itself_is_never_a_prompt() -> None:
+    assert module.__doc__
+    assert prompt(declare()).text == ""
+    assert prompt(module()).text == ""
+
+
+def test_an_empty_prompt_means_none() -> None:
+    assert prompt(declare(__doc__="Doc.", system_prompt="")).text == ""
+    parent = declare("Parent", __doc__="Parent.", system_prompt="Explicit.")
+    assert prompt(declare("Child", parent, system_prompt="")).text == ""
+    assert prompt(declare("Grandchild", declare("Child", parent, system_prompt=""), __doc__="Doc.")).text == ""
+    assert prompt(declare(__doc__="Doc.")(system_prompt="")).text == ""
+
+
+def test_a_generic_class_in_between_gives_its_docstring() -> None:
+    class Judge(module[T, Verdict], Generic[T]):
+        """Judge."""
+
+    class TextJudge(Judge[Text]):
+        pass
+
+    assert prompt(TextJudge).text == "Judge."
+
+
+def test_a_prompt_method_is_called_for_each_run() -> None:
+    class Agent(module):
+        """Not this."""
+
+        def system_prompt(self) -> str:
+            return "dynamic"
+
+    class Async(module):
+        async def system_prompt(self) -> str:
+            return "dynamic"
+
+    class Child(Async):
+        """Nor this."""
+
+    for agent in (Agent, Async, Child):
+        assert (prompt(agent).is_method, prompt(agent).text, prompt(agent).file) == (True, "", None)
+
+
+def _with_default(self: object, language: str = "en") -> str:
+    return language
+
+
+def _with_anything(self: object, *args: object, **kwargs: object) -> str:
+    return ""
+
+
+def _alone(self: object) -> str:
+    return ""
+
+
+def _none() -> str:
+    return ""
+
+
+def _two(self: object, step: object) -> str:
+    return ""
+
+
+def _keyword(self: object, *, language: str) -> str:
+    return language
+
+
+def _anything(*args: object) -> str:
+    return ""
+
+
+@pytest.mark.parametrize(
+    "method", [_alone, _with_default, _with_anything, staticmethod(_none), classmethod(_alone), lambda self: "text"]
+)
+def test_a_method_that_can_be_called_with_self_alone_is_a_prompt(method: Any) -> None:
+    assert prompt(declare(system_prompt=method)).is_method
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (_none, "`Agent.system_prompt` is called with `self` alone; it takes 0."),
+        (_two, "`Agent.system_prompt` is called with `self` alone; it takes 2."),
+        (lambda: "text", "`Agent.system_prompt` is called with `self` alone; it takes 0."),
+        (staticmethod(_alone), "`Agent.system_prompt` is called with no arguments; it takes 1."),
+        (classmethod(_two), "`Agent.system_prompt` is called with `self` alone; it takes 2."),
+    ],
+)
+def test_a_prompt_method_with_another_signature_is_refused(method: Any, words: str) -> None:
+    assert refusal(lambda: declare(system_prompt=method)) == words
+
+
+def test_a_prompt_method_that_needs_a_keyword_is_refused() -> None:
+    assert refusal(lambda: declare(system_prompt=_keyword)).startswith("`Agent.system_prompt` is called with `self`")
+
+
+def test_a_prompt_method_that_takes_anything_is_taken() -> None:
+    assert prompt(declare(system_prompt=_anything)).is_method
+
+
+class Greeting:
+    """A callable object, which Python does not bind to the instance."""
+
+    def __call__(self) -> str:
+        return "Hello"
+
+
+class Wanting:
+    def __call__(self, agent: object) -> str:
+        return "Hello"
+
+
+def test_a_callable_object_is_called_without_self() -> None:
+    assert prompt(declare(system_prompt=Greeting())).is_method
+    assert "`Agent.system_prompt` is called with no arguments" in refusal(lambda: declare(system_prompt=Wanting()))
+
+
+def test_an_instance_may_have_a_prompt_of_any_kind(tmp_path: Path) -> None:
+    agent = declare(__doc__="Doc.", system_prompt=_alone)
+    file = tmp_path / "prompt.md"
+    file.write_text("From a file.")
+    assert prompt(agent(system_prompt="  Text.")).text == "Text."
+    assert prompt(agent(system_prompt=file)).file == file
+    assert prompt(agent(system_prompt=_none)).is_method
+    assert prompt(agent()).is_method
+    assert (
+        refusal(lambda: agent(system_prompt=_alone)) == "`Agent.system_prompt` is called with no arguments; it takes 1."
+    )
+
+
+# A prompt in a file
+
+
+def load(file: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import a file as a Python module, as a user's program would."""
+    found = importlib.util.spec_from_file_location(file.stem, file)
+    assert found is not None
+    assert found.loader is not None
+    loaded = importlib.util.module_from_spec(found)
+    monkeypatch.setitem(sys.modules, file.stem, loaded)
+    found.loader.exec_module(loaded)
+    return loaded
+
+
+PROGRAM = """
+from pathlib import Path
+from acorn import module
+
+class Researcher(module):
+    system_prompt = Path("prompts/researcher.md")
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a program in it; the working directory is another one."""
+    there = tmp_path / "package"
+    (there / "prompts").mkdir(parents=True)
+    (there / "acorn_test_researcher.py").write_text(PROGRAM)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    return there
+
+
+def test_a_relative_file_is_found_beside_the_file_that_defines_the_class(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (package / "prompts" / "researcher.md").write_text("beside")
+    loaded = load(package / "acorn_test_researcher.py", monkeypatch)
+    found = prompt(loaded.Researcher).file
+    assert found is not None
+    assert found.samefile(package / "prompts" / "researcher.md")
+    assert read_prompt_file(found, "Researcher") == "beside"
+
+
+def test_a_relative_file_is_looked_for_in_the_working_directory_first(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (package / "prompts" / "researcher.md").write_text("beside")
+    Path("prompts").mkdir()
+    Path("prompts/researcher.md").write_text("here")
+    loaded = load(package / "acorn_test_researcher.py", monkeypatch)
+    found = prompt(loaded.Researcher).file
+    assert found is not None
+    assert read_prompt_file(found, "Researcher") == "here"
+    monkeypatch.chdir(package)
+    assert read_prompt_file(found, "Researcher") == "here"
+
+
+def test_an_inherited_file_is_looked_for_beside_the_class_that_names_it(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (package / "prompts" / "researcher.md").write_text("beside")
+    loaded = load(package / "acorn_test_researcher.py", monkeypatch)
+    child = declare("Child", loaded.Researcher)
+    found = prompt(child).file
+    assert found is not None
+    assert found.samefile(package / "prompts" / "researcher.md")
+
+
+def test_a_missing_file_is_named_with_the_places_that_were_searched(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = refusal(lambda: load(package / "acorn_test_researcher.py", monkeypatch))
+    assert words == (
+        "`Researcher.system_prompt` names the file `prompts/researcher.md`, which is not there; looked in "
+        f"{Path.cwd() / 'prompts'} and {package.resolve() / 'prompts'}."
+    )
+
+
+def test_a_missing_file_with_an_absolute_path_is_named(tmp_path: Path) -> None:
+    words = refusal(lambda: declare(system_prompt=tmp_path / "none.md"))
+    assert words == (
+        f"`Agent.system_prompt` names the file `{tmp_path / 'none.md'}`, which is not there; looked in {tmp_path}."
+    )
+
+
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    words = refusal(lambda: declare(system_prompt=tmp_path))
+    assert words.startswith(f"`Agent.system_prompt` names the file `{tmp_path}`, which is ")
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "latin.md"
+    file.write_bytes("größe".encode("latin-1"))
+    words = refusal(lambda: declare(system_prompt=file))
+    assert words == (
+        f"`Agent.system_prompt` cannot be read from `{file}` as UTF-8: "
+        "'utf-8' codec can't decode byte 0xf6 in position 2: invalid start byte."
+    )
+
+
+def test_a_file_is_sent_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "prompt.md"
+    text = "\n   Größe\r\n\ttabs\n\n"
+    file.write_bytes(text.encode())
+    found = prompt(declare(system_prompt=file))
+    assert (found.text, found.file, found.is_method) == ("", file, False)
+    assert read_prompt_file(file, "Agent") == text
+
+
+def test_a_file_that_vanished_since_is_named_when_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "prompt.md"
+    file.write_text("text")
+    declare(system_prompt=file)
+    file.unlink()
+    words = refusal(lambda: read_prompt_file(file, "Agent"))
+    assert words.startswith(f"`Agent.system_prompt` cannot be read from `{file}`")
+
+
+# Tools and inheritance
+
+
+class Base(module):
+    @tool
+    def first(self, x: int) -> int:
+        """First."""
+        return x
+
+    @tool(name="second_tool", timeout=5)
+    def second(self, x: int) -> int:
+        """Second."""
+        return x
+
+
+def by_name(agent: AgentClass, name: str) -> Tool:
+    return next(tool for tool in spec_of(agent()).tools if tool.name == name)
+
+
+def test_tools_of_methods_add_up_base_first() -> None:
+    class Child(Base):
+        @tool
+        def third(self, x: int) -> int:
+            """Third."""
+            return x
+
+    assert names(Base) == ["first", "second_tool"]
+    assert names(Child) == ["first", "second_tool", "third"]
+
+
+def test_listed_tools_come_before_methods() -> None:
+    assert names(declare("Child", Base, tools=[search, calculate])) == ["search", "calculate", "first", "second_tool"]
+
+
+def test_a_list_of_tools_replaces_the_parents_list() -> None:
+    parent = declare("Parent", tools=[search])
+    assert names(declare("Child", parent)) == ["search"]
+    assert names(declare("Child", parent, tools=[calculate])) == ["calculate"]
+    assert names(declare("Child", parent, tools=[])) == []
+
+
+def test_tools_of_mixins_count() -> None:
+    class Mixin:
+        @tool
+        def mixed(self, x: int) -> int:
+            """Mixed in."""
+            return x
+
+    assert sorted(names(declare("Ahead", Mixin, Base))) == ["first", "mixed", "second_tool"]
+    assert sorted(names(declare("Behind", Base, Mixin))) == ["first", "mixed", "second_tool"]
+
+
+def test_an_override_with_the_decorator_takes_the_methods_place() -> None:
+    class Child(Base):
+        @tool(name="uno")
+        def first(self, x: int) -> int:
+            """Uno."""
+            return x
+
+        @tool
+        def second(self, x: int) -> int:
+            """Again."""
+            return x
+
+    assert names(Child) == ["uno", "second"]
+    assert by_name(Child, "uno").description == "Uno."
+    assert by_name(Child, "second").options.timeout is None
+
+
+def test_an_override_without_the_decorator_stays_a_tool_with_the_same_options() -> None:
+    class Child(Base):
+        def second(self, x: int, y: str = "") -> int:
+            """Better."""
+            return x
+
+    assert names(Child) == ["first", "second_tool"]
+    better = by_name(Child, "second_tool")
+    assert better.description == "Better."
+    assert list(better.binding.schema["properties"]) == ["x", "y"]
+    assert better.options.timeout == 5
+
+
+def test_an_override_without_type_hints_is_refused() -> None:
+    def no_hints(self: Any, x):  # type: ignore[no-untyped-def]
+        """No hints."""
+
+    words = refusal(lambda: declare("Child", Base, first=no_hints))
+    assert words == (
+        "The parameter `x` of the tool `first` has no type hint; add one, as in `x: str`. (`Child`, method `first`)"
+    )
+
+
+@pytest.mark.parametrize("value", [None, 5, property(lambda self: 1)])
+def test_an_attribute_that_is_no_method_removes_the_tool(value: Any) -> None:
+    child = declare("Child", Base, first=value)
+    assert names(child) == ["second_tool"]
+    assert names(declare("Grandchild", child)) == ["second_tool"]
+
+
+def test_a_removed_tool_comes_back_only_with_the_decorator() -> None:
+    child = declare("Child", Base, first=None)
+
+    def first(self: Any, x: int) -> int:
+        """First."""
+        return x
+
+    assert names(declare("Grandchild", child, first=first)) == ["second_tool"]
+    assert "first" in names(declare("Grandchild", child, first=tool(first)))
+
+
+def test_every_kind_of_method_is_a_tool() -> None:
+    class Agent(module):
+        @tool
+        async def waiting(self, x: int) -> int:
+            return x
+
+        @staticmethod
+        @tool
+        def static(x: int) -> int:
+            return x
+
+        @tool
+        @staticmethod
+        def also_static(x: int) -> int:
+            return x
+
+        @classmethod
+        @tool
+        def of_class(cls, x: int) -> int:
+            return x
+
+    assert names(Agent) == ["waiting", "static", "also_static", "of_class"]
+    for one in spec_of(Agent()).tools:
+        assert one.schema["parameters"] == {
+            "type": "object",
+            "properties": {"x": {"type": "integer"}},
+            "required": ["x"],
+        }
+
+
+def test_the_same_function_listed_twice_is_one_tool() -> None:
+    assert names(declare(tools=[search, search])) == ["search"]
+
+
+def test_a_method_that_is_listed_too_is_one_tool() -> None:
+    def ask(self: Any, x: int) -> int:
+        """Ask."""
+        return x
+
+    marked = tool(ask)
+    assert names(declare(ask=marked, tools=[marked])) == ["ask"]
+
+
+def _another() -> Any:
+    @tool(name="search")
+    def look(query: str) -> str:
+        """Look."""
+        return query
+
+    return look
+
+
+def _method(self: Any, query: str) -> str:
+    """Search."""
+    return query
+
+
+def _finish(self: Any, answer: str) -> str:
+    return answer
+
+
+def _star(*words: str) -> str:
+    return " ".join(words)
+
+
+def _untyped(query, limit: int = 5):  # type: ignore[no-untyped-def]
+    return query
+
+
+def _strange(callback: Callable[[int], int]) -> str:
+    return ""
+
+
+HERE = __name__
+
+TOOLS: list[tuple[dict[str, Any], type[DeclarationError], str]] = [
+    (
+        {"tools": [search], "search": tool(_method)},
+        ToolConflictError,
+        "Tool 'search' defined in both tools attribute and as method",
+    ),
+    (
+        {"tools": [search, _another()]},
+        ToolConflictError,
+        f"Tool 'search' of `Agent` is defined twice: as tools[0] (`{HERE}.search`) and as tools[1] "
+        f"(`{HERE}._another.<locals>.look`); rename one with `@tool(name=...)`.",
+    ),
+    (
+        {"one": tool(name="same")(lambda self: 1), "two": tool(name="same")(lambda self: 1)},
+        ToolConflictError,
+        "Tool 'same' of `Agent` is defined twice: as method `one` and as method `two`; "
+        "rename one with `@tool(name=...)`.",
+    ),
+    (
+        {"__finish__": tool(_finish)},
+        DeclarationError,
+        "`Agent` has a tool named `__finish__` (method `__finish__`); the name belongs to the tool that ends a run. "
+        "Rename it with `@tool(name=...)`.",
+    ),
+    (
+        {"tools": [tool(name="__finish__")(_star)]},
+        DeclarationError,
+        f"`Agent` has a tool named `__finish__` (tools[0] (`{HERE}._star`)); the name belongs to the tool that "
+        "ends a run. Rename it with `@tool(name=...)`.",
+    ),
+    (
+        {"tools": [search, _untyped]},
+        DeclarationError,
+        "The parameter `query` of the tool `_untyped` has no type hint; add one, as in `query: str`. "
+        f"(`Agent`, tools[1] (`{HERE}._untyped`))",
+    ),
+    (
+        {"tools": [functools.partial(_star)]},
+        DeclarationError,
+        "The tool `_star` takes `*words`, which a model cannot pass by name; take a list instead, "
+        f"as in `words: list[str]`. (`Agent`, tools[0] (`{HERE}._star`))",
+    ),
+    (
+        {"tools": [lambda: 1]},
+        DeclarationError,
+        f"`Agent` has a tool named '<lambda>' (tools[0] (`{HERE}.<lambda>`)); providers take 1 to 64 letters, "
+        "digits, `_` and `-`. Name it with `@tool(name=...)`.",
+    ),
+    (
+        {"tools": [5]},
+        DeclarationError,
+        "`Agent.tools[0]` must be a function, a callable object or a source with `tools()`, got 5.",
+    ),
+    (
+        {"tools": [search, "calculate"]},
+        DeclarationError,
+        "`Agent.tools[1]` must be a function, a callable object or a source with `tools()`, got 'calculate'.",
+    ),
+    (
+        {"tools": [Opaque]},
+        DeclarationError,
+        "`Agent.tools[0]` must be a function, a callable object or a source with `tools()`, got the class `Opaque`.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("attributes", "kind", "words"), TOOLS)
+def test_wrong_tools_are_refused_in_these_words(
+    attributes: dict[str, Any], kind: type[DeclarationError], words: str
+) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        declare(**attributes)
+    assert type(caught.value) is kind
+    assert str(caught.value) == words
+
+
+def test_a_parameter_that_json_cannot_carry_is_named() -> None:
+    words = refusal(lambda: declare(tools=[_strange]))
+    assert words.startswith(
+        "The parameter `callback` of the tool `_strange` has a type that a model cannot be asked for"
+    )
+    assert words.endswith(f"(`Agent`, tools[0] (`{HERE}._strange`))")
+
+
+def test_tools_set_on_an_instance_are_checked_against_the_methods() -> None:
+    class Agent(module):
+        @tool
+        def search(self, query: str) -> str:
+            return query
+
+    with pytest.raises(ToolConflictError, match=r"^Tool 'search' defined in both tools attribute and as method$"):
+        Agent(tools=[search])
+
+
+LOCAL = """
+from __future__ import annotations
+from acorn import module, tool
+from pydantic import BaseModel
+
+def make():
+    class Spot(BaseModel):
+        x: int
+
+    class Agent(module):
+        @tool
+        def plot(self, spot: Spot) -> str:
+            \"\"\"Plot.\"\"\"
+            return ""
+
+    return Agent
+"""
+
+
+def _local() -> AgentClass:
+    space: dict[str, Any] = {"__name__": "acorn_test_local"}
+    exec(LOCAL, space)
+    return cast(AgentClass, space["make"]())
+
+
+def test_a_tool_may_name_a_class_of_the_function_around_it() -> None:
+    assert list(by_name(_local(), "plot").binding.schema["properties"]) == ["spot"]
+
+
+def test_a_tool_still_knows_the_classes_around_it_when_an_instance_brings_more_tools() -> None:
+    for one in spec_of(_local()(tools=[search])).tools:
+        assert one.schema["parameters"]["properties"]
+
+
+def test_a_tool_still_knows_the_classes_around_it_when_the_class_is_changed() -> None:
+    agent = _local()
+    cast(Any, agent).temperature = 1
+    assert list(by_name(agent, "plot").binding.schema["properties"]) == ["spot"]
+
+
+def test_a_tool_still_knows_the_classes_around_it_in_a_subclass_elsewhere() -> None:
+    child = declare("Child", _local())
+    assert list(by_name(child, "plot").binding.schema["properties"]) == ["spot"]
+
+
+# Cache points
+
+SYSTEM = {"location": "message", "role": "system"}
+INPUT = {"location": "message", "index": 0}
+
+
+@pytest.mark.parametrize(
+    ("declared", "compiled"),
+    [
+        ([], ()),
+        (False, ()),
+        (True, (SYSTEM, INPUT)),
+        ([SYSTEM], (SYSTEM,)),
+        ((SYSTEM, INPUT), (SYSTEM, INPUT)),
+        ([{"location": "message", "index": -1}], ({"location": "message", "index": -1},)),
+        ([{**SYSTEM, "index": 0}], ({**SYSTEM, "index": 0},)),
+        ([{**SYSTEM, "control": {"ttl": "1h"}}], ({**SYSTEM, "control": {"ttl": "1h"}},)),
+        ([INPUT] * 4, (INPUT,) * 4),
+        (
+            [{"location": "message", "role": role} for role in ("user", "assistant", "tool")],
+            tuple({"location": "message", "role": role} for role in ("user", "assistant", "tool")),
+        ),
+    ],
+)
+def test_cache_points_are_taken_in_every_form(declared: Any, compiled: tuple[Any, ...]) -> None:
+    assert spec_of(declare(cache=declared)()).cache == compiled
+    assert spec_of(declare()(cache=declared)).cache == compiled
+
+
+def test_five_cache_points_are_too_many() -> None:
+    assert refusal(lambda: declare(cache=[INPUT] * 5)).startswith(f"`Agent.cache` must be {CACHE}, got [")
+
+
+def test_an_index_of_a_cache_point_is_no_boolean() -> None:
+    assert refusal(lambda: declare(cache=[{"location": "message", "index": True}])).startswith("`Agent.cache` must be ")
+
+
+# Branches
+
+
+class FactChecker(module):
+    """Verify claims."""
+
+    final_output = Verdict
+
+
+def test_branches_are_modules_by_name() -> None:
+    agent = declare(branches={"check": FactChecker, "check-2": {"module": FactChecker, "description": "Check twice"}})
+    assert spec_of(agent()).branches == {
+        "check": FactChecker,
+        "check-2": {"module": FactChecker, "description": "Check twice"},
+    }
+
+
+@pytest.mark.parametrize("output", [str, ["answer"], Verdict, int | None, Place])
+def test_a_branch_may_have_any_output(output: Any) -> None:
+    check = declare("Check", final_output=output)
+    assert spec_of(declare(branches={"check": check})()).branches == {"check": check}
+
+
+def test_a_branch_may_inherit_its_output_or_have_it_in_brackets() -> None:
+    class Bracketed(module[None, Verdict]):
+        pass
+
+    class Inherited(FactChecker):
+        pass
+
+    assert list(spec_of(declare(branches={"a": Bracketed, "b": Inherited})()).branches) == ["a", "b"]
+
+
+def test_a_module_may_be_its_own_branch() -> None:
+    agent = declare(final_output=str, branches={})
+    cast(Any, agent.branches)["again"] = agent
+    assert spec_of(agent()).branches == {"again": agent}
+
+
+BRANCH_NAME = "needs a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
+BRANCH_DICT = "must be a module class or {'module': Class, 'description': 'text'}, got "
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "words"),
+    [
+        ("check", str, "must be a module class, got <class 'str'>."),
+        ("check", None, "must be a module class, got None."),
+        ("check", "FactChecker", "must be a module class, got 'FactChecker'."),
+        ("check", FactChecker(), "must be a module class, got <FactChecker no model>."),
+        ("check", Verdict, f"must be a module class, got {Verdict!r}."),
+        ("check", {}, "must be a module class, got None."),
+        ("check", {"description": "Check"}, "must be a module class, got None."),
+        ("check", {"module": str}, "must be a module class, got <class 'str'>."),
+        (
+            "check",
+            {"module": FactChecker, "description": 5},
+            f"{BRANCH_DICT}{{'module': {FactChecker!r}, 'description': 5}}.",
+        ),
+        (
+            "check",
+            {"module": FactChecker, "max_steps": 5},
+            f"{BRANCH_DICT}{{'module': {FactChecker!r}, 'max_steps': 5}}.",
+        ),
+        ("", FactChecker, BRANCH_NAME),
+        ("fact check", FactChecker, BRANCH_NAME),
+        ("fact.check", FactChecker, BRANCH_NAME),
+        ("prüfen", FactChecker, BRANCH_NAME),
+        ("x" * 65, FactChecker, BRANCH_NAME),
+        ("__finish__", FactChecker, BRANCH_NAME),
+        (5, FactChecker, BRANCH_NAME),
+        (None, FactChecker, BRANCH_NAME),
+    ],
+)
+def test_a_wrong_branch_is_refused_in_these_words(name: Any, entry: Any, words: str) -> None:
+    for act in (lambda: declare(branches={name: entry}), lambda: declare()(branches={name: entry})):
+        assert refusal(act) == f"`Agent.branches[{name!r}]` {words}"
+
+
+@pytest.mark.parametrize("output", [[], None, (), type(None)])
+def test_a_branch_without_an_output_is_refused(output: Any) -> None:
+    silent = declare("Silent", final_output=output)
+    for entry in (silent, {"module": silent, "description": "Check"}):
+        assert refusal(lambda entry=entry: declare(branches={"check": entry})) == (  # type: ignore[misc]
+            "`Agent.branches['check']` is `Silent`, which has no `final_output`; a branch must return something."
+        )
+
+
+def test_module_itself_is_no_branch() -> None:
+    assert "which has no `final_output`" in refusal(lambda: declare(branches={"check": module}))
+
+
+def test_a_branch_of_the_same_name_as_a_tool_is_a_conflict() -> None:
+    with pytest.raises(ToolConflictError) as caught:
+        declare(tools=[search], branches={"search": FactChecker})
+    assert str(caught.value) == (
+        f"Tool 'search' of `Agent` is defined twice: as tools[0] (`{HERE}.search`) and in `branches`; rename one."
+    )
+    with pytest.raises(ToolConflictError) as caught:
+        declare("Child", Base, branches={"first": FactChecker})
+    assert str(caught.value) == (
+        "Tool 'first' of `Child` is defined twice: as method `first` and in `branches`; rename one."
+    )
+
+
+def test_an_instance_cannot_bring_a_tool_of_the_same_name_as_a_branch() -> None:
+    with pytest.raises(ToolConflictError, match="in `branches`"):
+        declare(branches={"search": FactChecker})(tools=[search])
+
+
+# Secrets
+
+CANARY = "sk-canary-0123456789"
+SECRET = {"api_key": CANARY, "model": "openai/gpt-4o"}
+
+
+def everything_said(error: BaseException) -> str:
+    """The text of an error, its causes and their tracebacks."""
+    return f"{error!r} {error} {error.args} {''.join(traceback.format_exception(error))}"
+
+
+def test_a_key_shows_in_no_repr() -> None:
+    class Agent(module):
+        """Help."""
+
+        model = SECRET
+
+        @tool
+        def look(self, x: int) -> int:
+            return x
+
+    bare, own = Agent(), declare()(model=SECRET, temperature=0.1)
+    for agent in (bare, own, bare.using(max_steps=3), own.using(max_steps=3)):
+        for shown in (repr(agent), str(agent), f"{agent}", repr(spec_of(agent)), str(spec_of(agent))):
+            assert CANARY not in shown
+        assert "model='openai/gpt-4o'" in repr(agent)
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("openai/gpt-4o", "<Agent model='openai/gpt-4o'>"),
+        ({"model": "m", "api_key": CANARY}, "<Agent model='m'>"),
+        ({"id": "m", "api_key": CANARY}, "<Agent model='m'>"),
+        (None, "<Agent no model>"),
+    ],
+)
+def test_the_repr_of_an_agent_names_its_model(model: Any, shown: str) -> None:
+    assert repr(declare(model=model)()) == shown
+
+
+@pytest.mark.parametrize("model", [[SECRET], (SECRET,), {"model": SECRET}, MappingProxyType(SECRET), {CANARY}])
+def test_the_repr_of_an_agent_with_a_wrong_model_hides_it_too(model: Any) -> None:
+    agent = declare()()
+    agent.model = model
+    assert CANARY not in repr(agent)
+
+
+LEAKS: list[dict[str, Any]] = [
+    {"model": {"api_key": CANARY}},
+    {"model": {**SECRET, "model": ""}},
+    {"model": {**SECRET, "model": 5}},
+    {"model": {**SECRET, "num_retries": -1}},
+    {"model": {**SECRET, "retry_delay": "1"}},
+    {"model": {"model": SECRET}},
+    {"model": SECRET, "temperature": 5},
+    {"model": SECRET, "max_steps": 0},
+    {"model": SECRET, "tools": [5]},
+    {"model": SECRET, "tools": [search], "search": tool(_method)},
+    {"model": SECRET, "initial_input": [5]},
+    {"model": SECRET, "final_output": Opaque},
+    {"model": SECRET, "cache": "x"},
+    {"model": SECRET, "system_prompt": Path("no/such/file.md")},
+    {"model": SECRET, "system_prompt": _two},
+    {"model": SECRET, "branches": {"check": str}},
+    {"branches": {"check": declare("Silent", model=SECRET)}},
+    {"branches": {"check": declare("Check", model=SECRET)()}},
+    {"model": [{"api_key": CANARY}]},
+    {"model": ({"api_key": CANARY},)},
+    {"model": MappingProxyType({"api_key": CANARY})},
+    {"model": [{**SECRET, "num_retries": -1}, SECRET]},
+    {"branches": {"check": {"model": SECRET, "module": FactChecker}}},
+    {"temperature": SECRET},
+    {"tools": SECRET},
+    {"tools": [SECRET]},
+    {"cache": [SECRET]},
+    {"initial_input": SECRET},
+    {"initial_input": [SECRET]},
+    {"system_prompt": SECRET},
+    {"xml_input_root": SECRET},
+]
+
+
+@pytest.mark.parametrize("attributes", LEAKS)
+def test_a_key_shows_in_no_error(attributes: dict[str, Any]) -> None:
+    with pytest.raises(AcornError) as caught:
+        declare(**attributes)
+    assert CANARY not in everything_said(caught.value)
+
+
+@pytest.mark.parametrize("attributes", [leak for leak in LEAKS if "search" not in leak])
+def test_a_key_shows_in_no_error_of_an_instance(attributes: dict[str, Any]) -> None:
+    agent: Any = declare()
+    for act in (agent, agent().using):
+        with pytest.raises(AcornError) as caught:
+            act(**attributes)
+        assert CANARY not in everything_said(caught.value)
+
+
+def test_a_key_shows_neither_in_a_type_error_nor_in_a_warning() -> None:
+    with pytest.raises(TypeError) as caught:
+        declare(model=SECRET)(api_key=CANARY)
+    assert CANARY not in str(caught.value)
+    with pytest.warns(UserWarning, match="did you mean `model`") as warned:
+        declare(modell=SECRET)
+    assert CANARY not in str(warned[0].message)
+
+
+def test_what_a_partial_has_filled_in_is_not_told() -> None:
+    def fetch(url: str, token: str) -> str:
+        """Fetch."""
+        return url
+
+    agent = declare(tools=[functools.partial(fetch, token=CANARY)])
+    assert CANARY not in repr(spec_of(agent()))
+    assert CANARY not in repr(by_name(agent, "fetch").schema)
+    words = refusal(lambda: declare(tools=[functools.partial(cast(Any, _untyped), limit=CANARY)]))
+    assert CANARY not in words

@@ -1,0 +1,509 @@
+"""What a call may be given, and the words for what it may not."""
+
+import dataclasses
+import datetime
+import enum
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
+from typing_extensions import TypedDict
+
+from acorn import AcornError, DeclarationError, InputError, module
+from acorn._module import spec_of
+
+
+class Question(BaseModel):
+    question: str = Field(description="The question to answer")
+    limit: int = Field(default=5, ge=1, le=10)
+
+
+class FollowUp(Question):
+    earlier: str = ""
+
+
+class Lookalike(BaseModel):
+    question: str
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Survey(BaseModel):
+    day: datetime.date
+    questions: list[Question]
+    color: Color = Color.RED
+    notes: dict[str, Question] = {}
+
+
+class Renamed(BaseModel):
+    q: str = Field(alias="query")
+    n: int = Field(default=1, validation_alias="number")
+    c: int = Field(default=1, validation_alias=AliasChoices("first", "second"))
+    p: int = Field(default=1, validation_alias=AliasPath("parts", 0))
+    s: int = Field(default=1, serialization_alias="written")
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    q: str
+
+
+class OpenAndEmpty(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    q: str
+
+
+class Careless(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    q: str
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    n: int
+
+
+class Span(BaseModel):
+    low: int
+    high: int
+
+    @field_validator("low")
+    @classmethod
+    def _low(cls, low: int) -> int:
+        if low == 13:
+            raise ValueError("thirteen is unlucky")
+        return low
+
+    @model_validator(mode="after")
+    def _order(self) -> "Span":
+        if self.low > self.high:
+            raise ValueError("low is above high")
+        return self
+
+
+@dataclasses.dataclass
+class Place:
+    x: int
+    y: int = 0
+
+
+class Point(TypedDict):
+    x: int
+
+
+class Numbers(RootModel[list[int]]):
+    pass
+
+
+def call(declared: Any, /, *args: Any, **kwargs: Any) -> BaseModel:
+    """What an agent with this `initial_input` makes of the arguments of a call."""
+    agent = type("Agent", (module,), {"__module__": __name__, "initial_input": declared})()
+    return spec_of(agent).input.from_call("Agent", args, kwargs)
+
+
+def complaint(declared: Any, /, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        call(declared, *args, **kwargs)
+    return str(caught.value)
+
+
+# What fits
+
+
+def test_keyword_arguments_become_an_instance_of_the_input_model() -> None:
+    assert call(Question, question="Why?", limit=3) == Question(question="Why?", limit=3)
+
+
+def test_defaults_fill_what_was_left_out() -> None:
+    assert call(Question, question="Why?") == Question(question="Why?", limit=5)
+
+
+def test_values_are_converted_as_pydantic_does() -> None:
+    given = call(Survey, day="2024-02-29", questions=[{"question": "Why?", "limit": "2"}], color="blue")
+    assert given == Survey(
+        day=datetime.date(2024, 2, 29), questions=[Question(question="Why?", limit=2)], color=Color.BLUE
+    )
+
+
+def test_the_order_of_keyword_arguments_does_not_matter() -> None:
+    assert call(Question, limit=2, question="Why?") == call(Question, question="Why?", limit=2)
+
+
+def test_one_positional_instance_is_taken_as_it_is() -> None:
+    given = Question(question="Why?")
+    assert call(Question, given) is given
+
+
+def test_an_instance_of_a_subclass_is_an_instance() -> None:
+    given = FollowUp(question="Why?", earlier="How?")
+    assert call(Question, given) is given
+
+
+def test_instances_inside_keyword_arguments_are_kept() -> None:
+    inner = Question(question="Why?")
+    given = call(Survey, day=datetime.date(2024, 1, 1), questions=[inner])
+    assert isinstance(given, Survey)
+    assert given.questions[0] is inner
+
+
+def test_a_list_of_fields_takes_keyword_arguments() -> None:
+    fields: list[Any] = [
+        "q",
+        ("n", int),
+        ("limit", int, 3),
+        ("tags", list[str], Field(default_factory=list, description="Tags")),
+    ]
+    assert call(fields, q="a", n="7").model_dump() == {"q": "a", "n": 7, "limit": 3, "tags": []}
+
+
+NAMES = ["title", "self", "model", "type", "default", "description", "copy", "json", "schema", "cls", "owner", "args"]
+
+
+def test_arguments_may_have_the_names_that_python_and_pydantic_use() -> None:
+    given = call(NAMES, **{name: name.upper() for name in NAMES})
+    assert given.__dict__ == {name: name.upper() for name in NAMES}
+
+
+PLAIN: list[tuple[Any, Any, Any]] = [
+    (str, "text", "text"),
+    (int, "5", 5),
+    (list[str], ["a", "b"], ["a", "b"]),
+    (list[int], ["1", 2], [1, 2]),
+    (dict[str, int], {"a": "1"}, {"a": 1}),
+    (Place, Place(1, 2), Place(1, 2)),
+    (Place, {"x": "1"}, Place(1)),
+    (Point, {"x": "1"}, {"x": 1}),
+    (Numbers, [1, "2"], Numbers([1, 2])),
+    (Numbers, Numbers([1]), Numbers([1])),
+    (int | str, "5", "5"),
+    (int | None, None, None),
+    (Annotated[int, Field(gt=0)], 1, 1),
+    (Literal["a", "b"], "b", "b"),
+    (Color, "red", Color.RED),
+    (bool, False, False),
+    (str, "", ""),
+]
+
+
+@pytest.mark.parametrize(("declared", "given", "expected"), PLAIN)
+def test_a_plain_type_takes_one_value_or_the_field_result(declared: Any, given: Any, expected: Any) -> None:
+    assert call(declared, given).__dict__ == {"result": expected}
+    assert call(declared, result=given).__dict__ == {"result": expected}
+
+
+@pytest.mark.parametrize("nothing", [[], None, ()])
+def test_a_module_without_input_takes_no_arguments(nothing: Any) -> None:
+    assert call(nothing).model_dump() == {}
+
+
+def test_a_field_with_an_alias_takes_both_of_its_names() -> None:
+    assert call(Renamed, query="a") == call(Renamed, q="a")
+    assert call(Renamed, q="a", number=2) == call(Renamed, q="a", n=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [
+        ({"first": 2}, "c", 2),
+        ({"second": 2}, "c", 2),
+        ({"c": 2}, "c", 2),
+        ({"parts": [2, 3]}, "p", 2),
+        ({"p": 2}, "p", 2),
+        ({"s": 2}, "s", 2),
+    ],
+)
+def test_every_kind_of_alias_is_taken(given: dict[str, Any], field: str, value: int) -> None:
+    assert call(Renamed, q="a", **given).__dict__[field] == value
+
+
+def test_a_model_that_allows_extra_fields_takes_them() -> None:
+    assert call(Open, q="a", more=1).model_dump() == {"q": "a", "more": 1}
+    assert call(OpenAndEmpty, more=1).model_dump() == {"more": 1}
+    given = OpenAndEmpty.model_validate({"more": 1})
+    assert call(OpenAndEmpty, given) is given
+
+
+# What does not fit
+
+WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
+    # missing
+    (
+        Question,
+        (),
+        {},
+        "Wrong input for `Agent`: `question` is missing (expected string). It takes `question`, `limit`.",
+    ),
+    (
+        ["q", ("n", int)],
+        (),
+        {"q": "a"},
+        "Wrong input for `Agent`: `n` is missing (expected integer). It takes `q`, `n`.",
+    ),
+    (str, (), {}, "Wrong input for `Agent`: `result` is missing (expected string). It takes `result`."),
+    (Open, (), {"more": 1}, "Wrong input for `Agent`: `q` is missing (expected string). It takes `q`."),
+    # invalid
+    (
+        Question,
+        (),
+        {"question": "Why?", "limit": "many"},
+        "Wrong input for `Agent`: `limit` must be integer between 1 and 10, got 'many'. It takes `question`, `limit`.",
+    ),
+    (
+        Survey,
+        (),
+        {"day": "soon", "questions": []},
+        "Wrong input for `Agent`: `day` must be date as YYYY-MM-DD, got 'soon'. "
+        "It takes `day`, `questions`, `color`, `notes`.",
+    ),
+    (
+        Survey,
+        (),
+        {"day": "2024-01-01", "questions": [], "color": "green"},
+        'Wrong input for `Agent`: `color` must be one of "red", "blue", got \'green\'. '
+        "It takes `day`, `questions`, `color`, `notes`.",
+    ),
+    (
+        Survey,
+        (),
+        {"day": "2024-01-01", "questions": [{"question": "Why?", "limit": "x"}, {"limit": 2}]},
+        "Wrong input for `Agent`: `questions.0.limit` must be integer between 1 and 10, got 'x'; "
+        "`questions.1.question` is missing (expected string). It takes `day`, `questions`, `color`, `notes`.",
+    ),
+    (
+        Survey,
+        (),
+        {"day": "2024-01-01", "questions": [], "notes": {"first": "Why?"}},
+        "Wrong input for `Agent`: `notes.first` must be object with question, limit, got 'Why?'. "
+        "It takes `day`, `questions`, `color`, `notes`.",
+    ),
+    (Strict, (), {"n": "5"}, "Wrong input for `Agent`: `n` must be integer, got '5'. It takes `n`."),
+    (
+        Renamed,
+        (),
+        {"query": "a", "number": "x"},
+        "Wrong input for `Agent`: `number` must be integer, got 'x'. It takes `q`, `n`, `c`, `p`, `s`.",
+    ),
+    # a plain type
+    (int, ("x",), {}, "Wrong input for `Agent`: `result` must be integer, got 'x'. It takes `result`."),
+    (list[int], ([1, "x"],), {}, "Wrong input for `Agent`: `result.1` must be integer, got 'x'. It takes `result`."),
+    (list[int], ("x",), {}, "Wrong input for `Agent`: `result` must be list of integer, got 'x'. It takes `result`."),
+    (
+        int | bool,
+        ("x",),
+        {},
+        "Wrong input for `Agent`: `result` must be integer or boolean (true or false), got 'x'. It takes `result`.",
+    ),
+    (
+        Literal["a", "b"],
+        ("c",),
+        {},
+        'Wrong input for `Agent`: `result` must be one of "a", "b", got \'c\'. It takes `result`.',
+    ),
+    (Place, ({"y": 1},), {}, "Wrong input for `Agent`: `result.x` is missing (expected integer). It takes `result`."),
+    (Point, ({"x": "a"},), {}, "Wrong input for `Agent`: `result.x` must be integer, got 'a'. It takes `result`."),
+    (Numbers, (["x"],), {}, "Wrong input for `Agent`: `result.0` must be integer, got 'x'. It takes `result`."),
+    # unknown
+    (
+        Question,
+        (),
+        {"question": "Why?", "depth": 2},
+        "Wrong input for `Agent`: `depth` is not an input. It takes `question`, `limit`.",
+    ),
+    (Closed, (), {"q": "a", "z": 1}, "Wrong input for `Agent`: `z` is not an input. It takes `q`."),
+    (Careless, (), {"q": "a", "z": 1}, "Wrong input for `Agent`: `z` is not an input. It takes `q`."),
+    (
+        [],
+        (),
+        {"a": 1, "b": 2},
+        "Wrong input for `Agent`: `a` is not an input; `b` is not an input. It takes no arguments.",
+    ),
+    (None, (), {"a": 1}, "Wrong input for `Agent`: `a` is not an input. It takes no arguments."),
+    (
+        str,
+        (),
+        {"text": "a"},
+        "Wrong input for `Agent`: `result` is missing (expected string); `text` is not an input. It takes `result`.",
+    ),
+    (
+        Renamed,
+        (),
+        {"q": "a", "written": 1},
+        "Wrong input for `Agent`: `written` is not an input. It takes `q`, `n`, `c`, `p`, `s`.",
+    ),
+    # several at once
+    (
+        Question,
+        (),
+        {"limit": "many", "depth": 2, "width": 3},
+        "Wrong input for `Agent`: `question` is missing (expected string); "
+        "`limit` must be integer between 1 and 10, got 'many'; `depth` is not an input; `width` is not an input. "
+        "It takes `question`, `limit`.",
+    ),
+    (
+        Closed,
+        (),
+        {"z": 1},
+        "Wrong input for `Agent`: `q` is missing (expected string); `z` is not an input. It takes `q`.",
+    ),
+    # positional arguments
+    (
+        Question,
+        ("Why?",),
+        {},
+        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional `str`.",
+    ),
+    (
+        Question,
+        ({"question": "Why?"},),
+        {},
+        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional `dict`.",
+    ),
+    (
+        Question,
+        (Lookalike(question="Why?"),),
+        {},
+        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional `Lookalike`.",
+    ),
+    (
+        Question,
+        (None,),
+        {},
+        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional `NoneType`.",
+    ),
+    (
+        Question,
+        (Question(question="a"), Question(question="b")),
+        {},
+        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional "
+        "`Question`, `Question`.",
+    ),
+    (
+        Question,
+        (Question(question="a"),),
+        {"limit": 3},
+        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional `Question` "
+        "and keyword arguments `limit`.",
+    ),
+    (
+        ["q"],
+        ("a",),
+        {},
+        "`Agent` takes keyword arguments or one `AgentInput` instance; it was given the positional `str`.",
+    ),
+    ([], ("a",), {}, "`Agent` takes no arguments; it was given the positional `str`."),
+    ([], (None,), {}, "`Agent` takes no arguments; it was given the positional `NoneType`."),
+    (str, ("a", "b"), {}, "`Agent` takes one value or `result=...`; it was given the positional `str`, `str`."),
+    (
+        str,
+        ("a",),
+        {"result": "b"},
+        "`Agent` takes one value or `result=...`; it was given the positional `str` and keyword arguments `result`.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("declared", "args", "kwargs", "words"), WORDS)
+def test_wrong_arguments_are_named_in_these_words(
+    declared: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str
+) -> None:
+    assert complaint(declared, *args, **kwargs) == words
+
+
+def test_an_input_error_is_an_acorn_error_and_a_value_error() -> None:
+    with pytest.raises(AcornError) as caught:
+        call(Question)
+    assert isinstance(caught.value, InputError)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value.__cause__, ValidationError)
+
+
+def test_the_error_names_the_module_that_was_called() -> None:
+    class Researcher(module):
+        initial_input = Question
+
+    with pytest.raises(InputError, match=r"^Wrong input for `Researcher`: "):
+        spec_of(Researcher()).input.from_call("Researcher", (), {})
+
+
+def test_an_alias_is_missing_under_a_name_that_the_call_accepts() -> None:
+    words = complaint(Renamed)
+    assert words.startswith(("Wrong input for `Agent`: `query` is missing", "Wrong input for `Agent`: `q` is missing"))
+    assert "(expected string)" in words
+
+
+def test_a_wrong_value_under_a_fields_own_name_is_explained_like_one_under_its_alias() -> None:
+    assert complaint(Renamed, q="a", n="x").startswith("Wrong input for `Agent`: `n` must be integer, got 'x'.")
+
+
+def test_a_value_that_happens_to_read_missing_is_not_missing() -> None:
+    words = complaint(Question, question="Why?", limit="missing")
+    assert "`limit` must be integer between 1 and 10, got " in words
+    assert "is missing" not in words
+
+
+@pytest.mark.parametrize(("given", "quoted"), [(5, "'5'"), (None, "'null'"), (True, "'true'")])
+def test_a_value_that_is_no_string_is_not_quoted_like_one(given: Any, quoted: str) -> None:
+    assert quoted not in complaint(Question, question=given)
+
+
+def test_the_words_of_a_users_own_validator_reach_the_caller() -> None:
+    assert "thirteen is unlucky" in complaint(Span, low=13, high=20)
+    assert "low is above high" in complaint(Span, low=3, high=2)
+
+
+def test_the_words_of_a_users_own_validator_make_a_sentence() -> None:
+    assert "must be thirteen is unlucky" not in complaint(Span, low=13, high=20)
+    assert "must be low is above high" not in complaint(Span, low=3, high=2)
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    words = complaint(Question, question="Why?", limit="x" * 5000)
+    assert len(words) < 400
+    assert "x…" in words
+
+
+def test_a_value_without_a_readable_repr_is_still_told() -> None:
+    class Broken:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    assert "<Broken without a repr>" in complaint(Question, question=Broken())
+
+
+def test_a_wrong_call_leaves_the_next_one_alone() -> None:
+    agent = type("Agent", (module,), {"__module__": __name__, "initial_input": Question})()
+    shape = spec_of(agent).input
+    kwargs = {"question": "Why?", "depth": 2}
+    with pytest.raises(InputError):
+        shape.from_call("Agent", (), kwargs)
+    assert kwargs == {"question": "Why?", "depth": 2}
+    assert shape.from_call("Agent", (), {"question": "Why?"}) == Question(question="Why?")
+
+
+def test_an_input_that_names_a_class_which_never_came_is_a_wrong_declaration() -> None:
+    page: Any = ("Page", ...)
+    Chapter = create_model("Chapter", page=page)
+    with pytest.raises(DeclarationError, match="Page"):
+        call(Chapter, page={"number": 1})

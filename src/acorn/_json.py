@@ -154,3 +154,22 @@ def _shallow(plain: Any, left: int) -> Any:
     if isinstance(plain, dict):
         return {key: _shallow(item, left - 1) for key, item in plain.items()}
     return [_shallow(item, left - 1) for item in plain]
+
+
+_SECRET = ("key", "token", "secret", "password", "credential", "authorization")
+
+
+def told(value: object, limit: int = 120) -> str:
+    """A wrong value for a message, without what may be a secret in a dict that strayed."""
+    return shorten(safe_repr(_veiled(value)), limit)
+
+
+def _veiled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: "..." if any(word in str(key).lower() for word in _SECRET) else _veiled(item)
+            for key, item in value.items()
+        }
+    if type(value) in (list, tuple):
+        return type(value)(map(_veiled, value))
+    return value

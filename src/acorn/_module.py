@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from typing_extensions import TypeVar
 
-from acorn._drive.record import forget_runs, last_run
+from acorn._drive.record import LAST, last_run
 from acorn._loop.opening import prior_messages
 from acorn._loop.run import Loop, Plan
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
@@ -26,6 +26,7 @@ from acorn.step import Step
 
 _KEPT = "_acorn_spec"
 _TYPES = "_acorn_types"
+_LOCALS = "_acorn_locals"
 _BROUGHT = "_acorn_brought"
 _UNSET: Any = object()
 
@@ -95,10 +96,15 @@ class module(Generic[In, Out]):
         super().__init_subclass__(**kwargs)
         _take_brackets(cls)
         _warn_of_near_misses(cls)
-        _class_spec(cls, _local_names(cls))
+        setattr(cls, _LOCALS, {**getattr(cls, _LOCALS, {}), **_local_names(cls)})
+        _class_spec(cls)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {_model_id(self.model)}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What an instance remembers of its spec and its runs is not part of it: copies and pickles begin anew.
+        return {name: value for name, value in vars(self).items() if name not in (_KEPT, LAST)}
 
     # Ways to call
 
@@ -135,7 +141,6 @@ class module(Generic[In, Out]):
             agent.using(history=run)(question="And in 1990?")
         """
         other = copy.copy(self)
-        forget_runs(other)
         module.__init__(other, **overrides)
         brought = dict(vars(self).get(_BROUGHT, {}))
         if history is not _UNSET:
@@ -209,24 +214,24 @@ def spec_of(agent: module[Any, Any]) -> Spec:
     spec, checked the same way; otherwise it is the one made when the class was defined.
     """
     cls = type(agent)
-    spec = _class_spec(cls, {})
+    spec = _class_spec(cls)
     own = {name: value for name, value in vars(agent).items() if name in SETTINGS}
     if not own:
         return spec
-    seen = (spec, _snapshot(own))
-    kept: tuple[Any, Spec] | None = vars(agent).get(_KEPT)
-    if kept is None or kept[0][0] is not spec or kept[0][1] != seen[1]:
-        kept = (seen, revise_spec(spec, cls, module, own))
+    seen = _snapshot(own)
+    kept: tuple[Spec, Any, Spec] | None = vars(agent).get(_KEPT)
+    if kept is None or kept[0] is not spec or kept[1] != seen:
+        kept = (spec, seen, revise_spec(spec, cls, module, own, getattr(cls, _LOCALS, {})))
         vars(agent)[_KEPT] = kept
-    return kept[1]
+    return kept[2]
 
 
-def _class_spec(cls: type[module[Any, Any]], local_names: Mapping[str, Any]) -> Spec:
-    values = {name: getattr(cls, name, None) for name in SETTINGS}
+def _class_spec(cls: type[module[Any, Any]]) -> Spec:
+    values = {name: getattr(cls, name, _UNSET) for name in SETTINGS}
     seen = _snapshot(values)
     kept: tuple[Any, Spec] | None = vars(cls).get(_KEPT)
     if kept is None or kept[0] != seen:
-        kept = (seen, compile_spec(cls, module, values, local_names))
+        kept = (seen, compile_spec(cls, module, values, getattr(cls, _LOCALS, {})))
         setattr(cls, _KEPT, kept)
     return kept[1]
 
@@ -234,29 +239,42 @@ def _class_spec(cls: type[module[Any, Any]], local_names: Mapping[str, Any]) -> 
 def _snapshot(values: Mapping[str, Any]) -> tuple[Any, ...]:
     """The values in a form that a later `append` does not change."""
     return tuple(
-        tuple(value) if isinstance(value, list) else tuple(value.items()) if isinstance(value, dict) else value
+        (
+            type(value),
+            tuple(value) if isinstance(value, list) else tuple(value.items()) if isinstance(value, dict) else value,
+        )
         for value in values.values()
     )
 
 
 def _take_brackets(cls: type[module[Any, Any]]) -> None:
     """Read `module[In, Out]`, also through a generic class in between, as the two attributes."""
-    found: tuple[Any, Any] = getattr(cls, _TYPES, (In, Out))
+    found: tuple[Any, Any] | None = None
     for alias in vars(cls).get("__orig_bases__", ()):
         origin = get_origin(alias)
         if not isinstance(origin, type) or not issubclass(origin, module):
             continue
         given: dict[Any, Any] = dict(zip(origin.__parameters__, get_args(alias), strict=False))  # type: ignore[attr-defined]
-        found = tuple(given.get(part, part) for part in getattr(origin, _TYPES, (In, Out)))
+        found = tuple(_filled(part, given) for part in getattr(origin, _TYPES, (In, Out)))
+    if found is None:  # no brackets of its own: what the bases declare is inherited like any attribute
+        return
     setattr(cls, _TYPES, found)
     for attribute, kind in zip(("initial_input", "final_output"), found, strict=True):
         if kind is Any or type(kind).__name__ == "TypeVar":
             continue
-        if attribute in vars(cls) and vars(cls)[attribute] is not kind:
+        if attribute in vars(cls) and vars(cls)[attribute] != kind:
             raise DeclarationError(
                 f"`{cls.__name__}` declares `{attribute}` twice, in brackets and as an attribute; keep one."
             )
         setattr(cls, attribute, kind)
+
+
+def _filled(part: Any, given: Mapping[Any, Any]) -> Any:
+    """A part of the brackets with its type variables, inside another type too, filled in."""
+    if part in given:
+        return given[part]
+    inner = getattr(part, "__parameters__", ())
+    return part[tuple(given.get(variable, variable) for variable in inner)] if inner else part
 
 
 def _local_names(cls: type) -> dict[str, Any]:
@@ -275,7 +293,7 @@ def _local_names(cls: type) -> dict[str, Any]:
 
 def _warn_of_near_misses(cls: type) -> None:
     for name, value in vars(cls).items():
-        if name.startswith("_") or name in SETTINGS or callable(value) or isinstance(value, property | staticmethod):
+        if name.startswith("_") or name in SETTINGS or callable(value) or hasattr(value, "__get__"):
             continue
         if hint := _hint(name):
             warnings.warn(f"`{cls.__name__}.{name}` is not an attribute of modules{hint}", UserWarning, stacklevel=3)
@@ -303,5 +321,5 @@ def _is_near(one: str, other: str) -> bool:
 def _model_id(model: Any) -> str:
     """A model without its secrets."""
     if isinstance(model, dict):
-        return f"model={model.get('model', model.get('id'))!r}"
+        model = model.get("model", model.get("id"))
     return f"model={model!r}" if isinstance(model, str) else f"model={type(model).__name__}" if model else "no model"

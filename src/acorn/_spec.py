@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from acorn._json import safe_repr, shorten
+from acorn._json import safe_repr, shorten, told
 from acorn._schema.shape import Shape, shape_of
 from acorn._tools.collect import Tool, gather, is_tool_name, merge, methods
 from acorn._tools.source import ToolSource
@@ -79,12 +80,12 @@ class Setting:
     default: Any
     fits: Callable[[Any], bool]
     allowed: str
-    show: Callable[[Any], str] = lambda value: shorten(safe_repr(value), 120)
+    show: Callable[[Any], str] = lambda value: told(value)
 
 
 def _is_number(value: object, low: float, high: float) -> bool:
     is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(value) and low <= value <= high  # type: ignore[arg-type, operator]
+    return is_real and low <= value <= high and value != math.inf  # type: ignore[operator]
 
 
 def _is_amount(value: object) -> bool:
@@ -119,8 +120,10 @@ def _is_model(value: object) -> bool:
 
 def _show_model(value: object) -> str:
     """A model without its secrets: of a dict only the keys are told."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {', '.join(map(_show_model, value)) or 'nothing'}"
     return shorten(safe_repr(value), 120)
 
 
@@ -153,6 +156,18 @@ def _is_cache_point(point: object) -> bool:
 _ROOT = Setting("", _is_root, "the name of an XML element")
 _FLAG = "True or False"
 
+
+class _Nothing(list[Any]):
+    """The empty list that every module begins with; one for all, so nobody may add to it."""
+
+    def _refuse(self, *_: Any) -> Any:
+        raise TypeError("this is the default of all modules; declare a list of your own, as in `tools = [...]`")
+
+    append = extend = insert = __iadd__ = __setitem__ = _refuse
+
+
+NOTHING = _Nothing()
+
 SETTINGS: Mapping[str, Setting] = {
     "model": Setting(
         None,
@@ -170,12 +185,12 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "parse_retries": Setting(2, lambda value: _is_count(value, 0), "a whole number of at least 0"),
     "system_prompt": Setting(None, lambda value: True, "a string, a Path or a method"),  # `_read_prompt` judges it
-    "initial_input": Setting([], lambda value: True, ""),  # `shape_of` judges both, in its own words
-    "final_output": Setting([], lambda value: True, ""),
-    "tools": Setting([], lambda value: isinstance(value, list | tuple), "a list of functions"),
-    "branches": Setting({}, lambda value: isinstance(value, dict), "a dict of names and modules"),
+    "initial_input": Setting(NOTHING, lambda value: True, ""),  # `shape_of` judges both, in its own words
+    "final_output": Setting(NOTHING, lambda value: True, ""),
+    "tools": Setting(NOTHING, lambda value: isinstance(value, list | tuple), "a list of functions"),
+    "branches": Setting(MappingProxyType({}), lambda value: isinstance(value, Mapping), "a dict of names and modules"),
     "cache": Setting(
-        [],
+        NOTHING,
         _is_cache,
         "True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
         "{'location': 'message', 'index': 0}",
@@ -204,15 +219,17 @@ _SHAPES = {"initial_input": "input", "final_output": "output"}
 
 def compile_spec(cls: type, base: type, values: Mapping[str, Any], local_names: Mapping[str, Any]) -> Spec:
     """The spec of a class; `values` hold every attribute, `local_names` what its tools' hints may name."""
-    declared = {attribute for parent in _above(cls, base) for attribute in vars(parent) if attribute in SETTINGS}
+    declared = {
+        attribute for attribute in SETTINGS if any(attribute in vars(parent) for parent in _ahead(cls, base, attribute))
+    }
     frozen = _freeze(cls, values, local_names)
     prompt = _prompt(cls, base)
     return _whole(Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, **frozen), base)
 
 
-def revise_spec(spec: Spec, cls: type, base: type, own: Mapping[str, Any]) -> Spec:
+def revise_spec(spec: Spec, cls: type, base: type, own: Mapping[str, Any], local_names: Mapping[str, Any]) -> Spec:
     """The spec of an instance that sets some attributes for itself, checked the same way."""
-    changes = _freeze(cls, own, {})
+    changes = _freeze(cls, own, local_names)
     if "system_prompt" in own:
         changes["prompt"] = _read_prompt(own["system_prompt"], cls, own=True)
     return _whole(replace(spec, declared=spec.declared | frozenset(own), **changes), base)
@@ -267,6 +284,12 @@ def _above(cls: type, base: type) -> list[type]:
     return mro[: mro.index(base)] + [parent for parent in mro[mro.index(base) + 1 :] if parent is not object]
 
 
+def _ahead(cls: type, base: type, attribute: str) -> list[type]:
+    """The classes whose attribute counts: those before `module`, and all where `module` has none of its own."""
+    above = _above(cls, base)
+    return above[: cls.__mro__.index(base)] if attribute in vars(base) else above
+
+
 def _prompt(cls: type, base: type) -> Prompt:
     """The nearest `system_prompt`, else the nearest docstring of a module."""
     for parent in _above(cls, base):
@@ -288,11 +311,17 @@ def _read_prompt(declared: Any, owner: type, *, own: bool = False) -> Prompt:
     function = declared.__func__ if isinstance(declared, staticmethod | classmethod) else declared
     if not callable(function) or isinstance(function, type):
         raise _wrong(owner.__name__, "system_prompt", declared)
-    takes_self = not own and not isinstance(declared, staticmethod)
-    needed = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty and p.kind < 2]
-    if len(needed) != takes_self:
+    # Python binds functions and class methods to the instance, other callables it leaves alone.
+    takes_self = not own and (isinstance(declared, classmethod) or inspect.isfunction(declared))
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*(["self"] if takes_self else []))
+    except TypeError:
+        needed = [p for p in signature.parameters.values() if p.default is p.empty and p.kind not in (2, 4)]
         takes = "`self` alone" if takes_self else "no arguments"
-        raise DeclarationError(f"`{owner.__name__}.system_prompt` is called with {takes}; it takes {len(needed)}.")
+        raise DeclarationError(
+            f"`{owner.__name__}.system_prompt` is called with {takes}; it takes {len(needed)}."
+        ) from None
     return Prompt(is_method=True)
 
 
@@ -327,11 +356,11 @@ def _check_branch(name: Any, entry: Any, base: type, owner: str) -> None:
         if set(entry) - {"module", "description"} or not isinstance(entry.get("description"), str | None):
             raise DeclarationError(
                 f"`{owner}.{place}` must be a module class or {{'module': Class, 'description': 'text'}}, "
-                f"got {shorten(safe_repr(entry), 120)}."
+                f"got {told(entry)}."
             )
     if not isinstance(module, type) or not issubclass(module, base):
         raise DeclarationError(f"`{owner}.{place}` must be a module class, got {shorten(safe_repr(module), 120)}.")
-    if vars(module).get("final_output", getattr(module, "final_output", None)) in ([], None):
+    if getattr(module, "final_output", None) in ([], (), None, type(None)):
         raise DeclarationError(
             f"`{owner}.{place}` is `{module.__name__}`, which has no `final_output`; a branch must return something."
         )

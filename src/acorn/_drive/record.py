@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 
 from acorn.record import Run, announce
 
-_LAST = "_acorn_last"
+LAST = "_acorn_last"
+"""Where an instance keeps its last runs."""
 
 
 def open_record(run: Run[Any]) -> float:
@@ -28,19 +29,14 @@ def close_record(run: Run[Any], agent: object, began: float) -> None:
     if run.error is not None:
         with suppress(AttributeError, TypeError):  # an exception with slots has no room for it
             run.error.run = run  # type: ignore[attr-defined]
-    last = vars(agent).setdefault(_LAST, WeakKeyDictionary[Any, Run[Any]]())
+    last = vars(agent).setdefault(LAST, WeakKeyDictionary[Any, Run[Any]]())
     last[_whereabouts()] = run
 
 
 def last_run(agent: object) -> Run[Any] | None:
     """The last run of this instance that ended in the calling thread or task."""
-    last: WeakKeyDictionary[Any, Run[Any]] | None = vars(agent).get(_LAST)
+    last: WeakKeyDictionary[Any, Run[Any]] | None = vars(agent).get(LAST)
     return None if last is None else last.get(_whereabouts())
-
-
-def forget_runs(agent: object) -> None:
-    """A copy of an instance has had no runs of its own."""
-    vars(agent).pop(_LAST, None)
 
 
 def _whereabouts() -> object:

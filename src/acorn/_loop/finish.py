@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 
-from acorn._schema.problems import Problem, problems
+from acorn._schema.problems import Problem, problems, public
 from acorn._schema.shape import Shape
 from acorn._tools.collect import FINISH
 from acorn._xml.decode import read
@@ -74,7 +74,7 @@ def judge_fields(shape: Shape, fields: dict[str, Any], owner: str) -> BaseModel:
         raise ParseError(
             f"`step.finish` of `{owner}` was given an output that does not fit: {told}.",
             raw_output=str(fields),
-            errors=[dict(problem) for problem in wrong],
+            errors=public(wrong),
         ) from error
 
 
@@ -85,7 +85,7 @@ def no_answer(content: str) -> Verdict:
 
 def rejected(text: str, raw: str) -> Verdict:
     """An answer that `on_finish` would not have."""
-    return Verdict(raw, None, [Problem(path="", expected=text, received=raw[:200])], text)
+    return Verdict(raw, None, [Problem(path="", expected=text, received=raw[:200], told=raw[:200], ruled=True)], text)
 
 
 def form(shape: Shape, root: str) -> str:

@@ -24,6 +24,7 @@ from acorn._loop.limits import Limits
 from acorn._loop.opening import first_messages, input_message, prompt_text
 from acorn._loop.outbox import Outbox
 from acorn._loop.state import State
+from acorn._schema.problems import public
 from acorn._spec import Spec, read_prompt_file
 from acorn._tools.bind import ArgumentError
 from acorn._tools.collect import FINISH, Tool, gather, merge
@@ -379,7 +380,7 @@ class Loop:
                 f"{'attempt' if attempts == 1 else 'attempts'}: {told or verdict.message} "
                 f"Raise `parse_retries`, or make `final_output` easier to fill.",
                 raw_output=verdict.raw,
-                errors=[dict(wrong) for wrong in verdict.wrong],
+                errors=public(verdict.wrong),
                 attempts=attempts,
             )
         state.corrections += 1

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
-from acorn._json import compact, shorten
+from acorn._json import compact, safe_repr, shorten
 from acorn._schema.generate import JsonSchema, resolve
 from acorn._schema.words import in_words
 
@@ -40,6 +40,15 @@ class Problem(TypedDict):
     """Dotted, `sources.0.title`; empty for the value as a whole."""
     expected: str
     received: str
+    told: str
+    """The value as Python shows it, for callers in Python."""
+    ruled: bool
+    """Whether `expected` is a user's own sentence about the value."""
+
+
+def public(found: Sequence[Problem]) -> list[dict[str, Any]]:
+    """The problems as `ParseError.errors` tells them."""
+    return [{key: wrong[key] for key in ("path", "expected", "received")} for wrong in found]
 
 
 def problems(error: ValidationError, schema: JsonSchema, received: Any) -> list[Problem]:
@@ -51,7 +60,13 @@ def problems(error: ValidationError, schema: JsonSchema, received: Any) -> list[
         # The members of a union each complain of the same field; the schema's words name them all.
         found.setdefault(
             dotted,
-            Problem(path=dotted, expected=_expected(detail, path, schema), received=_received(detail)),
+            Problem(
+                path=dotted,
+                expected=_expected(detail, path, schema),
+                received=_received(detail),
+                told=shorten(safe_repr(detail["input"])),
+                ruled=detail["type"] in ("value_error", "assertion_error"),
+            ),
         )
     return list(found.values())
 

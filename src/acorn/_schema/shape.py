@@ -11,13 +11,13 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ForwardRef
 
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 
-from acorn._json import safe_repr, shorten
+from acorn._json import shorten, told
 from acorn._schema.generate import JsonSchema, schema_of
 from acorn._schema.problems import Problem, problems
 from acorn.errors import DeclarationError, InputError
@@ -71,8 +71,14 @@ class Shape:
         try:
             instance = self.schema.model_validate(kwargs, by_alias=True, by_name=True)
         except ValidationError as error:
-            wrong = [problem for problem in problems(error, self.json_schema, kwargs) if problem["path"] not in unknown]
+            wrong = [
+                problem for problem in problems(error, self._call_schema, kwargs) if problem["path"] not in unknown
+            ]
             raise InputError(self._complaint(owner, wrong, unknown)) from error
+        except PydanticUserError as error:
+            raise DeclarationError(
+                f"The input of `{owner}` names a class that does not exist yet: {shorten(error.message)}"
+            ) from error
         if unknown:
             raise InputError(self._complaint(owner, [], unknown))
         return instance
@@ -95,6 +101,13 @@ class Shape:
         raise InputError(f"`{owner}` takes {takes}; it was given the positional {given}{also}.")
 
     @cached_property
+    def _call_schema(self) -> JsonSchema:
+        """Every field under each of its names, for the words about a wrong one."""
+        named = self.xml_schema["properties"]
+        aliases = {alias: named[name] for name, field in self.schema.model_fields.items() for alias in _aliases(field)}
+        return {**self.json_schema, "properties": {**aliases, **self.json_schema["properties"], **named}}
+
+    @cached_property
     def _accepted(self) -> frozenset[str]:
         """The names a caller may use: every field's own, and its aliases."""
         names = set(self.schema.model_fields)
@@ -103,15 +116,19 @@ class Shape:
         return frozenset(names)
 
     def _complaint(self, owner: str, wrong: list[Problem], unknown: list[str]) -> str:
-        parts = [
-            f"`{problem['path']}` is missing (expected {problem['expected']})"
-            if problem["received"] == "missing" and problem["path"]
-            else f"`{problem['path'] or 'input'}` must be {problem['expected']}, got {problem['received']!r}"
-            for problem in wrong
-        ]
+        parts = [_part(problem) for problem in wrong]
         parts += [f"`{name}` is not an input" for name in unknown]
         takes = _names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
         return f"Wrong input for `{owner}`: {'; '.join(parts)}. It takes {takes}."
+
+
+def _part(problem: Problem) -> str:
+    path = problem["path"] or "input"
+    if problem["received"] == "missing" and problem["path"]:
+        return f"`{path}` is missing (expected {problem['expected']})"
+    if problem["ruled"]:
+        return f"`{path}` is refused: {problem['expected']} (got {problem['told']})"
+    return f"`{path}` must be {problem['expected']}, got {problem['told']}"
 
 
 class Nothing(BaseModel):
@@ -123,6 +140,8 @@ _NOTHING = Shape(Nothing)
 
 def shape_of(declared: Any, owner: str, attribute: str) -> Shape:
     """Compile what a user declared; `owner` and `attribute` name it in errors."""
+    if declared is BaseModel:
+        raise DeclarationError(f"`{owner}.{attribute}` must be {_FORMS}, got `BaseModel` itself, which has no fields.")
     if isinstance(declared, type) and issubclass(declared, BaseModel) and not issubclass(declared, RootModel):
         shape = Shape(declared)
     elif declared is None or declared is type(None) or declared == []:
@@ -166,7 +185,7 @@ def _field(entry: Any, owner: str, place: str) -> tuple[str, tuple[Any, Any]]:
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
         raise DeclarationError(
             f"`{owner}.{place}` must be `'name'`, `('name', type)` or `('name', type, default)`, "
-            f"got {shorten(safe_repr(entry))}."
+            f"got {told(entry, 200)}."
         )
     name = parts[0]
     if not name.isidentifier() or name.startswith("_"):
@@ -179,8 +198,11 @@ def _field(entry: Any, owner: str, place: str) -> tuple[str, tuple[Any, Any]]:
 
 def _type(declared: Any, owner: str, place: str) -> Any:
     # A list or tuple of values, a string, a number: certainly no types, and Pydantic's words would puzzle.
-    if isinstance(declared, str | bytes | int | float | dict | set | BaseModel | FieldInfo) or declared is ...:
-        raise DeclarationError(f"`{owner}.{place}` must be {_FORMS}, got {shorten(safe_repr(declared))}.")
+    if (
+        isinstance(declared, str | ForwardRef | bytes | int | float | dict | set | BaseModel | FieldInfo)
+        or declared is ...
+    ):
+        raise DeclarationError(f"`{owner}.{place}` must be {_FORMS}, got {told(declared, 200)}.")
     return declared
 
 
@@ -195,6 +217,8 @@ def _make(name: str, fields: dict[str, Any], owner: str, attribute: str) -> type
                 __module__=__name__,
                 **fields,
             )
+            if lost := set(fields) - set(made.model_fields):
+                raise ValueError(f"{', '.join(sorted(lost))} cannot be a field")
             return made
     except (PydanticUserError, TypeError, NameError, ValueError, AttributeError) as error:
         raise DeclarationError(

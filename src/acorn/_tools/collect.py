@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from acorn._json import safe_repr, shorten
+from acorn._json import told
 from acorn._tools.bind import Binding, UnresolvedError, binding_of
 from acorn._tools.declare import ToolOptions, options_of
 from acorn._tools.docs import read_docstring
@@ -70,7 +70,12 @@ class Tool:
 
     def bound_to(self, instance: object) -> Tool:
         """The same tool as a method of one instance."""
-        return self if self.method is None else replace(self, function=getattr(instance, self.method))
+        if self.method is None:
+            return self
+        bound = replace(self, function=getattr(instance, self.method), drop_first=False)
+        # The signature was read from the class; what came of it holds for every instance.
+        vars(bound).update(_doc=self._doc, binding=self.binding, schema=self.schema)
+        return bound
 
 
 def gather(declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]) -> tuple[list[Tool], list[ToolSource]]:
@@ -91,7 +96,7 @@ def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]
     if isinstance(entry, staticmethod | classmethod):
         entry = entry.__func__
     if not callable(entry) or isinstance(entry, type):
-        what = f"the class `{entry.__name__}`" if isinstance(entry, type) else shorten(safe_repr(entry))
+        what = f"the class `{entry.__name__}`" if isinstance(entry, type) else told(entry, 200)
         raise DeclarationError(
             f"`{owner}.{place}` must be a function, a callable object or a source with `tools()`, got {what}."
         )

@@ -14,6 +14,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
 
+from acorn._secrets import veiled
+
 _MAX_DEPTH = 150
 
 
@@ -156,20 +158,6 @@ def _shallow(plain: Any, left: int) -> Any:
     return [_shallow(item, left - 1) for item in plain]
 
 
-_SECRET = ("key", "token", "secret", "password", "credential", "authorization")
-
-
 def told(value: object, limit: int = 120) -> str:
     """A wrong value for a message, without what may be a secret in a dict that strayed."""
-    return shorten(safe_repr(_veiled(value)), limit)
-
-
-def _veiled(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: "..." if any(word in str(key).lower() for word in _SECRET) else _veiled(item)
-            for key, item in value.items()
-        }
-    if type(value) in (list, tuple):
-        return type(value)(map(_veiled, value))
-    return value
+    return shorten(safe_repr(veiled(value)), limit)

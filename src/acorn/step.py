@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from acorn._loop.finish import judge_fields
@@ -27,8 +27,6 @@ class Step:
     tool_calls: list[ToolCall]
     tool_results: list[ToolResult]
     """Change them here, before the model reads them."""
-    tools: list[Callable[..., Any]]
-    """The tools for the next step, without `__finish__`."""
 
     def __init__(
         self,
@@ -42,7 +40,8 @@ class Step:
     ) -> None:
         self._spec = owner
         self._response = response
-        self._settings = dict(settings)
+        self._before = settings
+        self._settings: dict[str, Any] = {}
         self._known = tools
         self._context: list[str] = []
         self._finished: Any = None
@@ -50,15 +49,18 @@ class Step:
         self.counter = run.steps
         self.tool_calls = tool_calls
         self.tool_results = tool_results
-        self.tools = [tool.function for tool in tools]
-        self._given = list(self.tools)
+        self._tools = [tool.function for tool in tools]
+        self._given = list(self._tools)
 
     def __repr__(self) -> str:
         return f"Step({self.counter}, tool_calls={[call.name for call in self.tool_calls]})"
 
     @property
     def model(self) -> Any:
-        return self._settings["model"]
+        now = self._setting("model")
+        if now is self._before["model"] and isinstance(now, dict):
+            now = self._settings["model"] = dict(now)  # the class's own is not to be changed in place
+        return now
 
     @model.setter
     def model(self, value: Any) -> None:
@@ -66,7 +68,7 @@ class Step:
 
     @property
     def temperature(self) -> float:
-        found: float = self._settings["temperature"]
+        found: float = self._setting("temperature")
         return found
 
     @temperature.setter
@@ -75,12 +77,22 @@ class Step:
 
     @property
     def max_tokens(self) -> int:
-        found: int = self._settings["max_tokens"]
+        found: int = self._setting("max_tokens")
         return found
 
     @max_tokens.setter
     def max_tokens(self, value: int) -> None:
         self._set("max_tokens", value)
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        """The tools for the next step, without `__finish__`."""
+        return self._tools
+
+    @tools.setter
+    def tools(self, tools: Sequence[Callable[..., Any]]) -> None:
+        check_setting(self._spec.owner, "tools", tools)
+        self._tools = list(tools)
 
     @property
     def content(self) -> str:
@@ -133,7 +145,7 @@ class Step:
                 f"or remove the old one first."
             )
         self._known = (*self._known, made)
-        self.tools.append(tool)
+        self.tools.append(made.function)
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool for the remaining steps."""
@@ -143,9 +155,9 @@ class Step:
         if name not in names:
             there = ", ".join(f"`{known}`" for known in names) or "none"
             raise DeclarationError(f"There is no tool `{name}` to remove; there are {there}.")
-        del self.tools[list(names).index(name)]
+        self.tools[:] = [function for function in self.tools if function != names[name].function]
 
-    def finish(self, **fields: Any) -> None:
+    def finish(self, /, **fields: Any) -> None:
         """End the run after this hook, with these fields as its output (`result=` for a plain type)."""
         self._finished = judge_fields(self._spec.output, fields, self._spec.owner)
 
@@ -170,6 +182,13 @@ class Step:
 
     def _names(self) -> dict[str, Tool]:
         return {tool.name: tool for tool in self.chosen_tools()}
+
+    def changes(self) -> dict[str, Any]:
+        """The settings that the hook set; a model that was only looked at is left out."""
+        return {name: value for name, value in self._settings.items() if name != "model" or value != self._before[name]}
+
+    def _setting(self, name: str) -> Any:
+        return self._settings.get(name, self._before[name])
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.provider_rules import assert_complete, assert_request_valid
 
-from acorn import Run, module
+from acorn import Run, capture, module
+from acorn.testing import ScriptedModel
 
 
 class Call:
@@ -38,3 +41,22 @@ class Call:
 @pytest.fixture(params=["sync", "inside a loop", "async"])
 def call(request: pytest.FixtureRequest) -> Call:
     return Call(request.param)
+
+
+@pytest.fixture
+def script() -> Iterator[Callable[..., ScriptedModel]]:
+    """Makes scripted models; afterwards every request, every script and every history is judged."""
+    models: list[ScriptedModel] = []
+
+    def make(*replies: Any, **options: Any) -> ScriptedModel:
+        models.append(ScriptedModel(replies, **options))
+        return models[-1]
+
+    with capture() as runs:
+        yield make
+    for model in models:
+        model.done()
+        for request in model.requests:
+            assert_request_valid(request)
+    for run in runs:
+        assert_complete(run.history)

@@ -28,15 +28,25 @@ def is_async(function: Callable[..., Any]) -> bool:
 def call_sync(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call any function from sync code and wait for it."""
     returned = function(*args, **kwargs)
-    return wait_for(returned) if hasattr(returned, "__await__") else returned
+    return wait_for(returned) if inspect.isawaitable(returned) else returned
 
 
 async def call_async(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call any function from async code; a sync one runs in a worker thread."""
     if is_async(function):
         return await function(*args, **kwargs)
-    returned = await asyncio.wrap_future(start_thread(function, *args, **kwargs))
-    return await returned if hasattr(returned, "__await__") else returned
+    returned, error = await asyncio.wrap_future(start_thread(_outcome, function, *args, **kwargs))
+    if error is not None:
+        raise error
+    return await returned if inspect.isawaitable(returned) else returned
+
+
+def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, BaseException | None]:
+    """What came of a call, as a value: asyncio's futures refuse a StopIteration and mistake other exceptions."""
+    try:
+        return function(*args, **kwargs), None
+    except BaseException as error:
+        return None, error
 
 
 def start_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
@@ -49,38 +59,35 @@ def start_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Fut
     context = contextvars.copy_context()
 
     def work() -> None:
-        try:
-            returned = context.run(function, *args, **kwargs)
-        except BaseException as error:
-            _settle(future, error=error)
+        returned, error = context.run(_outcome, function, *args, **kwargs)
+        if not future.set_running_or_notify_cancel():
+            return  # nobody waits for it any more
+        if error is not None:
+            future.set_exception(error)
         else:
-            _settle(future, returned)
+            future.set_result(returned)
 
     threading.Thread(target=work, name="acorn-call", daemon=True).start()
     return future
 
 
-def _settle(future: Future[Any], returned: Any = None, error: BaseException | None = None) -> None:
-    """Give the outcome to whoever still waits for it."""
-    if not future.set_running_or_notify_cancel():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(returned)
-
-
-def wait_for(awaitable: Any, timeout: float | None = None) -> Any:
-    """Await something from sync code, on the private loop."""
-    return start_on_loop(awaitable).result(timeout)
+def wait_for(awaitable: Any) -> Any:
+    """Await something from sync code, on the private loop; who is interrupted cancels it."""
+    future = start_on_loop(awaitable)
+    try:
+        return future.result()
+    finally:
+        future.cancel()
 
 
 def start_on_loop(awaitable: Any) -> Future[Any]:
     """Begin awaiting something on the private loop, with the caller's context."""
-    loop = _private_loop()
+    depth = _depth.get()
+    loop = _private_loop(depth)
     future: Future[Any] = Future()
 
     async def work() -> None:
+        _depth.set(depth + 1)
         # An exception such as KeyboardInterrupt would take the loop's thread with it.
         try:
             returned = await awaitable
@@ -99,35 +106,33 @@ def start_on_loop(awaitable: Any) -> Future[Any]:
     return future
 
 
-class _PrivateLoop:
-    """An event loop that runs in its own thread, for this process."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self._work, name="acorn-loop", daemon=True)
-        self.thread.start()
-
-    def _work(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-
+# An async tool that calls a module in the sync way blocks the loop it runs on. What that module awaits, here
+# or in the threads of its own tools, needs the next one: code on a loop only ever waits for deeper loops.
+_depth: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_loop_depth", default=0)
 _guard = threading.Lock()
-_loops: list[_PrivateLoop] = []
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 
-def _private_loop() -> asyncio.AbstractEventLoop:
-    """The loop to await on: the outermost that the calling thread is not itself running.
-
-    An async tool that calls a module in the sync way blocks the loop it runs on; what that module awaits
-    needs another.
-    """
-    here = threading.current_thread()
+def _private_loop(depth: int) -> asyncio.AbstractEventLoop:
+    """The loop to await on, started when it is first needed."""
     with _guard:
-        if _loops and _loops[0].pid != os.getpid():  # a forked child has the loops but not their threads
-            _loops.clear()
-        blocked = next((at for at, known in enumerate(_loops) if known.thread is here), -1)
-        if blocked + 1 == len(_loops):
-            _loops.append(_PrivateLoop())
-        return _loops[blocked + 1].loop
+        if depth not in _loops:
+            loop = _loops[depth] = asyncio.new_event_loop()
+            threading.Thread(target=_turn, args=(loop,), name="acorn-loop", daemon=True).start()
+        return _loops[depth]
+
+
+def _turn(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+
+
+def _begin_anew() -> None:
+    """A forked child has the loops, but not their threads."""
+    global _guard
+    _guard = threading.Lock()
+    _loops.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

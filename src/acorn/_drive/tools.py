@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+import math
+import time
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Any
 
 from acorn._drive.bridge import call_async, call_sync, is_async, start_on_loop, start_thread
@@ -15,32 +16,33 @@ from acorn.types import ToolResult
 
 def run_tools(ask: AskTools) -> list[ToolResult]:
     """From a sync run: one call alone in the caller's thread, several in threads of their own."""
+    began = time.monotonic()
     results: list[ToolResult] = []
     for group in _groups(ask.invocations):
-        if len(group) == 1 and _limit(group[0], ask.timeout) is None:
-            one = group[0]
-            results.append(_attempt(one, call_sync, one.tool.function, *one.args, **one.kwargs))
-            continue
-        futures = [_start(invocation) for invocation in group]
-        results += [
-            _attempt(invocation, _wait, future, _limit(invocation, ask.timeout))
-            for invocation, future in zip(group, futures, strict=True)
-        ]
+        limits = [_limit(invocation, ask.timeout, began) for invocation in group]
+        if limits == [math.inf]:
+            results.append(_attempt(group[0]))
+        else:
+            results += _together(group, limits)
     return results
 
 
 async def arun_tools(ask: AskTools) -> list[ToolResult]:
     """From an async run: async functions on the loop, sync ones in threads."""
+    began = time.monotonic()
     results: list[ToolResult] = []
     for group in _groups(ask.invocations):
-        tasks = [asyncio.ensure_future(_aattempt(invocation, ask.timeout)) for invocation in group]
+        tasks = [
+            asyncio.ensure_future(_fenced(_aattempt(invocation, _limit(invocation, ask.timeout, began))))
+            for invocation in group
+        ]
         try:
             results += await asyncio.gather(*tasks)
-        except BaseException:
+        except BaseException as error:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+            raise error.escaped if isinstance(error, _EscapeError) else error
     return results
 
 
@@ -59,56 +61,82 @@ def _groups(invocations: Sequence[Invocation]) -> Iterator[list[Invocation]]:
         yield together
 
 
-def _start(invocation: Invocation) -> Future[Any]:
-    function, args, kwargs = invocation.tool.function, invocation.args, invocation.kwargs
-    if is_async(function):
-        return start_on_loop(function(*args, **kwargs))
-    return start_thread(call_sync, function, *args, **kwargs)
+def _limit(invocation: Invocation, run_has: float | None, began: float) -> float:
+    """Seconds for a call that begins now: its own, within what the run had left when the first began."""
+    own = invocation.tool.options.timeout or math.inf
+    return own if run_has is None else max(0.0, min(own, began + run_has - time.monotonic()))
 
 
-def _wait(future: Future[Any], limit: float | None) -> Any:
+def _together(group: list[Invocation], limits: list[float]) -> list[ToolResult]:
+    """Side by side, each until its time is up; what no tool error may hide ends the wait at once."""
+    began = time.monotonic()
+    futures = [_start(invocation) for invocation in group]
+    results: dict[int, ToolResult] = {}
     try:
-        return future.result(limit)
-    except FutureTimeoutError:
-        if future.done():  # the tool's own TimeoutError
-            raise
-        future.cancel()
-        raise _TooLongError(limit) from None
+        for limit in sorted(set(limits)):
+            seconds = None if limit == math.inf else max(0.0, began + limit - time.monotonic())
+            done, _ = wait([futures[at] for at in range(len(group)) if at not in results], seconds, FIRST_EXCEPTION)
+            for at, future in enumerate(futures):
+                if future in done:
+                    results[at] = future.result()
+                elif at not in results and limits[at] <= limit:
+                    results[at] = _failed(group[at], _TooLongError(limit))
+    finally:
+        for future in futures:
+            future.cancel()
+    return [results[at] for at in range(len(group))]
 
 
-def _attempt(invocation: Invocation, act: Callable[..., Any], *args: Any, **kwargs: Any) -> ToolResult:
+def _start(invocation: Invocation) -> Future[ToolResult]:
+    if is_async(invocation.tool.function):
+        return start_on_loop(_aattempt(invocation, math.inf))
+    return start_thread(_attempt, invocation)
+
+
+def _attempt(invocation: Invocation) -> ToolResult:
     call = invocation.call
     try:
-        return ToolResult(call.id, call.name, act(*args, **kwargs))
+        return ToolResult(call.id, call.name, call_sync(invocation.tool.function, *invocation.args, **invocation.kwargs))
     except Exception as error:
-        return ToolResult(call.id, call.name, error=_words(error))
+        return _failed(invocation, error)
 
 
-async def _aattempt(invocation: Invocation, left: float | None) -> ToolResult:
-    call, limit = invocation.call, _limit(invocation, left)
-    watch = asyncio.timeout(limit)
+async def _aattempt(invocation: Invocation, limit: float) -> ToolResult:
+    call = invocation.call
+    watch = asyncio.timeout(None if limit == math.inf else limit)
     try:
         async with watch:
             output = await call_async(invocation.tool.function, *invocation.args, **invocation.kwargs)
     except Exception as error:
-        return ToolResult(call.id, call.name, error=_words(_TooLongError(limit) if watch.expired() else error))
+        return _failed(invocation, _TooLongError(limit) if watch.expired() else error)
     return ToolResult(call.id, call.name, output)
 
 
-class _TooLongError(Exception):
-    def __init__(self, limit: float | None) -> None:
-        super().__init__(f"it took longer than {limit:g} s")
-
-
-def _words(error: BaseException) -> str:
+def _failed(invocation: Invocation, error: Exception) -> ToolResult:
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
+        error = error.__cause__  # a coroutine cannot raise it and says so
     name = "TimeoutError" if isinstance(error, _TooLongError) else type(error).__name__
     try:
         text = str(error)
     except Exception:
         text = ""
-    return f"{name}: {text}" if text else name
+    return ToolResult(invocation.call.id, invocation.call.name, error=f"{name}: {text}" if text else name)
 
 
-def _limit(invocation: Invocation, left: float | None) -> float | None:
-    own = invocation.tool.options.timeout
-    return own if left is None else left if own is None else min(own, left)
+class _TooLongError(Exception):
+    def __init__(self, limit: float) -> None:
+        super().__init__(f"it took longer than {limit:g} s")
+
+
+class _EscapeError(Exception):
+    def __init__(self, escaped: BaseException) -> None:
+        super().__init__()
+        self.escaped = escaped
+
+
+async def _fenced(attempt: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+    """These two would stop the event loop from inside a task of its own, before the run can end in order."""
+    try:
+        return await attempt
+    except (KeyboardInterrupt, SystemExit) as error:
+        raise _EscapeError(error) from None

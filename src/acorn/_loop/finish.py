@@ -5,14 +5,16 @@ An answer is an instance of the output schema, or a list of what is wrong with i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 
+from acorn._json import safe_repr, shorten
 from acorn._schema.problems import Problem, problems, public
-from acorn._schema.shape import Shape
+from acorn._schema.shape import Shape, _part
 from acorn._tools.collect import FINISH
 from acorn._xml.decode import read
 from acorn._xml.report import error_document
@@ -31,11 +33,18 @@ class Verdict:
     instance: BaseModel | None = None
     wrong: list[Problem] = field(default_factory=list[Problem])
     message: str = "Output validation failed"
+    was_cut: bool = False
+    """Whether the token limit is to blame."""
 
     @property
     def document(self) -> str:
         """What the model is told."""
         return error_document(self.wrong, self.message)
+
+    @property
+    def complaint(self) -> str:
+        """What the user is told."""
+        return self.message if self.was_cut or not self.wrong else f"{_in_words(self.wrong)}."
 
 
 def judge_arguments(shape: Shape, arguments: str, *, cut_off: bool, max_tokens: int) -> Verdict:
@@ -45,42 +54,54 @@ def judge_arguments(shape: Shape, arguments: str, *, cut_off: bool, max_tokens: 
         return Verdict(text, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError as error:
         wrong = problems(error, shape.json_schema, _parsed(text))
-    if cut_off and _parsed(text) is None:
-        return Verdict(text, None, wrong, _cut_off(max_tokens))
+    if cut_off and not _parsed(text):  # cut inside the arguments, or before they began
+        return Verdict(text, None, wrong, _cut_off(max_tokens), was_cut=True)
     return Verdict(text, None, wrong)
 
 
 def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_tokens: int) -> Verdict:
     """A reply in the XML form."""
+    if cut_off and content.rfind(f"</{root}") <= content.rfind(f"<{root}"):  # half an answer reads like a whole one
+        return Verdict(content, None, [], _cut_off(max_tokens), was_cut=True)
     try:
         data = read(content, shape.xml_schema, root)
     except ParseError as error:
-        message = _cut_off(max_tokens) if cut_off else str(error)
-        return Verdict(content, None, [], message)
+        return Verdict(content, None, [], str(error))
+    text = to_json(data, inf_nan_mode="constants")
     try:
-        text = to_json(data, inf_nan_mode="constants")
-        return Verdict(content, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
+        return Verdict(content, shape.schema.model_validate_json(text, by_alias=False, by_name=True))
     except ValidationError as error:
-        return Verdict(content, None, problems(error, shape.xml_schema, data))
+        wrong = problems(error, shape.xml_schema, data)
+    try:  # the form has the fields' own names, but the tool's schema has shown their aliases
+        return Verdict(content, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
+    except ValidationError:
+        return Verdict(content, None, wrong)
 
 
 def judge_fields(shape: Shape, fields: dict[str, Any], owner: str) -> BaseModel:
     """The fields that a user gave to `step.finish`."""
+    unknown = [] if shape.allows_extra else [name for name in fields if name not in shape._accepted]
+    wrong = [_unknown(name, shape, fields) for name in unknown]
+    cause: ValidationError | None = None
     try:
-        return shape.schema.model_validate(fields, by_alias=True, by_name=True)
+        instance = shape.schema.model_validate(fields, by_alias=True, by_name=True)
     except ValidationError as error:
-        wrong = problems(error, shape.json_schema, fields)
-        told = "; ".join(f"`{p['path'] or 'output'}` must be {p['expected']}, got {p['received']}" for p in wrong)
-        raise ParseError(
-            f"`step.finish` of `{owner}` was given an output that does not fit: {told}.",
-            raw_output=str(fields),
-            errors=public(wrong),
-        ) from error
+        wrong += [problem for problem in problems(error, shape._call_schema, fields) if problem["path"] not in unknown]
+        cause = error
+    else:
+        if not wrong:
+            return instance
+    raise ParseError(
+        f"`step.finish` of `{owner}` was given an output that does not fit: {_in_words(wrong)}.",
+        raw_output=safe_repr(fields),
+        errors=public(wrong),
+    ) from cause
 
 
-def no_answer(content: str) -> Verdict:
-    """A reply that neither called `__finish__` nor anything else."""
-    return Verdict(content, None, [], f"No tool was called. Call `{FINISH}` with your answer.")
+def no_answer(content: str, *, cut_off: bool, max_tokens: int) -> Verdict:
+    """A reply in which `__finish__` should have been called and was not."""
+    message = f"`{FINISH}` was not called; call it with your answer."
+    return Verdict(content, None, [], _cut_off(max_tokens) if cut_off else message, was_cut=cut_off)
 
 
 def rejected(text: str, raw: str) -> Verdict:
@@ -104,9 +125,19 @@ def finish_definition(shape: Shape) -> dict[str, Any]:
 
 def _cut_off(max_tokens: int) -> str:
     return (
-        f"The reply was cut off at the limit of {max_tokens} tokens before the output was complete. "
-        f"Give a shorter answer."
+        f"The reply was cut off at the limit of {max_tokens} tokens before the output was complete; "
+        f"a shorter one would fit."
     )
+
+
+def _in_words(wrong: Sequence[Problem]) -> str:
+    return "; ".join(_part({**problem, "path": problem["path"] or "output"}) for problem in wrong)
+
+
+def _unknown(name: str, shape: Shape, fields: dict[str, Any]) -> Problem:
+    known = ", ".join(shape.schema.model_fields) or "none"
+    told = shorten(safe_repr(fields[name]))
+    return Problem(path=name, expected=f"no such field; there are {known}", received=told, told=told, ruled=True)
 
 
 def _parsed(text: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from acorn._json import to_text
 from acorn._tools.collect import FINISH
+from acorn.errors import AcornError
 from acorn.models.port import ModelResponse
 from acorn.record import Message
 from acorn.types import ToolCall, ToolResult
@@ -14,8 +15,11 @@ from acorn.types import ToolCall, ToolResult
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
 FINISHED = "Finished."
 SKIPPED = f"Skipped: `{FINISH}` was called in the same response, so this call was not executed."
+TOO_LATE = "Skipped: the final answer is due now, so this call was not executed."
+CUT_OFF = "The reply was cut off at the token limit before the arguments were complete; call again with less."
 NO_RESULT = "There is no result of this call."
 STOPPED = "This call was not completed: the run was stopped."
+OMITTED = "The beginning of this conversation was left out."
 
 
 def user(content: str) -> Message:
@@ -35,6 +39,13 @@ def assistant(response: ModelResponse, calls: Sequence[ToolCall]) -> Message:
     return message
 
 
+def copied(value: Any) -> Any:
+    """A message whose dicts and lists nobody else holds."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
 def tool(call_id: str, content: str) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
@@ -43,7 +54,8 @@ def result_text(result: ToolResult) -> str:
     """What the model reads of a result."""
     if result.error is not None:
         return f"Tool error: {result.error}"
-    return result.output if isinstance(result.output, str) else to_text(result.output)
+    # Of a subclass of str, an enum say, the bare text.
+    return str.__str__(result.output) if isinstance(result.output, str) else to_text(result.output)
 
 
 def call_ids(message: Any) -> list[str]:
@@ -56,6 +68,13 @@ def call_ids(message: Any) -> list[str]:
     return [str(call.get("id") or "") if isinstance(call, dict) else "" for call in calls]
 
 
+def _answered_id(message: Any) -> str | None:
+    """The id of the call that a message answers; None where it answers none."""
+    if not isinstance(message, dict) or message.get("role") != "tool":
+        return None
+    return str(message.get("tool_call_id") or "")
+
+
 def open_calls(history: Sequence[Any]) -> list[tuple[int, list[str]]]:
     """Assistant messages whose calls lack a result: where each stands, and which calls."""
     found: list[tuple[int, list[str]]] = []
@@ -64,10 +83,10 @@ def open_calls(history: Sequence[Any]) -> list[tuple[int, list[str]]]:
         if not wanted:
             continue
         for later in history[index + 1 :]:
-            if not isinstance(later, dict) or later.get("role") == "assistant":
+            if isinstance(later, dict) and later.get("role") == "assistant":
                 break
-            if later.get("role") == "tool" and later.get("tool_call_id") in wanted:
-                wanted.remove(str(later.get("tool_call_id")))
+            if (answered := _answered_id(later)) in wanted:
+                wanted.remove(answered)
         if wanted:
             found.append((index, wanted))
     return found
@@ -77,19 +96,21 @@ def close_calls(history: list[Message], content: str) -> None:
     """Answer in place every call that has no result."""
     for index, ids in reversed(open_calls(history)):
         behind = index + 1
-        while behind < len(history) and history[behind].get("role") == "tool":
+        while behind < len(history) and _answered_id(history[behind]) is not None:
             behind += 1
         history[behind:behind] = [tool(call_id, content) for call_id in ids]
 
 
-def _find(history: list[Message], message: Message) -> int | None:
+def find_turn(history: Sequence[Any], message: Message) -> int | None:
+    """Where a model's turn stands: the very message, or else a copy, known by its calls."""
     for index in range(len(history) - 1, -1, -1):
         if history[index] is message:
             return index
-    if ids := call_ids(message):
-        for index in range(len(history) - 1, -1, -1):
-            if call_ids(history[index]) == ids:
-                return index
+    ids = set(call_ids(message)) - {""}
+    # An id may come again in a later response; a call that has its result is another's.
+    for index, unanswered in reversed(open_calls(history) if ids else []):
+        if not ids.isdisjoint(unanswered):
+            return index
     return None
 
 
@@ -98,10 +119,12 @@ def place_results(
 ) -> list[Message]:
     """Put a step's results, then its context, directly behind the message that asked for them.
 
-    The user may have moved or copied that message: it is found by identity, else by its call ids. If it is
-    gone, so are its results; the context is not, for it stands on its own.
+    The user may have moved or copied that message. If it is gone, so are its results; the context is not,
+    for it stands on its own.
     """
-    at = _find(history, message)
+    if not isinstance(history, list):
+        raise AcornError(f"`history` must be a list of messages, got `{type(history).__name__}`.")
+    at = find_turn(history, message)
     said = [user(context)] if context else []
     if at is None:
         history += said

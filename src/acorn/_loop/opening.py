@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn._json import safe_repr, shorten
-from acorn._loop.messages import NO_RESULT, close_calls, user
+from acorn._loop.messages import NO_RESULT, close_calls, copied, user
 from acorn._spec import Spec
 from acorn._xml.encode import encode
 from acorn.errors import DeclarationError, InputError
@@ -33,9 +33,9 @@ def prompt_text(spec: Spec, returned: Any) -> str:
 def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> list[Message]:
     """The history a run begins with; an empty prompt sends no system message."""
     system: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
-    earlier = [dict(message) for message in prior if message.get("role") not in ("system", "developer")]
+    earlier = [copied(message) for message in prior if message.get("role") not in ("system", "developer")]
     close_calls(earlier, NO_RESULT)
-    return [*system, *earlier, opening]
+    return [*system, *earlier, dict(opening)]
 
 
 def prior_messages(history: object, owner: str) -> list[Message]:

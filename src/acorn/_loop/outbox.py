@@ -8,102 +8,130 @@ new end is looked at.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from acorn._json import safe_repr, shorten, to_text, whole_text
-from acorn._loop.messages import NO_RESULT, REMINDER, tool, user
+from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, tool, user
 from acorn.errors import AcornError
 from acorn.record import Message
 
-_ROLES = ("system", "developer", "user", "assistant", "tool")
+_SYSTEM = ("system", "developer")
+_ROLES = (*_SYSTEM, "user", "assistant", "tool")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST_NAME = 64
+_DEEPEST = 100
+_ODD: Any = object()
+"""Stands in the copy for a message that cannot be compared; it equals nothing."""
 
 
 class Outbox:
     """The sent side of one run's conversation."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._seen: list[Message] = []
         self._sent: list[Message] = []
         self._pieces: list[bytes] = []
+        self._strays: set[str] = set()
 
     def prepare(self, history: list[Message], opening: Message) -> tuple[list[Message], Callable[[], bytes]]:
         """The messages to send, and their JSON on demand; `opening` is the input, should it have been trimmed."""
-        known = len(self._seen)
-        if not known or history[:known] != self._seen or not self._add(history[known:]):
-            self._seen, self._sent, self._pieces = [], [], []
-            self._add(history)
-        self._put_back(opening)
+        if not (self._knows(history) and self._add(history, len(self._seen))):
+            self._begin()
+            self._add(history, 0)
         messages = list(self._sent)
-        if messages[-1]["role"] == "assistant":  # no provider takes a conversation that ends with the model's turn
-            messages.append(user(REMINDER))
-        return messages, self._writer(messages)
+        first = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
+        is_headless = first == len(messages) or messages[first]["role"] != "user"
+        if is_headless:
+            messages.insert(first, user(OMITTED) if opening in messages else dict(opening))
+        if next(message["role"] for message in reversed(messages) if message["role"] != "system") == "assistant":
+            messages.append(user(REMINDER))  # no provider takes a conversation that ends with the model's turn
+        return messages, self._writer(messages, first if is_headless else None)
 
-    def _add(self, tail: list[Message]) -> bool:
-        """Take in new messages; False where one of them is a result for a call that was sent already."""
-        answers, strays = _match(tail)
-        if strays and self._seen:
+    def _knows(self, history: list[Message]) -> bool:
+        """Whether the history begins with what was seen last time."""
+        try:
+            return bool(self._seen) and history[: len(self._seen)] == self._seen
+        except Exception:  # somebody's own `==`
             return False
-        offset = len(self._seen)
-        for index, message in enumerate(tail):
-            copy = _copy(message)
-            self._seen.append(copy)
-            role = copy["role"]
-            if role == "assistant":
-                self._sent += _turn(copy, offset + index, answers.get(index, {}))
-            elif role != "tool" and not _is_blank(copy.get("content")):
-                self._sent.append(copy)
+
+    def _add(self, history: Sequence[Any], known: int) -> bool:
+        """Take in what is new; False where that changes what was sent for the rest."""
+        taken = [_take(message, at) for at, message in enumerate(history[known:], start=known)]
+        tail = [clean for _, clean in taken]
+        answers, lost, unanswered = _match(tail)
+        if known and (lost or not self._strays.isdisjoint(unanswered)):
+            return False
+        self._strays |= lost
+        self._seen += [copy for copy, _ in taken]
+        for at, message in enumerate(tail):
+            if message["role"] == "assistant":
+                self._sent += _turn(message, known + at, answers.get(at, {}))
+            elif message["role"] != "tool" and (content := _content(message.get("content"))) is not None:
+                self._sent.append(_said(message, content))
         return True
 
-    def _put_back(self, opening: Message) -> None:
-        """The first message behind the system's must be a user's."""
-        first = next((at for at, message in enumerate(self._sent) if message["role"] not in _ROLES[:2]), None)
-        if first is None or self._sent[first]["role"] != "user":
-            self._sent.insert(len(self._sent) if first is None else first, _copy(opening))
-            self._pieces = []
-
-    def _writer(self, messages: list[Message]) -> Callable[[], bytes]:
-        pieces = self._pieces  # grows together with `_sent`; a new start makes a new list
+    def _writer(self, messages: list[Message], inserted: int | None) -> Callable[[], bytes]:
+        # `_sent` and `_pieces` only ever grow; a new beginning makes new lists.
+        sent, pieces, count = self._sent, self._pieces, len(self._sent)
 
         def write() -> bytes:
-            for message in messages[len(pieces) : len(messages)]:
-                pieces.append(to_json(message, fallback=safe_repr))
-            return b"[%s]" % b",".join(pieces[: len(messages)])
+            pieces.extend(map(to_json, sent[len(pieces) : count]))
+            parts = pieces[:count]
+            if inserted is not None:
+                parts.insert(inserted, to_json(messages[inserted]))
+            parts += map(to_json, messages[len(parts) :])
+            return b"[%s]" % b",".join(parts)
 
         return write
 
 
-def _match(history: Sequence[Any]) -> tuple[dict[int, dict[int, Message]], bool]:
-    """For each assistant message, which of its calls is answered by which tool message; and if any is left over.
+def _take(message: Any, index: int) -> tuple[Message, Message]:
+    """A private copy to compare with, and the message as plain data in text that can be encoded."""
+    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+        raise AcornError(
+            f"`history[{index}]` must be a dict with a `role` of {', '.join(_ROLES)}, "
+            f"got {shorten(safe_repr(message), 120)}."
+        )
+    try:
+        copy: Message = _copy(message, _DEEPEST)
+    except TypeError:  # not plain data; it may be of a kind that is changed in place, so it is read each time
+        return _ODD, from_json(to_text(message))
+    return copy, copy if _is_whole(copy) else whole_text(copy)
+
+
+def _match(tail: Sequence[Message]) -> tuple[dict[int, dict[int, Message]], set[str], set[str]]:
+    """For each assistant message, which of its calls is answered by which tool message.
 
     A result belongs to the nearest call of its id before it, or else to one behind it that nothing answers.
+    Also the ids of results that do not stand behind their call, and those of calls without a result.
     """
     open_slots: dict[str, list[tuple[int, int]]] = {}
     answers: dict[int, dict[int, Message]] = {}
-    strays: list[Message] = []
-    for index, message in enumerate(history):
-        if not isinstance(message, dict) or message.get("role") not in _ROLES:
-            raise AcornError(
-                f"`history[{index}]` must be a dict with a `role` of {', '.join(_ROLES)}, "
-                f"got {shorten(safe_repr(message), 120)}."
-            )
-        role = message["role"]
-        if role == "assistant":
-            for slot, call_id in enumerate(_identify(message)[1]):
-                open_slots.setdefault(call_id, []).append((index, slot))
-        elif role == "tool" and not _answer(message, open_slots, answers):
-            strays.append(message)
-    for message in strays:
+    lost: list[Message] = []
+    for index, message in enumerate(tail):
+        if message["role"] == "assistant":
+            for slot, call in enumerate(_calls_of(message)):
+                open_slots.setdefault(_id_of(call, "id"), []).append((index, slot))
+        elif message["role"] == "tool" and not _answer(message, open_slots, answers):
+            lost.append(message)
+    for message in lost:
         _answer(message, open_slots, answers)
-    return answers, bool(strays)
+    ids = {_id_of(message, "tool_call_id") for message in lost}
+    return answers, ids, {call_id for call_id, slots in open_slots.items() if slots}
 
 
 def _answer(
     message: Message, open_slots: dict[str, list[tuple[int, int]]], answers: dict[int, dict[int, Message]]
 ) -> bool:
-    slots = open_slots.get(str(message.get("tool_call_id") or ""))
+    slots = open_slots.get(_id_of(message, "tool_call_id"))
     if not slots:
         return False
     nearest = max(at for at, _ in slots)
@@ -113,39 +141,53 @@ def _answer(
     return True
 
 
-def _identify(message: Message) -> tuple[list[Any], list[str]]:
-    """The calls of a message, and the id each was given ('' where it has none)."""
-    calls: Any = message.get("tool_calls") if message.get("role") == "assistant" else None
-    if not isinstance(calls, list | tuple):
-        return [], []
-    return list(calls), [str(call.get("id") or "") if isinstance(call, dict) else "" for call in calls]
+def _calls_of(message: Message) -> list[Any]:
+    calls: Any = message.get("tool_calls")
+    return calls if isinstance(calls, list) else []
+
+
+def _id_of(holder: Any, key: str) -> str:
+    """An id as text; '' where there is none."""
+    return str(holder.get(key) or "") if isinstance(holder, dict) else ""
+
+
+def _said(message: Message, content: Any) -> Message:
+    """A message of the user's or the system's."""
+    role = "system" if message["role"] in _SYSTEM else message["role"]
+    if role == message["role"] and content is message["content"] and "tool_calls" not in message:
+        return message
+    return {**_without(message, "tool_calls", "tool_call_id"), "role": role, "content": content}
 
 
 def _turn(message: Message, index: int, answers: dict[int, Message]) -> list[Message]:
     """An assistant message and the results of its calls."""
-    calls, ids = _identify(message)
+    calls, content = _calls_of(message), _content(message.get("content"))
     if not calls:
-        if _is_blank(message.get("content")):
-            return []
-        return [{key: value for key, value in message.items() if key != "tool_calls"}]
-    turn = dict(message)
-    if _is_blank(turn.get("content")):
-        turn["content"] = None
-    used: set[str] = set()
-    turn["tool_calls"] = []
-    sent = [turn]
-    for slot, (call, call_id) in enumerate(zip(calls, ids, strict=True)):
-        if not call_id or call_id in used:
-            call_id = f"call_{index}_{slot}"
-        used.add(call_id)
-        turn["tool_calls"].append(_call(call, call_id))
+        return [] if content is None else [{**_without(message, "tool_calls"), "content": content}]
+    ids = _fresh_ids([_id_of(call, "id") for call in calls], index)
+    sent = [{**message, "content": content, "tool_calls": list(map(_call, calls, ids))}]
+    for slot, call_id in enumerate(ids):
         found = answers.get(slot)
-        content = NO_RESULT if found is None else found.get("content")
-        if not isinstance(content, str | list):
-            content = "" if content is None else to_text(content)
-        extra = {} if found is None else {key: value for key, value in found.items() if key != "name"}
-        sent.append(_copy({**extra, **tool(call_id, ""), "content": content}))
+        if found is None:
+            sent.append(tool(call_id, NO_RESULT))
+        else:
+            text = found.get("content")
+            content = text if isinstance(text, str) else _content(text) or ""
+            sent.append({**_without(found, "name", "tool_calls"), "tool_call_id": call_id, "content": content})
     return sent
+
+
+def _fresh_ids(ids: list[str], index: int) -> list[str]:
+    """The ids of one message's calls, with new ones where they are missing or repeated."""
+    if len(set(ids)) == len(ids) and "" not in ids:
+        return ids
+    fresh: list[str] = []
+    for slot, call_id in enumerate(ids):
+        number = slot
+        while not call_id or call_id in fresh:
+            call_id, number = f"call_{index}_{number}", number + len(ids)
+        fresh.append(call_id)
+    return fresh
 
 
 def _call(call: Any, call_id: str) -> dict[str, Any]:
@@ -153,36 +195,59 @@ def _call(call: Any, call_id: str) -> dict[str, Any]:
     source: dict[str, Any] = call if isinstance(call, dict) else {}
     function: Any = source.get("function")
     holder: dict[str, Any] = function if isinstance(function, dict) else source
-    name = whole_text(str(holder.get("name") or "unknown"))
+    # Models make up names such as `functions.search`, which no provider takes back.
+    name = _NOT_IN_A_NAME.sub("_", str(holder.get("name") or "unknown"))[:_LONGEST_NAME]
     return {
-        "id": whole_text(call_id),
+        "id": call_id,
         "type": "function",
         "function": {"name": name, "arguments": _object_text(holder.get("arguments"))},
     }
 
 
 def _object_text(arguments: Any) -> str:
-    if isinstance(arguments, str):
-        try:
-            if isinstance(from_json(arguments), dict):
-                return arguments
-        except (ValueError, UnicodeEncodeError):
-            pass
+    if isinstance(arguments, dict):
+        return to_text(arguments)
+    if not isinstance(arguments, str):
         return "{}"
-    return to_text(arguments) if isinstance(arguments, dict) else "{}"
+    try:
+        return arguments if isinstance(from_json(arguments, allow_inf_nan=False), dict) else "{}"
+    except ValueError:
+        return "{}"
 
 
-def _is_blank(content: Any) -> bool:
-    return content is None or (isinstance(content, str) and not content.strip()) or content == []
+def _content(content: Any) -> str | list[Any] | None:
+    """Text, or content parts as they are; None where there is nothing in it."""
+    if isinstance(content, str):
+        return content if content.strip() else None
+    if isinstance(content, list):
+        if all(isinstance(part, dict) for part in content):
+            return content or None
+        parts = [part if isinstance(part, dict) else _content(part) for part in content]
+        return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts if part] or None
+    return None if content is None else to_text(content)
 
 
-def _copy(value: Any) -> Any:
-    """A copy that nobody else holds, with text that can be encoded."""
+def _without(message: Message, *keys: str) -> Message:
+    return {key: value for key, value in message.items() if key not in keys}
+
+
+def _copy(value: Any, left: int) -> Any:
+    """A copy of plain data that nobody else holds; TypeError for anything else, or where it is too deep."""
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None or (kind is float and math.isfinite(value)):
+        return value
+    if kind is dict and left and all(type(key) is str for key in value):
+        return {key: _copy(item, left - 1) for key, item in value.items()}
+    if kind is list and left:
+        return [_copy(item, left - 1) for item in value]
+    raise TypeError
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether every text in plain data can be encoded."""
     kind = type(value)
     if kind is str:
-        return value if value.isascii() else whole_text(value)
+        return value.isascii() or whole_text(value) is value
     if kind is dict:
-        return {key: _copy(item) for key, item in value.items()}
-    if kind is list:
-        return [_copy(item) for item in value]
-    return value
+        return all(map(_is_whole, value)) and all(map(_is_whole, value.values()))
+    return all(map(_is_whole, value)) if kind is list else True

@@ -306,10 +306,10 @@ class Loop:
                 cut_off=response.stop_reason == "length",
                 max_tokens=self._setting("max_tokens"),
             )
-            self._answer_calls(calls, {}, messages.SKIPPED)
+            self._answer_calls(calls, {}, messages.TOO_LATE)
             self._weigh(verdict, None)
         elif state.was_forced or (self._is_single and not calls):
-            self._answer_calls(calls, {}, messages.SKIPPED)
+            self._answer_calls(calls, {}, messages.TOO_LATE)
             self._take_no_answer(response)
         else:
             self._begin_step(calls, now)
@@ -347,13 +347,15 @@ class Loop:
 
     def _take_no_answer(self, response: ModelResponse) -> None:
         """Neither `__finish__` nor a step: at the end of the loop XML is next, in a single turn a retry is spent."""
+        verdict = finish.no_answer(
+            response.content, cut_off=response.stop_reason == "length", max_tokens=self._setting("max_tokens")
+        )
         if self.state.forced and not self._is_single:
             self._fall_back()
         elif self._is_single and not self._can_force():
-            self._spend(finish.no_answer(response.content))
+            self._spend(verdict)
             self._fall_back()
         else:
-            verdict = finish.no_answer(response.content)
             self._correct(verdict, verdict.document)
         self.state.phase = "model"
 
@@ -370,15 +372,15 @@ class Loop:
     def _spend(self, verdict: finish.Verdict) -> None:
         state = self.state
         if state.corrections >= self.spec.parse_retries:
-            told = "; ".join(
-                f"`{wrong['path'] or 'output'}` must be {wrong['expected']}, got {wrong['received']}"
-                for wrong in verdict.wrong
-            )
             attempts = state.corrections + 1
+            remedy = (
+                "`max_tokens`, or ask for less"
+                if verdict.was_cut
+                else "`parse_retries`, or make `final_output` easier to fill"
+            )
             raise ParseError(
                 f"`{self.spec.owner}` got no valid output from `{self.run.model}` in {attempts} "
-                f"{'attempt' if attempts == 1 else 'attempts'}: {told or verdict.message} "
-                f"Raise `parse_retries`, or make `final_output` easier to fill.",
+                f"{'attempt' if attempts == 1 else 'attempts'}: {verdict.complaint} Raise {remedy}.",
                 raw_output=verdict.raw,
                 errors=public(verdict.wrong),
                 attempts=attempts,
@@ -407,15 +409,21 @@ class Loop:
         if tool is None:
             names = ", ".join(f"`{name}`" for name in (*self.toolset.named, FINISH))
             return ToolResult(call.id, call.name, error=f"There is no tool `{call.name}`. There are: {names}.")
+        if self._was_cut(call):
+            return ToolResult(call.id, call.name, error=messages.CUT_OFF)
         try:
             args, kwargs = tool.binding.bind(call.raw_arguments)
         except ArgumentError as error:
-            was_cut = self.state.response is not None and self.state.response.stop_reason == "length"
-            cut = " The reply was cut off at the token limit; call again with less." if was_cut else ""
-            return ToolResult(call.id, call.name, error=f"{error}{cut}")
+            return ToolResult(call.id, call.name, error=str(error))
         for name in getattr(tool.binding, "injected", ()):
             kwargs[name] = self.run
         return Invocation(call, tool, args, kwargs)
+
+    def _was_cut(self, call: ToolCall) -> bool:
+        """Whether the token limit fell into these arguments: half an object, or nothing yet."""
+        response = self.state.response
+        is_last = call is self.state.calls[-1]
+        return response is not None and response.stop_reason == "length" and is_last and not call.arguments
 
     def _take_results(self, results: Sequence[ToolResult], now: float) -> None:
         """All results in the order of the calls, with those that never came to a function."""
@@ -463,7 +471,7 @@ class Loop:
         state.meter.longest_step = max(state.meter.longest_step, now - state.meter.step_began)
         state.meter.step_began = now
         if step is not None and step._finished is not None:
-            state.reason = "step"
+            self._mind_steps()
             self._consider(step._finished, None)
         elif self._is_single:
             assert state.response is not None
@@ -472,23 +480,25 @@ class Loop:
             self._mind_circles(results)
             if not state.calls:
                 run.history.append(messages.user(messages.REMINDER))
-            if self.spec.max_steps is not None and run.steps >= self.spec.max_steps and not state.forced:
-                self._force("forced")
+            self._mind_steps()
             state.phase = "model"
 
     def _adopt(self, step: Step) -> None:
         """Take over the settings and tools that the hook changed."""
         state = self.state
-        for name, value in step._settings.items():
-            if value is not self._setting(name):
-                state.settings[name] = value
-                if name == "model":
-                    self.model = self.plan.resolve(value)
-                    self._check_price()
+        for name, value in step.changes().items():
+            state.settings[name] = value
+            if name == "model":
+                self.model = self.plan.resolve(value)
+                self._check_price()
         chosen = step.chosen_tools()
         if chosen != self.toolset.tools:
             state.tools = [tool.name for tool in chosen]
             self._use_tools(chosen)
+
+    def _mind_steps(self) -> None:
+        if self.spec.max_steps is not None and self.run.steps >= self.spec.max_steps and not self.state.forced:
+            self._force("forced")
 
     def _mind_circles(self, results: Sequence[ToolResult]) -> None:
         state = self.state
@@ -540,9 +550,11 @@ class Loop:
             self._correct(verdict, None)
 
     def _accept(self, output: Any) -> None:
-        if self.state.answered_by is not None:
-            self._answer_calls(self.state.calls, {self.state.answered_by: messages.FINISHED}, messages.SKIPPED)
-        self._end(output, self.state.reason)
+        state = self.state
+        if state.answered_by is not None:
+            self._answer_calls(state.calls, {state.answered_by: messages.FINISHED}, messages.SKIPPED)
+        was_given = state.answered_by is None and not state.fallback  # by `step.finish`
+        self._end(output, "step" if was_given else state.reason)
 
     def _end(self, output: Any, reason: str) -> None:
         self.run.output, self.run.stop_reason = output, reason
@@ -557,7 +569,11 @@ class Loop:
     @property
     def _thinks(self) -> bool:
         model = self._setting("model")
-        return isinstance(model, dict) and bool(model.get("thinking") or model.get("reasoning_effort"))
+        if not isinstance(model, dict):
+            return False
+        thinking, effort = model.get("thinking"), model.get("reasoning_effort")
+        is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
+        return (bool(thinking) and not is_off) or effort not in (None, "", "none")
 
     def _can_force(self) -> bool:
         return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._request(0.0))

@@ -7,10 +7,12 @@ not in it: tools are kept by name, and a model dict without its secrets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from acorn._json import to_plain
+from pydantic_core import from_json
+
+from acorn._json import to_plain, to_text
 from acorn._loop.limits import Meter, Spent
 from acorn.models.port import ModelResponse, RawCall
 from acorn.types import ToolCall, ToolResult, Usage
@@ -52,10 +54,13 @@ class State:
     meter: Meter = field(default_factory=Meter)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; tool outputs as JSON writes them."""
-        plain: dict[str, Any] = asdict(self, dict_factory=dict) | {"results": [_result(r) for r in self.results]}
+        """As plain data; what the model would read of a tool's output is the same afterwards."""
+        # Outputs and models may be objects that nobody can copy, so they are left out of `asdict`.
+        plain: dict[str, Any] = asdict(replace(self, results=[], settings={}))
+        plain["results"] = [_result(result) for result in self.results]
+        plain["settings"] = dict(self.settings)
         if "model" in self.settings:
-            plain["settings"] = {**self.settings, "model": _without_secrets(self.settings["model"])}
+            plain["settings"]["model"] = _without_secrets(self.settings["model"])
         return plain
 
     @classmethod
@@ -78,14 +83,37 @@ class State:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    return {"id": result.id, "name": result.name, "output": to_plain(result.output), "error": result.error}
+    return {"id": result.id, "name": result.name, "output": _output(result.output), "error": result.error}
 
 
-_PUBLIC_KEYS = ("model", "id", "base_url", "api_base", "num_retries", "retry_delay", "timeout")
+def _output(output: Any) -> Any:
+    """A string as it is, anything else as JSON; what JSON writes as a string keeps its quotes, as a model reads it."""
+    if isinstance(output, str):
+        return str.__str__(output)
+    text = to_text(output)
+    plain = from_json(text)
+    return text if isinstance(plain, str) else plain
+
+
+_HARMLESS = (
+    "model", "id", "base_url", "api_base", "api_version", "custom_llm_provider", "num_retries", "retry_delay",
+    "timeout", "thinking", "reasoning_effort", "top_p", "top_k", "seed", "stop", "presence_penalty",
+    "frequency_penalty", "parallel_tool_calls", "service_tier", "drop_params", "input_cost_per_token",
+    "output_cost_per_token",
+)  # fmt: skip
+OBJECT = "(an object)"
+"""What is written of a model that is neither an id nor a dict."""
 
 
 def _without_secrets(model: Any) -> Any:
-    """A model dict by the keys that are known to be harmless; an adapter object by nothing."""
+    """A model dict by the keys that are known to be harmless, and its address only without a password."""
     if isinstance(model, dict):
-        return {key: value for key, value in model.items() if key in _PUBLIC_KEYS}
-    return model if isinstance(model, str) else None
+        kept = {key: value for key, value in model.items() if key in _HARMLESS}
+        return {key: to_plain(value) for key, value in kept.items() if not _holds_secret(value)}
+    if isinstance(model, list | tuple):
+        return [_without_secrets(each) for each in model]
+    return model if isinstance(model, str) else OBJECT
+
+
+def _holds_secret(value: Any) -> bool:
+    return isinstance(value, str) and "://" in value and ("@" in value or "?" in value)

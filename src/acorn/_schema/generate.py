@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue
-from pydantic_core import PydanticSerializationError, core_schema
+from pydantic_core import PydanticSerializationError, core_schema, to_jsonable_python
 
 JsonSchema = dict[str, Any]
 
@@ -86,12 +86,11 @@ class _Generator(GenerateJsonSchema):
         return self.handle_invalid_for_json_schema(schema, "a class")
 
     def encode_default(self, dft: Any) -> Any:
-        encoded = super().encode_default(dft)
         try:
-            json.dumps(encoded, allow_nan=False)
-        except ValueError as error:
+            json.dumps(to_jsonable_python(dft, inf_nan_mode="constants"), allow_nan=False)
+        except ValueError as error:  # infinity, which Pydantic would write as null
             raise PydanticSerializationError(str(error)) from error
-        return encoded
+        return super().encode_default(dft)
 
 
 def _drop_title(made: JsonSchemaValue, cls: Any) -> None:

@@ -49,6 +49,8 @@ class Binding:
     def bind(self, arguments: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments from JSON text, converted by the type hints."""
         arguments = arguments or "{}"
+        if arguments.lstrip().startswith("["):  # which Pydantic would take for positional arguments
+            raise ArgumentError(_no_object(arguments))
         try:
             named: dict[str, Any] = self.validator.validate_json(arguments)
         except ValidationError as error:
@@ -61,7 +63,7 @@ class Binding:
         first = error.errors(include_url=False)[0]
         if not first["loc"]:
             if first["type"] == "arguments_type":
-                return f"The arguments must be a JSON object, got {shorten(arguments)}"
+                return _no_object(arguments)
             return f"The arguments are not valid JSON: {shorten(first['msg'].removeprefix('Invalid JSON: '))}"
         received = from_json(arguments)
         parts = [
@@ -71,6 +73,10 @@ class Binding:
             for problem in problems(error, self.schema, received)
         ]
         return "; ".join(parts)
+
+
+def _no_object(arguments: str) -> str:
+    return f"The arguments must be a JSON object, got {shorten(arguments)}"
 
 
 def binding_of(
@@ -173,6 +179,8 @@ def _hints(
 
 
 def _optional(hint: Any) -> Any:
+    if hint is Any:
+        return hint
     if typing.get_origin(hint) is not typing.Annotated:
         return typing.Optional[hint]  # noqa: UP045 - `|` does not take every form a hint can have
     inner, *extra = typing.get_args(hint)

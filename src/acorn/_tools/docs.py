@@ -27,7 +27,7 @@ def read_docstring(doc: str | None) -> tuple[str, dict[str, str]]:
     text = _clean(doc) if doc else ""
     starts = {style: found.start() for style, found in _sections(text) if found}
     if not starts:
-        return text, {}
+        return text.strip(), {}
     style = min(starts, key=lambda style: starts[style])
     return text[: starts[style]].strip(), _parameters(text[starts[style] :], style)
 

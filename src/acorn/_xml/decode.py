@@ -103,10 +103,10 @@ class _Reader:
     def _one_of(self, element: Element, node: JsonSchema) -> _Reading:
         values = [node["const"]] if "const" in node else node["enum"]
         text = element.text(self.source)
-        for candidate in (text, text.strip()):
+        for candidate, cost in ((text, 0.0), (text.strip(), 3 * _LIKING)):
             for value in values:
                 if candidate == (value if isinstance(value, str) else "" if value is None else compact(value)):
-                    return value, 0
+                    return value, cost
         return text, _MISFIT
 
     def _object(self, element: Element, node: JsonSchema) -> _Reading:
@@ -131,7 +131,7 @@ class _Reader:
             if name not in value:
                 if _allows_null(properties.get(name, {}), self.top):
                     value[name] = None  # None is left out when it is written
-                    misfit += 2 * _LIKING
+                    misfit += 0.1 * _LIKING
                 else:
                     misfit += _MISSING
         return value, misfit

@@ -1,4 +1,4 @@
-"""From what a user declares to a model of the port."""
+"""From what a user declares to a model of the port. The one table of adapters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from acorn.models.port import Model, is_model
 
 
 def resolve(declared: Any, owner: str) -> Model:
-    """The model to ask."""
+    """The model to ask; an adapter is imported when it is first needed."""
     if declared is None:
         raise DeclarationError(
             f"`{owner}.model` is not set; declare it on the class, or pass it: `{owner}(model='openai/gpt-4o')`."
         )
     if is_model(declared):
         return declared
-    raise DeclarationError(f"`{owner}.model` names a provider, and no provider can be reached yet; use an object.")
+    from acorn.models.litellm import LiteLLMModel
+
+    return LiteLLMModel(declared if isinstance(declared, dict) else {"model": declared})

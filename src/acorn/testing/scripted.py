@@ -37,8 +37,16 @@ class Reply:
     """Seconds to wait before it is given."""
 
     def __and__(self, other: Reply) -> Reply:
-        """Both in one response: `call("a") & call("b")`."""
-        return Reply(self.content + other.content, self.calls + other.calls, delay=max(self.delay, other.delay))
+        """Both in one response: `Reply("Let me see.") & call("a") & call("b")`."""
+        return Reply(
+            self.content + other.content,
+            self.calls + other.calls,
+            other.stop_reason or self.stop_reason,
+            "".join(filter(None, (self.reasoning, other.reasoning))) or None,
+            other.refusal if self.refusal is None else self.refusal,
+            self.usage or other.usage,
+            max(self.delay, other.delay),
+        )
 
 
 @dataclass
@@ -56,7 +64,7 @@ Scripted = Reply | Failure | str | BaseException
 
 
 def call(name: str, /, _id: str | None = None, **arguments: Any) -> Reply:
-    """A response that calls a tool."""
+    """A response that calls a tool; an `_id` of "" is a provider that gives none."""
     return Reply(calls=[RawCall(_id, name, to_json(arguments).decode())])
 
 
@@ -96,12 +104,17 @@ class ScriptedModel:
             self.done()
 
     def done(self) -> None:
-        """Complain if a reply was never asked for."""
-        unused = len(self._script) - len(self.requests)
-        if self._make is None and unused > 0:
+        """Complain if a reply was never asked for, or if there were requests without one."""
+        if self._make is not None:
+            return
+        asked = len(self.requests)
+        if asked > len(self._script):  # said before, but a tool or a hook may have swallowed it
+            raise AssertionError(self._unexpected(asked - 1))
+        if asked < len(self._script):
+            unused = len(self._script) - asked
             raise AssertionError(
-                f"The script of `{self.name}` has {unused} unused replies, the first of them "
-                f"{self._script[len(self.requests)]!r}."
+                f"The script of `{self.name}` has {unused} unused {'reply' if unused == 1 else 'replies'}, "
+                f"the first of them {self._script[asked]!r}."
             )
 
     def can_force_tool(self, request: ModelRequest) -> bool:
@@ -111,39 +124,51 @@ class ScriptedModel:
         return self._price
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        reply = self._next(request)
-        if isinstance(reply, Reply | Failure) and reply.delay:
-            time.sleep(reply.delay)
-        return self._answer(reply, request)
+        reply, at = self._next(request)
+        if delay := _delay(reply, request):
+            time.sleep(delay)
+        return self._answer(reply, request, at)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        reply = self._next(request)
-        if isinstance(reply, Reply | Failure) and reply.delay:
+        reply, at = self._next(request)
+        if delay := _delay(reply, request):
             import asyncio  # only an async run needs it
 
-            await asyncio.sleep(reply.delay)
-        return self._answer(reply, request)
+            await asyncio.sleep(delay)
+        return self._answer(reply, request, at)
 
-    def _next(self, request: ModelRequest) -> Scripted:
+    def _next(self, request: ModelRequest) -> tuple[Scripted, int]:
+        """The reply to a request, and how many requests came before it."""
         with self._lock:
             self.requests.append(request)
             at = len(self.requests) - 1
         if self._make is not None:
-            return self._make(request)
+            return self._make(request), at
         if at >= len(self._script):
-            raise AssertionError(
-                f"`{self.name}` was asked {at + 1} times, but its script has {len(self._script)} replies. "
-                f"The last message was: {str(request.messages[-1])[:300]}"
-            )
-        return self._script[at]
+            raise AssertionError(self._unexpected(at))
+        return self._script[at], at
 
-    def _answer(self, reply: Scripted, request: ModelRequest) -> ModelResponse:
+    def _unexpected(self, at: int) -> str:
+        return (
+            f"`{self.name}` was asked {at + 1} times, but its script has {len(self._script)} replies. "
+            f"The last message was: {str(self.requests[at].messages[-1])[:300]}"
+        )
+
+    def _answer(self, reply: Scripted, request: ModelRequest, at: int) -> ModelResponse:
         if isinstance(reply, str):
             reply = Reply(reply)
+        if isinstance(reply, Reply | Failure) and request.timeout is not None and reply.delay > request.timeout:
+            raise ModelError(
+                f"`{self.name}` took longer than {request.timeout:g} s", provider="scripted", retryable=True
+            )
         if isinstance(reply, Failure):
             raise self._failure(reply)
-        if not isinstance(reply, Reply):
+        if isinstance(reply, BaseException):
             raise reply
+        if not isinstance(reply, Reply):
+            raise AssertionError(
+                f"The script of `{self.name}` holds {reply!r}, which is neither a reply nor a failure."
+            )
         usage = reply.usage or Usage(
             input_tokens=sum(len(str(message.get("content") or "")) for message in request.messages) // 4,
             output_tokens=(len(reply.content) + sum(len(made.arguments) for made in reply.calls)) // 4 + 1,
@@ -152,8 +177,8 @@ class ScriptedModel:
         return ModelResponse(
             content=reply.content,
             tool_calls=[
-                RawCall(made.id or f"call_{len(self.requests)}_{at}", made.name, made.arguments)
-                for at, made in enumerate(reply.calls)
+                RawCall(f"call_{at + 1}_{slot}" if made.id is None else made.id, made.name, made.arguments)
+                for slot, made in enumerate(reply.calls)
             ],
             stop_reason=reply.stop_reason or ("tool_calls" if reply.calls else "stop"),
             usage=usage,
@@ -171,3 +196,9 @@ class ScriptedModel:
             status=failure.status,
             retryable=retryable,
         )
+
+
+def _delay(reply: Scripted, request: ModelRequest) -> float:
+    """Seconds to wait, as far as the request has the time."""
+    delay = reply.delay if isinstance(reply, Reply | Failure) else 0.0
+    return delay if request.timeout is None else min(delay, request.timeout)

@@ -1,0 +1,82 @@
+"""Keeping keys out of everything that is shown: which names mean a secret, and how a text is cleaned of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+_NAMES = ("key", "token", "secret", "password", "credential", "authorization", "cookie")
+_NOT_SECRET = ("max_tokens", "max_completion_tokens", "cost_per_token", "budget_tokens", "key_path")
+# What keys look like, for those that nobody told us of: OpenAI, Anthropic, Google, AWS, GitHub and bearer tokens.
+_SHAPES = re.compile(
+    r"\b(?:sk|pk|rk|xai|gsk|hf|ghp|glpat|AIza|AKIA|ASIA)[-_A-Za-z0-9]{8,}|(?<=[Bb]earer )[^\s\"',}]{6,}"
+)
+_VEIL = "***"
+
+
+def is_secret_name(name: object) -> bool:
+    """Whether a value of this name is not to be shown."""
+    text = str(name).lower()
+    return any(word in text for word in _NAMES) and not any(word in text for word in _NOT_SECRET)
+
+
+def veiled(value: Any) -> Any:
+    """The value with what its keys call secret hidden."""
+    if isinstance(value, Mapping):
+        return {key: _VEIL if is_secret_name(key) else veiled(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(veiled, value))
+    return value
+
+
+def secrets_in(config: Mapping[str, Any]) -> set[str]:
+    """Every string in a model dict, its addresses and the environment that is a secret."""
+    found = set(_strings_called_secret(config))
+    for value in _all_strings(config):
+        if "://" in value:
+            found |= _in_address(value)
+    found |= {value for name, value in os.environ.items() if is_secret_name(name)}
+    return {secret for secret in found if len(secret) >= 6}
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """The text without the secrets, and without anything that looks like one."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, _VEIL)
+    return _SHAPES.sub(_VEIL, text)
+
+
+def _strings_called_secret(value: Any, is_secret: bool = False) -> Iterable[str]:
+    if isinstance(value, str) and is_secret:
+        yield value
+        yield value.removeprefix("Bearer ")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings_called_secret(item, is_secret or is_secret_name(key))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings_called_secret(item, is_secret)
+
+
+def _all_strings(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _all_strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _all_strings(item)
+
+
+def _in_address(address: str) -> set[str]:
+    try:
+        parts = urlsplit(address)
+        found = {parts.password or "", f"{parts.username}:{parts.password}" if parts.password else ""}
+    except ValueError:
+        return set()
+    pairs = (pair.partition("=") for pair in parts.query.split("&"))
+    return found | {value for name, _, value in pairs if is_secret_name(name)}

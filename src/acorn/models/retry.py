@@ -1,0 +1,44 @@
+"""When a failed request is sent again. The only rule there is: nothing below us retries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from acorn.errors import ModelError
+
+LONGEST_WAIT = 60.0
+"""A provider that asks for more is not waited for."""
+
+_RETRYABLE = (408, 409, 429)
+
+
+def is_retryable(status: int) -> bool:
+    return status in _RETRYABLE or status >= 500
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often, and after how long."""
+
+    count: int = 2
+    delay: float = 0.5
+    """Seconds before the first retry; each further one waits twice as long."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Retries:
+        """As a model dict has it."""
+        return cls(config.get("num_retries", cls.count), config.get("retry_delay", cls.delay))
+
+    def wait(self, error: ModelError, failed: int, left: float | None) -> float | None:
+        """Seconds to wait after so many failures, or None to give up; `left` is what the run has."""
+        if failed > self.count or not error.retryable:
+            return None
+        asked = error.retry_after
+        if asked is not None and asked > LONGEST_WAIT:
+            return None
+        wait = self.delay * 2 ** (failed - 1) * random.uniform(0.75, 1.25)
+        wait = min(LONGEST_WAIT, wait) if asked is None else asked
+        return None if left is not None and wait >= left else wait

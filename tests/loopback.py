@@ -1,0 +1,390 @@
+"""Providers on loopback: real HTTP, scripted answers, every way to fail.
+
+    with Loopback([call("search", query="x"), finish(answer="y")]) as server:
+        agent = Researcher(model=server.openai())
+
+One server speaks OpenAI's chat completions and Anthropic's messages, plain and streamed, whichever is asked
+of it. What it answers is a `Reply` of `acorn.testing`, a `Fault`, or raw bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from acorn.testing import Reply
+
+
+@dataclass
+class Fault:
+    """A way to fail."""
+
+    status: int | None = None
+    """Answer with this HTTP status and an error in the protocol's form."""
+    message: str = "the script says so"
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    reset: str | None = None
+    """`before`, `inside` or `after`: break the connection before, in the middle of or behind the body."""
+    body: bytes | None = None
+    """Send exactly this, whatever it is."""
+    content_type: str = "application/json"
+    delay: float = 0.0
+    """Seconds before anything is sent."""
+    drip: float = 0.0
+    """Seconds between the pieces of the answer."""
+    cut: int | None = None
+    """Send only so many bytes of what `reply` would be, then close."""
+    reply: Reply | None = None
+    code: str | None = None
+    """The provider's own error code."""
+
+
+@dataclass
+class Request:
+    """What reached the server."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    raw: bytes
+    at: float
+
+
+Answer = Reply | Fault | bytes | str
+
+
+class Loopback:
+    """A scripted server on 127.0.0.1."""
+
+    def __init__(self, answers: Sequence[Answer] | Callable[[Request], Answer] = (), *, chunk: int = 8) -> None:
+        self.answers = answers
+        self.chunk = chunk
+        """How many characters a streamed piece has."""
+        self.requests: list[Request] = []
+        self.closed_early = 0
+        """Connections that the client closed in the middle of a stream."""
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port: int = self._listener.getsockname()[1]
+        self._open = True
+        self._connections: set[socket.socket] = set()
+
+    def __enter__(self) -> Loopback:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open = False
+        self._listener.close()
+        with self._lock:
+            for connection in self._connections:
+                connection.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def openai(self, name: str = "gpt-4o", **extra: Any) -> dict[str, Any]:
+        """A model dict for this server as OpenAI."""
+        given = {"api_key": "sk-test", "retry_delay": 0.01}
+        return {"model": f"openai/{name}", "api_base": f"{self.url}/v1", **given, **extra}
+
+    def anthropic(self, name: str = "claude-sonnet-4-5", **extra: Any) -> dict[str, Any]:
+        """A model dict for this server as Anthropic."""
+        given = {"api_key": "sk-ant-test", "retry_delay": 0.01}
+        return {"model": f"anthropic/{name}", "api_base": self.url, **given, **extra}
+
+    def bodies(self) -> list[dict[str, Any]]:
+        return [request.body for request in self.requests]
+
+    # The server's side
+
+    def _accept(self) -> None:
+        while self._open:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._connections.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            while (request := self._read(connection)) is not None:
+                with self._lock:
+                    self.requests.append(request)
+                    number = len(self.requests) - 1
+                if not self._send(connection, request, self._answer(request, number)):
+                    break
+        except OSError:
+            pass
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+
+    def _read(self, connection: socket.socket) -> Request | None:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            chunk = connection.recv(65536)
+            if not chunk:
+                return None
+            data += chunk
+        head, _, rest = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(headers.get("content-length", "0"))
+        while len(rest) < length:
+            rest += connection.recv(65536)
+        body = json.loads(rest) if rest.strip().startswith(b"{") else {}
+        return Request(first.split(" ")[1], headers, body, rest, time.monotonic())
+
+    def _answer(self, request: Request, number: int) -> Answer:
+        if callable(self.answers):
+            return self.answers(request)
+        if number < len(self.answers):
+            return self.answers[number]
+        return Fault(status=418, message=f"request {number + 1} is not in the script")
+
+    def _send(self, connection: socket.socket, request: Request, answer: Answer) -> bool:
+        """Send an answer; False where the connection is done with."""
+        if isinstance(answer, str):
+            answer = Reply(answer)
+        fault = answer if isinstance(answer, Fault) else Fault()
+        if fault.delay:
+            time.sleep(fault.delay)
+        if fault.reset == "before":
+            return self._reset(connection)
+        payload, is_stream = self._payload(request, answer, fault)
+        data = payload if isinstance(answer, bytes) else _http(fault, payload, is_stream)
+        if fault.cut is not None:
+            head = data.index(b"\r\n\r\n") + 4
+            connection.sendall(data[: head + fault.cut])
+            return self._reset(connection)
+        if fault.reset == "inside":
+            connection.sendall(data[: len(data) - max(1, len(payload) // 2)])
+            return self._reset(connection)
+        try:
+            self._trickle(connection, data, fault.drip, is_stream)
+        except OSError:
+            self.closed_early += 1
+            return False
+        if fault.reset == "after":
+            return self._reset(connection)
+        return not is_stream
+
+    def _trickle(self, connection: socket.socket, data: bytes, drip: float, is_stream: bool) -> None:
+        if not drip:
+            connection.sendall(data)
+            return
+        pieces = data.split(b"\n\n") if is_stream else [data[at : at + 64] for at in range(0, len(data), 64)]
+        for piece in pieces:
+            connection.sendall(piece + (b"\n\n" if is_stream else b""))
+            time.sleep(drip)
+
+    def _reset(self, connection: socket.socket) -> bool:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+        return False
+
+    def _payload(self, request: Request, answer: Answer, fault: Fault) -> tuple[bytes, bool]:
+        if isinstance(answer, bytes):
+            return answer, False
+        if fault.body is not None:
+            return fault.body, False
+        is_anthropic = request.path.endswith("/messages")
+        if fault.status is not None and fault.status >= 400:
+            kind = fault.code or "error"
+            error: dict[str, Any] = {"message": fault.message, "type": kind, "code": fault.code}
+            told = {"type": "error", "error": error} if is_anthropic else {"error": error}
+            return json.dumps(told).encode(), False
+        reply = fault.reply or (answer if isinstance(answer, Reply) else Reply("ok"))
+        number = len(self.requests)
+        if request.body.get("stream"):
+            events = anthropic_stream if is_anthropic else openai_stream
+            return events(reply, request.body, number, self.chunk), True
+        whole = anthropic_message if is_anthropic else openai_completion
+        return json.dumps(whole(reply, request.body, number)).encode(), False
+
+
+def _http(fault: Fault, payload: bytes, is_stream: bool) -> bytes:
+    status = fault.status or 200
+    kind = "text/event-stream" if is_stream else fault.content_type
+    lines = [f"HTTP/1.1 {status} Status", f"Content-Type: {kind}"]
+    lines += ["Connection: close"] if is_stream else [f"Content-Length: {len(payload)}"]
+    lines += [f"{name}: {value}" for name, value in fault.headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + payload
+
+
+# OpenAI's chat completions
+
+
+def _usage(reply: Reply) -> tuple[int, int, int, int]:
+    usage = reply.usage
+    return (
+        (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
+        if usage
+        else (100, 20, 0, 0)
+    )
+
+
+def _openai_usage(reply: Reply) -> dict[str, Any]:
+    given, made, cached, thought = _usage(reply)
+    return {
+        "prompt_tokens": given,
+        "completion_tokens": made,
+        "total_tokens": given + made,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }
+
+
+def openai_completion(reply: Reply, body: dict[str, Any], number: int) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content or None}
+    if reply.calls:
+        message["tool_calls"] = [
+            {
+                "id": made.id or f"call_{number}_{at}",
+                "type": "function",
+                "function": {"name": made.name, "arguments": made.arguments},
+            }
+            for at, made in enumerate(reply.calls)
+        ]
+    if reply.refusal:
+        message["refusal"] = reply.refusal
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    reason = reply.stop_reason or ("tool_calls" if reply.calls else "stop")
+    return {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": 1,
+        "model": str(body.get("model")),
+        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
+        "usage": _openai_usage(reply),
+    }
+
+
+def openai_stream(reply: Reply, body: dict[str, Any], number: int, size: int) -> bytes:
+    def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        return {**base, "choices": [choice]}
+
+    base = {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": str(body.get("model")),
+    }
+    events: list[dict[str, Any]] = [chunk({"role": "assistant", "content": ""})]
+    if reply.reasoning:
+        events += [chunk({"reasoning_content": piece}) for piece in pieces(reply.reasoning, size)]
+    events += [chunk({"content": piece}) for piece in pieces(reply.content, size)]
+    for at, made in enumerate(reply.calls):
+        head = {"index": at, "id": made.id or f"call_{number}_{at}", "type": "function"}
+        events.append(chunk({"tool_calls": [{**head, "function": {"name": made.name, "arguments": ""}}]}))
+        events += [
+            chunk({"tool_calls": [{"index": at, "function": {"arguments": piece}}]})
+            for piece in pieces(made.arguments, size)
+        ]
+    events.append(chunk({}, reply.stop_reason or ("tool_calls" if reply.calls else "stop")))
+    if (body.get("stream_options") or {}).get("include_usage"):
+        events.append({**base, "choices": [], "usage": _openai_usage(reply)})
+    lines = [f"data: {json.dumps(event)}\n\n" for event in events]
+    return "".join([*lines, "data: [DONE]\n\n"]).encode()
+
+
+# Anthropic's messages
+
+
+def _anthropic_usage(reply: Reply) -> dict[str, Any]:
+    given, made, cached, _ = _usage(reply)
+    return {
+        "input_tokens": given - cached,
+        "output_tokens": made,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+    }
+
+
+def _anthropic_blocks(reply: Reply, number: int) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    if reply.reasoning:
+        blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": f"signature-{number}"})
+    if reply.content:
+        blocks.append({"type": "text", "text": reply.content})
+    for at, made in enumerate(reply.calls):
+        try:
+            given = json.loads(made.arguments)
+        except ValueError:
+            given = {}
+        blocks.append({"type": "tool_use", "id": made.id or f"toolu_{number}_{at}", "name": made.name, "input": given})
+    return blocks
+
+
+def _anthropic_reason(reply: Reply) -> str:
+    known = {"length": "max_tokens", "stop": "end_turn", "tool_calls": "tool_use", "content_filter": "refusal"}
+    return known[reply.stop_reason or ("tool_calls" if reply.calls else "stop")]
+
+
+def anthropic_message(reply: Reply, body: dict[str, Any], number: int) -> dict[str, Any]:
+    return {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": str(body.get("model")),
+        "content": _anthropic_blocks(reply, number),
+        "stop_reason": _anthropic_reason(reply),
+        "stop_sequence": None,
+        "usage": _anthropic_usage(reply),
+    }
+
+
+def anthropic_stream(reply: Reply, body: dict[str, Any], number: int, size: int) -> bytes:
+    message = {**anthropic_message(reply, body, number), "content": [], "stop_reason": None}
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
+    for index, block in enumerate(_anthropic_blocks(reply, number)):
+        kind = block["type"]
+        start: dict[str, Any]
+        deltas: list[tuple[str, str, Any]]
+        if kind == "text":
+            start, deltas = (
+                {"type": "text", "text": ""},
+                [("text_delta", "text", p) for p in pieces(block["text"], size)],
+            )
+        elif kind == "thinking":
+            start = {"type": "thinking", "thinking": "", "signature": ""}
+            deltas = [("thinking_delta", "thinking", p) for p in pieces(block["thinking"], size)]
+            deltas.append(("signature_delta", "signature", block["signature"]))
+        else:
+            start = {**block, "input": {}}
+            made = next(c for at, c in enumerate(reply.calls) if (c.id or f"toolu_{number}_{at}") == block["id"])
+            deltas = [("input_json_delta", "partial_json", p) for p in pieces(made.arguments, size)]
+        events.append({"type": "content_block_start", "index": index, "content_block": start})
+        events += [
+            {"type": "content_block_delta", "index": index, "delta": {"type": name, key: piece}}
+            for name, key, piece in deltas
+        ]
+        events.append({"type": "content_block_stop", "index": index})
+    usage = {"output_tokens": _anthropic_usage(reply)["output_tokens"]}
+    events.append(
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": _anthropic_reason(reply), "stop_sequence": None},
+            "usage": usage,
+        }
+    )
+    events.append({"type": "message_stop"})
+    return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
+
+
+def pieces(text: str, size: int) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]

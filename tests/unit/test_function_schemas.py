@@ -1,0 +1,1155 @@
+"""What a model is told of a function, and how the arguments it gives become a call.
+
+The table of signatures is in `signatures`; what cannot stand in a table is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import datetime as dt
+import functools
+import inspect
+import json
+import math
+import sys
+import typing
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from pydantic import AfterValidator, AliasPath, BaseModel, Field, HttpUrl, SecretStr
+from pydantic_core import PydanticCustomError
+from tests.unit import signatures
+from tests.unit.signatures import ROWS, Cat, Color, Dog, Label, Movie, Node, Point, Priority, Row, Schema, Size
+
+from acorn import DeclarationError, ToolConflictError, module, tool
+from acorn._tools.bind import ArgumentError, UnresolvedError
+from acorn._tools.collect import Tool, gather, make_tool, merge, methods
+from acorn._tools.docs import read_docstring
+
+HERE = __name__
+
+rows = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+
+
+@functools.cache
+def tool_of(function: Any) -> Tool:
+    return make_tool(function, "tools[0]", "Owner", {})
+
+
+def schema_of(function: Any) -> Schema:
+    parameters: Schema = tool_of(function).schema["parameters"]
+    return parameters
+
+
+def complaint(function: Any, arguments: str) -> str | None:
+    """What is said against the arguments, if anything."""
+    try:
+        tool_of(function).binding.bind(arguments)
+    except ArgumentError as error:
+        return str(error)
+    return None
+
+
+def refusal(function: Any, arguments: str) -> str:
+    words = complaint(function, arguments)
+    assert words is not None, arguments
+    return words
+
+
+def call(function: Any, arguments: str) -> Any:
+    args, kwargs = tool_of(function).binding.bind(arguments)
+    result = function(*args, **kwargs)
+    return asyncio.run(_wait(result)) if inspect.iscoroutine(result) else result
+
+
+async def _wait(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def subschemas(schema: Any) -> Iterator[Schema]:
+    """The schema and every schema inside it; the names of properties are no keywords."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for keyword in ("items", "additionalProperties", "propertyNames", "contentSchema"):
+        yield from subschemas(schema.get(keyword))
+    for keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for member in schema.get(keyword, []):
+            yield from subschemas(member)
+    for keyword in ("properties", "$defs"):
+        for member in schema.get(keyword, {}).values():
+            yield from subschemas(member)
+
+
+# The table: schemas.
+
+
+def test_the_table_has_signatures_enough_and_names_each_once() -> None:
+    names = [row.name for row in ROWS]
+    assert len(names) >= 150
+    assert len(set(names)) == len(names)
+
+
+@rows
+def test_a_signature_gives_its_schema(row: Row) -> None:
+    made = tool_of(row.function)
+    assert made.schema["parameters"] == row.parameters
+    assert made.schema.get("description") == row.description
+    assert made.binding.schema is made.schema["parameters"]
+
+
+@rows
+def test_properties_keep_the_order_of_their_declaration(row: Row) -> None:
+    def orders(schema: Schema) -> list[list[str]]:
+        return sorted(list(part["properties"]) for part in subschemas(schema) if "properties" in part)
+
+    assert orders(schema_of(row.function)) == orders(row.parameters)
+
+
+@rows
+def test_a_schema_is_one_that_providers_take(row: Row) -> None:
+    schema = schema_of(row.function)
+    Draft202012Validator.check_schema(schema)
+    json.dumps(schema, allow_nan=False)
+    assert schema["type"] == "object"
+    assert isinstance(schema["properties"], dict)
+    for part in subschemas(schema):
+        assert part.get("type") != "array" or "items" in part
+        if "$ref" in part:
+            assert part["$ref"].removeprefix("#/$defs/") in schema["$defs"]
+
+
+@rows
+def test_every_definition_in_a_schema_is_used(row: Row) -> None:
+    schema = schema_of(row.function)
+    used = {part["$ref"].removeprefix("#/$defs/") for part in subschemas(schema) if "$ref" in part}
+    assert used == set(schema.get("$defs", {}))
+
+
+@rows
+def test_a_schema_has_only_the_titles_that_a_user_wrote(row: Row) -> None:
+    written = {
+        "a_parameter_with_a_title": ["The Query"],
+        "a_parameter_whose_title_is_its_name": ["query"],
+        "a_model_whose_title_the_user_wrote": ["Point"],
+        "a_model_with_titles": ["A Paper", "Its title"],
+    }
+    titles = [part["title"] for part in subschemas(schema_of(row.function)) if "title" in part]
+    assert sorted(titles) == written.get(row.name, [])
+
+
+@rows
+def test_no_schema_shows_what_a_partial_has_filled_in(row: Row) -> None:
+    assert "s3cret" not in json.dumps(schema_of(row.function))
+
+
+# The table: arguments.
+
+
+@rows
+def test_arguments_that_the_schema_takes_are_bound_and_the_function_can_be_called(row: Row) -> None:
+    validator = Draft202012Validator(row.parameters)
+    for text in row.takes:
+        validator.validate(json.loads(text))
+        args, kwargs = tool_of(row.function).binding.bind(text)
+        result = row.function(*args, **kwargs)
+        if inspect.iscoroutine(result):
+            result.close()
+
+
+@rows
+def test_arguments_that_the_schema_refuses_are_refused_by_name(row: Row) -> None:
+    validator = Draft202012Validator(row.parameters)
+    for text, argument in row.refuses:
+        assert not validator.is_valid(json.loads(text)), text
+        assert f"argument `{argument}" in refusal(row.function, text)
+
+
+@rows
+def test_lax_conversions_go_beyond_the_schema(row: Row) -> None:
+    validator = Draft202012Validator(row.parameters)
+    for text in row.lax:
+        assert not validator.is_valid(json.loads(text)), text
+        tool_of(row.function).binding.bind(text)
+
+
+@rows
+def test_what_a_schema_cannot_say_is_refused_by_name(row: Row) -> None:
+    validator = Draft202012Validator(row.parameters)
+    for text, argument in row.beyond:
+        validator.validate(json.loads(text))
+        assert f"argument `{argument}" in refusal(row.function, text)
+
+
+@rows
+def test_an_argument_that_the_signature_does_not_have_is_refused(row: Row) -> None:
+    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(row.function).parameters.values()):
+        return  # it has them all
+    for text in row.takes:
+        words = refusal(row.function, json.dumps({**json.loads(text), "no_such_argument": 1}))
+        there = ", ".join(row.parameters["properties"]) or "none"
+        assert words == f"argument `no_such_argument`: expected no such field; there are {there}, got 1"
+
+
+PROBES: list[Any] = [
+    None, True, False, 0, 1, -1, 1.5, "", "5", "-1.5", "true", "abc", " ", "2024-01-01", "null", "missing",
+    [], [1], ["a"], [[]], [None], [1, 1], {}, {"a": 1}, {"a": "b"}, {"title": "x"},
+]  # fmt: skip
+
+
+def is_lax_conversion(value: Any, schema: Schema, whole: Schema) -> bool:
+    """Whether Pydantic documents that it takes such a value for such a schema: its conversion table, lax, from JSON."""
+    if "$ref" in schema:
+        return is_lax_conversion(value, whole["$defs"][schema["$ref"].removeprefix("#/$defs/")], whole)
+    if members := schema.get("anyOf") or schema.get("oneOf"):
+        return any(is_lax_conversion(value, member, whole) for member in members)
+    if 1 in schema.get("enum", []) or schema.get("const") == 1:
+        return bool(value == 1)  # as true is, to Python
+    if schema.get("type") == "integer":
+        return isinstance(value, bool) or value == "5"
+    if schema.get("type") == "number":
+        return isinstance(value, bool) or value in ("5", "-1.5")
+    if schema.get("type") == "boolean":
+        return value in (0, 1, "true")
+    if schema.get("format") in ("date-time", "date", "time", "duration"):
+        return isinstance(value, int | float)  # seconds
+    if schema.get("format") == "ipv4":
+        return isinstance(value, int)
+    return bool(schema.get("uniqueItems")) and value == [1, 1]
+
+
+@rows
+def test_schema_and_function_agree_on_every_kind_of_value(row: Row) -> None:
+    validator = Draft202012Validator(row.parameters)
+    for text in row.takes[:1]:
+        for name, schema in row.parameters["properties"].items():
+            for value in PROBES:
+                arguments = {**json.loads(text), name: value}
+                words = complaint(row.function, json.dumps(arguments))
+                if words is None:
+                    lax = row.name == "a_validator_before" or is_lax_conversion(value, schema, row.parameters)
+                    assert lax or validator.is_valid(arguments), (name, value)
+                else:
+                    assert f"argument `{name}" in words
+                    # Only a row that says so is stricter than its schema.
+                    assert row.beyond or not validator.is_valid(arguments), (name, value)
+
+
+# More of schemas than a row can say.
+
+
+def test_a_tool_schema_is_the_function_of_a_request() -> None:
+    assert tool_of(signatures.search).schema == {
+        "name": "search",
+        "description": "Search the web for information.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string"}, "limit": {"type": "integer", "default": 10}},
+            "required": ["query"],
+        },
+    }
+
+
+def test_hints_of_a_module_that_postpones_them_are_read() -> None:
+    def plan(
+        day: dt.date, points: list[Point], note: Annotated[str, Field(max_length=5)] = "", size: Size | None = None
+    ) -> Missing:  # type: ignore[name-defined]  # noqa: F821 - what a tool returns is not read
+        ...
+
+    assert inspect.signature(plan).parameters["day"].annotation == "dt.date"
+    assert schema_of(plan) == {
+        "type": "object",
+        "properties": {
+            "day": {"type": "string", "format": "date"},
+            "points": {"type": "array", "items": {"$ref": "#/$defs/Point"}},
+            "note": {"type": "string", "maxLength": 5, "default": ""},
+            "size": {"anyOf": [{"$ref": "#/$defs/Size"}, {"type": "null"}], "default": None},
+        },
+        "required": ["day", "points"],
+        "$defs": {"Point": signatures.POINT, "Size": signatures.SIZE},
+    }
+
+
+def test_hints_may_name_what_is_local_to_the_declaring_scope() -> None:
+    class Local(BaseModel):
+        x: int
+
+    def move(to: Local) -> None: ...
+
+    made = make_tool(move, "tools[0]", "Owner", {"Local": Local})
+    assert made.schema["parameters"]["properties"] == {"to": {"$ref": "#/$defs/Local"}}
+    assert made.binding.bind('{"to": {"x": "1"}}') == ((), {"to": Local(x=1)})
+
+
+def test_local_names_come_before_those_of_the_module() -> None:
+    def move(to: Point) -> None: ...
+
+    assert make_tool(move, "tools[0]", "Owner", {"Point": int}).schema["parameters"]["properties"] == {
+        "to": {"type": "integer"}
+    }
+
+
+def test_two_classes_of_one_name_have_two_definitions() -> None:
+    inner = pydantic.create_model("Point", __module__="elsewhere", z=(str, ...))
+
+    def draw(a: Any, b: Any) -> None: ...
+
+    draw.__annotations__ = {"a": Point, "b": inner}
+    schema = schema_of(draw)
+    first, second = (schema["properties"][name]["$ref"].removeprefix("#/$defs/") for name in "ab")
+    assert schema["$defs"] == {
+        first: signatures.POINT,
+        second: {"type": "object", "properties": {"z": {"type": "string"}}, "required": ["z"]},
+    }
+
+
+def test_a_definition_that_is_shared_is_written_once() -> None:
+    def plant(trees: list[Node], favourite: Node | None, by_name: dict[str, Node]) -> None: ...
+
+    assert schema_of(plant)["$defs"] == {"Node": signatures.NODE}
+
+
+def test_schemas_of_two_tools_share_nothing_that_one_could_change() -> None:
+    def first(point: Point) -> None: ...
+    def second(point: Point) -> None: ...
+
+    schema_of(first)["$defs"]["Point"]["properties"].clear()
+    assert schema_of(second)["$defs"] == {"Point": signatures.POINT}
+
+
+def test_an_alias_path_is_beyond_a_schema_and_the_name_is_shown() -> None:
+    def pick(first: Annotated[int, Field(validation_alias=AliasPath("numbers", 0))] = 1) -> int:
+        return first
+
+    assert list(schema_of(pick)["properties"]) == ["first"]
+    assert call(pick, "{}") == 1
+
+
+def test_an_empty_docstring_is_no_description() -> None:
+    def silent() -> None:
+        """ """
+
+    assert "description" not in tool_of(silent).schema
+
+
+def test_the_description_of_the_decorator_wins_over_the_docstring_and_leaves_its_parameters() -> None:
+    @tool(name="look", description="Look it up.")
+    def search(query: str) -> None:
+        """Search.
+
+        Args:
+            query: What to look for.
+        """
+
+    assert tool_of(search).schema == {
+        "name": "look",
+        "description": "Look it up.",
+        "parameters": {
+            "type": "object",
+            "properties": {"query": {"type": "string", "description": "What to look for."}},
+            "required": ["query"],
+        },
+    }
+
+
+class Shop:
+    def __call__(self, item: str) -> None:
+        """Buy."""
+
+    def sell(self, item: str) -> None:
+        """Sell."""
+
+
+def test_a_tool_is_named_after_what_is_called() -> None:
+    renamed = functools.partial(signatures.search, limit=1)
+    renamed.__name__ = "search_one"  # type: ignore[attr-defined]
+    renamed.__doc__ = "Search for one."
+    assert tool_of(Shop()).name == "shop"
+    assert tool_of(Shop().sell).name == "sell"
+    assert tool_of(functools.partial(signatures.search, limit=1)).name == "search"
+    assert tool_of(renamed).name == "search_one"
+    assert tool_of(renamed).description == "Search for one."
+    assert tool_of(staticmethod(signatures.search)).name == "search"
+
+
+def test_a_method_is_described_without_its_first_parameter_and_bound_to_an_instance() -> None:
+    class Counter:
+        total = 5
+
+        @tool
+        def add(self, number: int, /, *, twice: bool = False) -> int:
+            """Add."""
+            return self.total + number * (2 if twice else 1)
+
+        @tool
+        @classmethod
+        def reset(cls, to: int) -> tuple[str, int]:
+            return cls.__name__, to
+
+        @tool
+        @staticmethod
+        def double(number: int) -> int:
+            return number * 2
+
+    found = methods(Counter, "Counter", {})
+    assert [(made.name, list(made.binding.schema["properties"])) for made in found] == [
+        ("add", ["number", "twice"]),
+        ("reset", ["to"]),
+        ("double", ["number"]),
+    ]
+    results: list[Any] = []
+    for made, text in zip(found, ['{"number": "3", "twice": true}', '{"to": "1"}', '{"number": "4"}'], strict=True):
+        args, kwargs = made.binding.bind(text)
+        results.append(made.bound_to(Counter()).function(*args, **kwargs))
+    assert results == [11, ("Counter", 1), 8]
+
+
+# Docstrings.
+
+
+@pytest.mark.parametrize(
+    ("doc", "description", "parameters"),
+    [
+        (None, "", {}),
+        ("", "", {}),
+        ("\n    One line.\n    ", "One line.", {}),
+        ("One.\n\n    Two.\n\n      Indented.\n    ", "One.\n\nTwo.\n\n  Indented.", {}),
+        ("A.\n\nArgs:\n    x: X.\n    y: Y.", "A.", {"x": "X.", "y": "Y."}),
+        ("A.\n\nArguments:\n    x: X.", "A.", {"x": "X."}),
+        ("A.\n\nParameters:\n    x: X.", "A.", {"x": "X."}),
+        ("A.\n\nKeyword Args:\n    x: X.", "A.", {"x": "X."}),
+        ("A.\n\nArgs:\n    x (dict[str, int], optional): X: of it.", "A.", {"x": "X: of it."}),
+        ("A.\n\nArgs:\n    x:\n        X.\n    y:\n", "A.", {"x": "X."}),
+        ("A.\n\nArgs:\n    x: One.\n\n        Two.\n    y: Y.", "A.", {"x": "One.\nTwo.", "y": "Y."}),
+        ("A.\n\nArgs:\n\tx: X.\n\t\tMore.", "A.", {"x": "X.\nMore."}),
+        ("A.\n\nArgs:\n  x: X.\n  *y: Y.\n  **z: Z.", "A.", {"x": "X.", "y": "Y.", "z": "Z."}),
+        ("A.\n\nReturns:\n    x: not a parameter", "A.", {}),
+        ("A.\n\nReturns:\n    B.\n\nArgs:\n    x: X.", "A.", {"x": "X."}),
+        ("A.\n\nNote:\n    B.", "A.", {}),
+        ("A.\n\nRaises:\n    no colon\n\nArgs:\n    x: X.", "A.", {"x": "X."}),
+        ("A.\n\nArgs:\n    x: X.\n\nUsage:\n    y: not a parameter", "A.", {"x": "X."}),
+        ("Args:\n        x: X.\n    ", "", {"x": "X."}),
+        ("Args:\n        x: X.\n\n    Returns:\n        B.\n    ", "", {"x": "X."}),
+        ("A.\n\nParameters\n----------\nx : int\n    X.\ny\n    Y.", "A.", {"x": "X.", "y": "Y."}),
+        ("A.\n\nReturns\n-------\nint\n    B.\n\nOther Parameters\n----------------\nx\n    X.", "A.", {"x": "X."}),
+        ("Parameters\n----------\nx : int\n    X.", "", {"x": "X."}),
+        ("A.\n\n:param x: X.\n:param int y: Y.\n:returns: B.", "A.", {"x": "X.", "y": "Y."}),
+        (":param x: X,\n    and more.", "", {"x": "X,\nand more."}),
+        ("A.\n\n:param", "A.\n\n:param", {}),
+        ("A: B.\n\nSee also: C.", "A: B.\n\nSee also: C.", {}),
+    ],
+)  # fmt: skip
+def test_a_docstring_gives_a_description_and_words_for_parameters(
+    doc: str | None, description: str, parameters: dict[str, str]
+) -> None:
+    assert read_docstring(doc) == (description, parameters)
+
+
+LINES = [
+    "", "Do it.", "Args:", "Keyword Args:", "    x: words", "    y (int): w", "  z", "\tq: w", "Raises:",
+    "    no colon", "Parameters", "----------", "===", "x : int", "w, : ", "*", "Returns", ":param x: w", ":param: w",
+    ":param",
+    ":param x y z: w", ":type x:", ":raises", ":raises A B: c", ".. deprecated:: 1.0", "    (a): b", "    : b", ": ",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=9) | st.lists(st.text(max_size=9), max_size=5))
+def test_no_docstring_is_too_odd_to_read(lines: list[str]) -> None:
+    description, _ = read_docstring("\n".join(lines))
+    assert description == description.strip()
+
+
+# Binding.
+
+
+def show(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args, kwargs
+
+
+BOUND: list[tuple[Any, str, Any]] = [
+    (signatures.an_integer, '{"count": "5"}', 5),
+    (signatures.an_integer, '{"count": 5.0}', 5),
+    (signatures.an_integer, '{"count": 123456789012345678901234567890}', 123456789012345678901234567890),
+    (signatures.a_float, '{"ratio": 3}', 3.0),
+    (signatures.a_float, '{"ratio": "1.5"}', 1.5),
+    (signatures.a_float, '{"ratio": 1e999}', math.inf),
+    (signatures.a_boolean, '{"flag": "yes"}', True),
+    (signatures.a_string, '{"text": "\\u00e9\\ud83d\\ude00"}', "é\U0001f600"),
+    (signatures.a_string, '{"text": "first", "text": "last"}', "last"),
+    (signatures.some_bytes, '{"content": "é"}', "é".encode()),
+    (signatures.nothing_but_none, '{"nothing": null}', None),
+    (signatures.a_union, '{"value": "5"}', "5"),
+    (signatures.a_union, '{"value": 5}', 5),
+    (signatures.an_enum, '{"color": "red"}', Color.RED),
+    (signatures.an_int_enum, '{"priority": "2"}', Priority.HIGH),
+    (signatures.a_list_of_enums, '{"colors": ["green"]}', [Color.GREEN]),
+    (signatures.a_dict_with_enum_keys, '{"counts": {"red": "1"}}', {Color.RED: 1}),
+    (signatures.a_dict_with_integers_as_keys, '{"names": {"1": "one"}}', {1: "one"}),
+    (signatures.a_set, '{"numbers": [1, "2", 1]}', {1, 2}),
+    (signatures.a_frozenset, '{"names": ["a"]}', frozenset({"a"})),
+    (signatures.a_pair, '{"pair": ["1", "a"]}', (1, "a")),
+    (signatures.a_tuple_of_any_length, '{"numbers": [1, 2]}', (1, 2)),
+    (signatures.a_deque, '{"numbers": ["1"]}', collections.deque([1])),
+    (signatures.an_iterable, '{"numbers": ["1", 2]}', [1, 2]),
+    (signatures.a_sequence, '{"numbers": ["1", 2]}', [1, 2]),
+    (signatures.a_mapping, '{"counts": {"a": "1"}}', {"a": 1}),
+    (signatures.a_counter, '{"counts": {"a": 2}}', collections.Counter("aa")),
+    (signatures.a_model, '{"point": {"x": "1"}}', Point(x=1)),
+    (signatures.a_union_of_models, '{"pet": {"kind": "dog", "name": "Rex"}}', Dog(kind="dog", name="Rex")),
+    (signatures.a_discriminated_union, '{"pet": {"kind": "cat", "lives": "9"}}', Cat(kind="cat", lives=9)),
+    (signatures.a_recursive_model, '{"tree": {"value": 1, "children": [{"value": 2}]}}',
+     Node(value=1, children=[Node(value=2)])),
+    (signatures.a_dataclass, '{"size": {"width": "3"}}', Size(3, 1)),
+    (signatures.a_typed_dict, '{"movie": {"title": "Alien", "extra": 1}}', {"title": "Alien"}),
+    (signatures.a_named_tuple_with_a_default, '{"label": ["x"]}', Label("x", 1.0)),
+    (signatures.a_datetime, '{"when": "2024-02-29T12:30:00Z"}', dt.datetime(2024, 2, 29, 12, 30, tzinfo=dt.UTC)),
+    (signatures.a_date, '{"day": "2024-02-29"}', dt.date(2024, 2, 29)),
+    (signatures.a_timedelta, '{"pause": "PT90M"}', dt.timedelta(minutes=90)),
+    (signatures.a_uuid, '{"key": "00000000-0000-0000-0000-000000000007"}', uuid.UUID(int=7)),
+    (signatures.a_decimal, '{"price": "1.50"}', Decimal("1.50")),
+    (signatures.a_path, '{"file": "a/b"}', Path("a/b")),
+    (signatures.an_http_url, '{"address": "https://example.org"}', HttpUrl("https://example.org/")),
+    (signatures.a_secret, '{"password": "x"}', SecretStr("x")),
+    (signatures.json_in_a_string, '{"numbers": "[1, 2]"}', [1, 2]),
+    (signatures.a_new_type_of_a_model, '{"where": {"x": 1}}', Point(x=1)),
+    (signatures.string_constraints, '{"text": "  ab "}', "ab"),
+    # Defaults.
+    (signatures.zero_by_default, "", 0),
+    (signatures.zero_by_default, "{}", 0),
+    (signatures.zero_by_default, '{"count": "7"}', 7),
+    (signatures.none_under_a_hint_without_it, "{}", None),
+    (signatures.none_under_a_hint_without_it, '{"count": null}', None),
+    (signatures.none_under_a_validator_that_cannot_take_it, '{"count": null}', None),
+    (signatures.json_in_a_string_or_none, '{"numbers": null}', None),
+    (signatures.an_enum_by_default, "{}", Color.GREEN),
+    (signatures.a_model_by_default, "{}", Point(x=1, y=2)),
+    (signatures.a_tuple_by_default, "{}", (3, 4)),
+    (signatures.infinity_by_default, "{}", math.inf),
+    (signatures.a_default_in_the_annotation, "{}", 5),
+    (signatures.a_default_factory, "{}", []),
+    (signatures.a_field_for_a_default, "{}", 5),
+    (signatures.a_secret_by_default, "{}", SecretStr("hunter2")),
+    # Aliases: the function gets its own name.
+    (signatures.a_parameter_with_an_alias, '{"q": "x"}', "x"),
+    (signatures.a_parameter_with_a_choice_of_aliases, '{"search": "x"}', "x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "arguments", "value"), BOUND, ids=lambda part: getattr(part, "__name__", None))
+def test_an_argument_arrives_as_its_type_says(function: Any, arguments: str, value: Any) -> None:
+    name = next(iter(inspect.signature(function).parameters))
+    args, kwargs = tool_of(function).binding.bind(arguments)
+    assert (args, kwargs) == ((), {name: value})
+    assert type(kwargs[name]) is type(value)
+
+
+def test_parameters_of_every_kind_are_passed_as_they_must_be() -> None:
+    def every_kind(a: int, b: int = 2, /, c: int = 3, *, d: int = 4, **rest: int) -> tuple[Any, ...]:
+        return a, b, c, d, rest
+
+    assert call(every_kind, '{"a": "1"}') == (1, 2, 3, 4, {})
+    assert call(every_kind, '{"d": 9, "b": 8, "a": 7}') == (7, 8, 3, 9, {})
+    assert call(every_kind, '{"a": 1, "e": "5", "f": 6}') == (1, 2, 3, 4, {"e": 5, "f": 6})
+    assert tool_of(every_kind).binding.bind('{"a": 1, "c": 0}') == ((1, 2), {"c": 0, "d": 4})
+
+
+def test_a_positional_parameter_may_have_an_alias() -> None:
+    def shout(text: Annotated[str, Field(alias="q")], /) -> str:
+        return text.upper()
+
+    assert call(shout, '{"q": "hey"}') == "HEY"
+
+
+def test_a_positional_parameter_of_the_name_of_a_keyword_is_its_own() -> None:
+    def tag(name: str, /, **attributes: str) -> tuple[str, dict[str, str]]:
+        return name, attributes
+
+    assert call(tag, '{"name": "a", "href": "b"}') == ("a", {"href": "b"})
+
+
+def test_keywords_of_a_typed_dict_arrive_one_by_one() -> None:
+    def rate(stars: int, **movie: typing.Unpack[Movie]) -> tuple[int, Movie]:
+        return stars, movie
+
+    assert call(rate, '{"stars": "5", "title": "Alien", "year": "1979"}') == (5, {"title": "Alien", "year": 1979})
+    assert call(rate, '{"stars": 5, "title": "Alien"}') == (5, {"title": "Alien"})
+
+
+def test_a_partial_is_called_with_what_it_has_and_what_the_model_gives() -> None:
+    def send(key: str, to: str, *, text: str, urgent: bool = False, **more: str) -> tuple[Any, ...]:
+        return key, to, text, urgent, more
+
+    by_position = functools.partial(send, "k")
+    by_keyword = functools.partial(send, key="k", urgent=True)
+    both = functools.update_wrapper(functools.partial(send, "k", urgent=True), send)
+    assert call(by_position, '{"to": "me", "text": "hi"}') == ("k", "me", "hi", False, {})
+    assert call(by_keyword, '{"to": "me", "text": "hi", "cc": "you"}') == ("k", "me", "hi", True, {"cc": "you"})
+    assert call(both, '{"to": "me", "text": "hi"}') == ("k", "me", "hi", True, {})
+    assert refusal(by_keyword, '{"to": "me", "text": "hi", "key": "mine"}') == (
+        "argument `key` is filled in already and cannot be set"
+    )
+
+
+def test_callables_of_every_kind_are_called() -> None:
+    class Adder:
+        def __init__(self, base: int) -> None:
+            self.base = base
+
+        def __call__(self, number: int) -> int:
+            return self.base + number
+
+        async def later(self, number: int) -> int:
+            return self.base + number
+
+        @functools.cache  # noqa: B019 - one instance, one test
+        def cached(self, number: int) -> int:
+            return self.base + number
+
+    adder = Adder(10)
+    for function in (
+        adder,
+        adder.later,
+        adder.cached,
+        functools.partial(adder),
+        pydantic.validate_call(adder.__call__),
+    ):
+        assert call(function, '{"number": "5"}') == 15
+
+
+def test_a_mutable_default_is_not_shared_between_calls() -> None:
+    def collect(item: str, seen: list[str] = []) -> list[str]:  # noqa: B006 - what is tested
+        return [*seen, item]
+
+    binding = tool_of(collect).binding
+    _, first = binding.bind('{"item": "a"}')
+    first["seen"].append("x")
+    assert binding.bind('{"item": "a"}') == ((), {"item": "a", "seen": []})
+
+
+def test_a_default_is_passed_as_it_is_and_not_checked() -> None:
+    marker = object()
+
+    def look(where: str = typing.cast(str, marker)) -> object:
+        return where
+
+    assert call(look, "{}") is marker
+
+
+def test_an_iterable_is_checked_before_the_call_and_can_be_walked_twice() -> None:
+    def total(numbers: Iterable[int], more: typing.Iterable[int] | None = None) -> int:
+        return sum(numbers) + sum(numbers) + sum(more or ())
+
+    assert call(total, '{"numbers": [1, "2"], "more": [4]}') == 10
+    assert refusal(total, '{"numbers": [1, "x"]}') == "argument `numbers.1`: expected integer, got x"
+
+
+# What is wrong with arguments, in words.
+
+
+def even(number: int) -> int:
+    if number % 2:
+        raise ValueError("an even number")
+    return number
+
+
+def mute(number: int) -> int:
+    raise ValueError
+
+
+def prime(number: int) -> int:
+    raise PydanticCustomError("not_prime", "{number} can be divided", {"number": number})
+
+
+def wrong_numbers(
+    a: Annotated[int, AfterValidator(even)] = 2,
+    b: Annotated[int, AfterValidator(mute)] = 4,
+    c: Annotated[int, AfterValidator(prime)] = 5,
+    d: Annotated[int, Field(ge=1, le=9, multiple_of=3)] = 3,
+    e: pydantic.FiniteFloat = 0.0,
+) -> None: ...
+
+
+def nested(
+    people: list[signatures.Person], pets: dict[str, Annotated[Cat | Dog, Field(discriminator="kind")]] | None = None
+) -> None: ...
+
+
+WORDS: list[tuple[Any, str, str]] = [
+    (signatures.search, "", "argument `query` is missing, expected string"),
+    (signatures.search, "{}", "argument `query` is missing, expected string"),
+    (signatures.search, '{"query": 5}', "argument `query`: expected string, got 5"),
+    (signatures.search, '{"query": null}', "argument `query`: expected string, got null"),
+    (signatures.search, '{"query": "x", "limit": "many"}', "argument `limit`: expected integer, got many"),
+    (signatures.search, '{"query": "x", "limit": "missing"}', 'argument `limit`: expected integer, got "missing"'),
+    (signatures.search, '{"query": ["x"], "limit": {"a": 1}}',
+     'argument `query`: expected string, got ["x"]; argument `limit`: expected integer, got {"a":1}'),
+    (signatures.search, '{"query": "x", "max": 5}',
+     "argument `max`: expected no such field; there are query, limit, got 5"),
+    (signatures.no_parameters, '{"x": 1}', "argument `x`: expected no such field; there are none, got 1"),
+    (signatures.a_float, '{"ratio": "half"}', "argument `ratio`: expected float, got half"),
+    (signatures.a_boolean, '{"flag": "perhaps"}', "argument `flag`: expected boolean (true or false), got perhaps"),
+    (signatures.none_by_default, '{"count": "x"}', "argument `count`: expected integer or null, got x"),
+    (signatures.a_union, '{"value": []}', "argument `value`: expected integer or string, got []"),
+    (signatures.an_enum, '{"color": "blue"}', 'argument `color`: expected one of "red", "green", got blue'),
+    (signatures.a_literal_of_several_types, '{"level": 2}', 'argument `level`: expected one of "auto", 1, null, got 2'),
+    (signatures.a_literal_of_one_value, '{"answer": "no"}', 'argument `answer`: expected "yes", got no'),
+    (signatures.an_integer_between_limits, '{"count": 11}',
+     "argument `count`: expected integer between 1 and 10, got 11"),
+    (signatures.a_float_between_open_limits, '{"ratio": 1}',
+     "argument `ratio`: expected float greater than 0 and less than 1, got 1"),
+    (signatures.a_multiple, '{"minutes": 3}', "argument `minutes`: expected integer a multiple of 5, got 3"),
+    (signatures.a_string_with_a_pattern, '{"code": "A"}',
+     "argument `code`: expected string of 2 to 4 characters and matching ^[a-z]+$, got A"),
+    (signatures.a_list_of_bounded_length, '{"numbers": []}',
+     "argument `numbers`: expected list of integer, 1 to 2 items, got []"),
+    (signatures.a_dict_of_bounded_length, '{"counts": {}}', "argument `counts`: expected object, 1 to 2 keys, got {}"),
+    (signatures.a_list_of_strings, '{"names": ["a", 5]}', "argument `names.1`: expected string, got 5"),
+    (signatures.a_pair, '{"pair": [1]}', "argument `pair.1` is missing, expected string"),
+    (signatures.a_pair, '{"pair": [1, "a", 2]}', 'argument `pair`: expected list of integer, string, got [1,"a",2]'),
+    (signatures.an_empty_tuple, '{"nothing": [1]}', "argument `nothing`: expected list, exactly 0 items, got [1]"),
+    (signatures.a_dict_of_integers, '{"counts": {"a": "x"}}', "argument `counts.a`: expected integer, got x"),
+    (signatures.a_dict_with_known_keys, '{"counts": {"c": 1}}',
+     "argument `counts.c`: expected another key (Input should be 'a' or 'b'), got c"),
+    (signatures.a_dict_with_integers_as_keys, '{"names": {"one": "1"}}',
+     "argument `names.one`: expected another key (Input should be a valid integer, unable to parse string as an "
+     "integer), got one"),
+    (signatures.a_model, '{"point": {}}', "argument `point.x` is missing, expected float"),
+    (signatures.a_model, '{"point": 5}', "argument `point`: expected object with x, y, got 5"),
+    (signatures.a_dataclass, '{"size": []}', "argument `size`: expected object with width, height, got []"),
+    (signatures.a_named_tuple, '{"span": 5}', "argument `span`: expected list of integer, integer, got 5"),
+    (signatures.a_model_that_forbids_more, '{"thing": {"x": 1, "y": 2}}',
+     "argument `thing.y`: expected no such field; there are x, got 2"),
+    (signatures.a_model_with_a_validator, '{"span": {"low": 2, "high": 1}}',
+     'argument `span`: expected low must not be above high, got {"low":2,"high":1}'),
+    (signatures.a_recursive_model, '{"tree": {"value": 1, "children": [{"value": "x"}]}}',
+     "argument `tree.children.0.value`: expected integer, got x"),
+    (signatures.a_discriminated_union, '{"pet": {"kind": "bird"}}',
+     "argument `pet`: expected object with kind, lives or object with kind, name, where 'kind' is one of 'cat', 'dog', "
+     'got {"kind":"bird"}'),
+    (signatures.a_discriminated_union, '{"pet": {"kind": "cat"}}', "argument `pet.lives` is missing, expected integer"),
+    (signatures.keywords_of_a_typed_dict, '{"query": "x"}', "argument `title` is missing, expected string"),
+    (signatures.a_parameter_with_an_alias, '{"query": "x"}',
+     "argument `q` is missing, expected string; argument `query`: expected no such field; there are q, got x"),
+    (signatures.a_datetime, '{"when": "soon"}', "argument `when`: expected date and time in ISO 8601, got soon"),
+    (signatures.an_aware_datetime, '{"when": "2024-02-29T12:30:00"}',
+     "argument `when`: expected date and time in ISO 8601 (Input should have timezone info), got 2024-02-29T12:30:00"),
+    (signatures.a_date_with_a_limit, '{"day": "2019-12-31"}',
+     "argument `day`: expected date as YYYY-MM-DD (Input should be greater than or equal to 2020-01-01), "
+     "got 2019-12-31"),
+    (signatures.a_date_in_the_past, '{"day": "2999-01-01"}',
+     "argument `day`: expected date as YYYY-MM-DD (Date should be in the past), got 2999-01-01"),
+    (signatures.a_uuid, '{"key": "x"}', "argument `key`: expected UUID, got x"),
+    (signatures.an_http_url, '{"address": "ftp://x"}',
+     "argument `address`: expected URL (URL scheme should be 'http' or 'https'), got ftp://x"),
+    (signatures.a_decimal, '{"price": "much"}',
+     "argument `price`: expected float or string (Input should be a valid decimal), got much"),
+    (signatures.json_in_a_string, '{"numbers": "["}',
+     "argument `numbers`: expected valid JSON (EOF while parsing a list at line 1 column 1), got ["),
+    (wrong_numbers, '{"a": 3}', "argument `a`: expected an even number, got 3"),
+    (wrong_numbers, '{"b": 3}', "argument `b`: expected integer, got 3"),
+    (wrong_numbers, '{"c": 4}', "argument `c`: expected integer (4 can be divided), got 4"),
+    (wrong_numbers, '{"d": 4}', "argument `d`: expected integer between 1 and 9 and a multiple of 3, got 4"),
+    (wrong_numbers, '{"e": NaN}', "argument `e`: expected float (Input should be a finite number), got NaN"),
+    (nested, '{"people": [{"name": "Ada", "addresses": [{"street": "Main", "city": ""}]}]}',
+     "argument `people.0.addresses.0.city`: expected string of at least 1 character, got "),
+    (nested, '{"people": [], "pets": {"Tom": {"kind": "cat", "lives": "nine"}}}',
+     "argument `pets.Tom.lives`: expected integer, got nine"),
+    # Not even arguments.
+    (signatures.search, "5", "The arguments must be a JSON object, got 5"),
+    (signatures.search, "null", "The arguments must be a JSON object, got null"),
+    (signatures.search, '["x"]', 'The arguments must be a JSON object, got ["x"]'),
+    (signatures.search, '"query"', 'The arguments must be a JSON object, got "query"'),
+    (signatures.no_parameters, "[]", "The arguments must be a JSON object, got []"),
+    (signatures.no_parameters, " [1", "The arguments must be a JSON object, got  [1"),
+    (signatures.search, "[" + "1, " * 99 + "1]", "The arguments must be a JSON object, got [" + "1, " * 66 + "…"),
+    (signatures.search, " ", "The arguments are not valid JSON: EOF while parsing a value at line 1 column 1"),
+    (signatures.search, "query", "The arguments are not valid JSON: expected value at line 1 column 1"),
+    (signatures.search, '{"query": "x"',
+     "The arguments are not valid JSON: EOF while parsing an object at line 1 column 13"),
+    (signatures.search, '{"query": "x",}', "The arguments are not valid JSON: trailing comma at line 1 column 15"),
+    (signatures.search, '{"query": "x"} {}',
+     "The arguments are not valid JSON: trailing characters at line 1 column 16"),
+    (signatures.search, '{"query": "\\ud83d"}',
+     "The arguments are not valid JSON: unexpected end of hex escape at line 1 column 18"),
+    (signatures.search, '{"query": "\ud83d"}',
+     "The arguments are not valid JSON: Input should be a valid string, unable to parse raw data as a unicode string"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "arguments", "words"), WORDS, ids=range(len(WORDS)))
+def test_a_refusal_names_the_argument_and_what_was_expected(function: Any, arguments: str, words: str) -> None:
+    assert refusal(function, arguments) == words
+
+
+def test_json_that_is_nested_too_deeply_is_refused() -> None:
+    words = refusal(signatures.anything, '{"value": ' + "[" * 5000 + "]" * 5000 + "}")
+    assert words.startswith("The arguments are not valid JSON: recursion limit exceeded")
+
+
+def test_a_refusal_keeps_its_cause() -> None:
+    with pytest.raises(ArgumentError) as caught:
+        tool_of(signatures.search).binding.bind("{}")
+    assert isinstance(caught.value.__cause__, pydantic.ValidationError)
+
+
+def test_a_long_value_is_cut_in_a_refusal() -> None:
+    words = refusal(signatures.an_integer, json.dumps({"count": "x" * 5000}))
+    assert words == f"argument `count`: expected integer, got {'x' * 199}…"
+
+
+@given(st.text(max_size=30) | st.text('{}[]":,\\ query1\ud800', max_size=30))
+def test_no_text_is_too_odd_to_refuse(text: str) -> None:
+    assert complaint(signatures.search, text) != ""
+
+
+# Functions that cannot be tools.
+
+
+class Plain: ...
+
+
+def without_a_hint(query, limit: int = 5) -> None: ...  # type: ignore[no-untyped-def]
+def without_a_hint_but_a_default(query="x") -> None: ...  # type: ignore[no-untyped-def]
+def with_bare_keywords(**options) -> None: ...  # type: ignore[no-untyped-def]
+def with_a_star(*words: str) -> None: ...
+def with_a_callback(then: Callable[[int], int]) -> None: ...
+def with_a_plain_class(count: int, thing: Plain) -> None: ...
+def with_plain_classes_inside(things: list[dict[str, Plain]]) -> None: ...
+def with_a_class_for_a_value(kind: type[int]) -> None: ...
+def with_a_value_for_a_hint(count: 5) -> None: ...  # type: ignore[valid-type]
+def with_a_class_variable(count: ClassVar[int] = 5) -> None: ...  # type: ignore[misc]
+def with_a_bad_pattern(text: Annotated[str, Field(pattern="(")]) -> None: ...
+def with_a_bad_limit(text: Annotated[str, Field(min_length=-1)]) -> None: ...
+def with_a_bad_discriminator(value: Annotated[int | str, Field(discriminator="kind")]) -> None: ...
+def with_a_failing_hint(count: 1 / 0) -> None: ...  # type: ignore[valid-type]
+def __finish__(answer: str) -> None: ...  # noqa: N807
+
+
+def with_broken_quotes(count: Any) -> None: ...
+
+
+with_broken_quotes.__annotations__["count"] = "list[int"
+
+
+@tool(name="not a name")
+def badly_named() -> None: ...
+
+
+@tool(name="x" * 65)
+def named_at_length() -> None: ...
+
+
+@tool(name="__finish__")
+def renamed_to_finish() -> None: ...
+
+
+def place(function: Callable[..., Any]) -> str:
+    return f"(`Owner`, tools[0] (`{HERE}.{function.__qualname__}`))"
+
+
+def type_error(name: str, function: Callable[..., Any], why: str) -> str:
+    return (
+        f"The parameter `{name}` of the tool `{function.__name__}` has a type that a model cannot be asked for: {why}. "
+        f"Use types that JSON can carry. {place(function)}"
+    )
+
+
+OTHERS = "must be a function, a callable object or a source with `tools()`"
+NAMES = "providers take 1 to 64 letters, digits, `_` and `-`. Name it with `@tool(name=...)`."
+FINISH = "the name belongs to the tool that ends a run. Rename it with `@tool(name=...)`."
+a_lambda: Callable[[int], int] = lambda x: x  # noqa: E731 - a lambda by any name
+
+REFUSED: list[tuple[Any, str]] = [
+    (without_a_hint,
+     "The parameter `query` of the tool `without_a_hint` has no type hint; add one, as in `query: str`. "
+     + place(without_a_hint)),
+    (without_a_hint_but_a_default, "The parameter `query` of the tool `without_a_hint_but_a_default` has no type hint; "
+     "add one, as in `query: str`. " + place(without_a_hint_but_a_default)),
+    (with_bare_keywords, "The parameter `options` of the tool `with_bare_keywords` has no type hint; "
+     "add one, as in `options: str`. " + place(with_bare_keywords)),
+    (with_a_star, "The tool `with_a_star` takes `*words`, which a model cannot pass by name; take a list instead, "
+     "as in `words: list[str]`. " + place(with_a_star)),
+    (with_a_callback, type_error(
+        "then", with_a_callback, "Cannot generate a JsonSchema for core_schema.CallableSchema")),
+    (with_a_plain_class, type_error(
+        "thing", with_a_plain_class, f"Unable to generate pydantic-core schema for <class '{HERE}.Plain'>")),
+    (with_plain_classes_inside, type_error(
+        "things", with_plain_classes_inside, f"Unable to generate pydantic-core schema for <class '{HERE}.Plain'>")),
+    (with_a_class_for_a_value, type_error(
+        "kind", with_a_class_for_a_value, "Cannot generate a JsonSchema for a class")),
+    (with_a_value_for_a_hint, type_error(
+        "count", with_a_value_for_a_hint, "Unable to generate pydantic-core schema for 5")),
+    (with_a_class_variable, type_error(
+        "count", with_a_class_variable, "The annotation 'ClassVar[int]' contains the 'typing.ClassVar' type qualifier, "
+        "which is invalid in the context it is defined")),
+    (with_a_bad_pattern, type_error("text", with_a_bad_pattern, "error: unclosed group")),
+    (with_a_bad_limit, type_error(
+        "text", with_a_bad_limit, "OverflowError: can't convert negative int to unsigned")),
+    (with_a_bad_discriminator, type_error("value", with_a_bad_discriminator,
+        "The core schema type 'int' is not a valid discriminated union variant")),
+    (with_a_failing_hint, "A type hint of the tool `with_a_failing_hint` cannot be read: division by zero. "
+     + place(with_a_failing_hint)),
+    (with_broken_quotes, "A type hint of the tool `with_broken_quotes` cannot be read: Forward reference must be an "
+     "expression -- got 'list[int'. " + place(with_broken_quotes)),
+    (a_lambda, f"`Owner` has a tool named '<lambda>' (tools[0] (`{HERE}.<lambda>`)); {NAMES}"),
+    (badly_named, f"`Owner` has a tool named 'not a name' (tools[0] (`{HERE}.badly_named`)); {NAMES}"),
+    (named_at_length, f"`Owner` has a tool named '{'x' * 65}' (tools[0] (`{HERE}.named_at_length`)); {NAMES}"),
+    (__finish__, f"`Owner` has a tool named `__finish__` (tools[0] (`{HERE}.__finish__`)); {FINISH}"),
+    (renamed_to_finish, f"`Owner` has a tool named `__finish__` (tools[0] (`{HERE}.renamed_to_finish`)); {FINISH}"),
+    (Plain, f"`Owner.tools[0]` {OTHERS}, got the class `Plain`."),
+    (int, f"`Owner.tools[0]` {OTHERS}, got the class `int`."),
+    (5, f"`Owner.tools[0]` {OTHERS}, got 5."),
+    ("search", f"`Owner.tools[0]` {OTHERS}, got 'search'."),
+    (None, f"`Owner.tools[0]` {OTHERS}, got None."),
+    (len, "The parameter `obj` of the tool `len` has no type hint; wrap the function in one with type hints. "
+     "(`Owner`, tools[0] (`builtins.len`))"),
+    (tool(len), "The parameter `obj` of the tool `len` has no type hint; wrap the function in one with type hints. "
+     "(`Owner`, tools[0] (`builtins.len`))"),
+    (", ".join,
+     "The parameter `iterable` of the tool `join` has no type hint; wrap the function in one with type hints. "
+     "(`Owner`, tools[0] (`str.join`))"),
+    (print, "The tool `print` takes `*args`, which a model cannot pass by name; take a list instead, "
+     "as in `args: list[str]`. (`Owner`, tools[0] (`builtins.print`))"),
+    (max, "The tool `max` has no signature that Python can read; wrap it in a function with type hints. "
+     "(`Owner`, tools[0] (`builtins.max`))"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entry", "words"), REFUSED, ids=[str(getattr(e, "__name__", e)) for e, _ in REFUSED])
+def test_what_cannot_be_a_tool_is_refused_as_it_is_declared(entry: Any, words: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        tool_of(entry)
+    assert str(caught.value) == words
+
+
+def test_a_lambda_may_be_given_a_name() -> None:
+    double = typing.cast(Any, lambda x: x * 2)
+    double.__annotations__ = {"x": int}
+    assert call(tool(name="double")(double), '{"x": "4"}') == 8
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Pydantic takes it there")
+def test_the_typed_dict_of_typing_is_refused_with_the_remedy() -> None:
+    def take(old: Any) -> None: ...
+
+    take.__annotations__["old"] = typing.cast(Any, typing.TypedDict)("Old", {"x": int})
+    with pytest.raises(DeclarationError) as caught:
+        tool_of(take)
+    assert "Please use `typing_extensions.TypedDict` instead of `typing.TypedDict` on Python < 3.12." in str(
+        caught.value
+    )
+
+
+def not_yet(thing: Later) -> Later:
+    return thing
+
+
+def never(thing: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def not_in_the_module(thing: dt.nothing) -> None: ...  # type: ignore[name-defined]
+def inside(things: list[Waiting]) -> None: ...
+
+
+early = tool_of(not_yet)
+
+
+class Later(BaseModel):
+    x: int
+
+
+class Waiting(BaseModel):
+    thing: MuchLater
+
+
+early_inside = tool_of(inside)
+
+
+class MuchLater(BaseModel):
+    y: int
+
+
+def test_a_hint_may_name_a_class_that_is_defined_later() -> None:
+    args, kwargs = early.binding.bind('{"thing": {"x": "1"}}')
+    assert not_yet(*args, **kwargs) == Later(x=1)
+    assert early_inside.schema["parameters"]["$defs"]["MuchLater"] == {
+        "type": "object",
+        "properties": {"y": {"type": "integer"}},
+        "required": ["y"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (never, "name 'Nowhere' is not defined"),
+        (not_in_the_module, "module 'datetime' has no attribute 'nothing'"),
+    ],
+)
+def test_a_hint_that_names_nothing_is_an_error_at_the_first_use(function: Callable[..., Any], why: str) -> None:
+    made = tool_of(function)
+    with pytest.raises(UnresolvedError) as caught:
+        made.schema  # noqa: B018 - read to see it fail
+    assert isinstance(caught.value, DeclarationError)
+    assert str(caught.value) == (
+        f"A type hint of the tool `{function.__name__}` names something that cannot be found: {why}. "
+        f"Import it at run time, or define it before the first call."
+    )
+
+
+def test_what_a_partial_fills_in_needs_no_hint() -> None:
+    assert schema_of(functools.partial(without_a_hint, query="x"))["properties"] == {
+        "limit": {"type": "integer", "default": 5}
+    }
+
+
+# `@tool`.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": ""}, "`name` of the tool `options` must be a non-empty string, got ''."),
+        ({"name": "  "}, "`name` of the tool `options` must be a non-empty string, got '  '."),
+        ({"name": 5}, "`name` of the tool `options` must be a non-empty string, got 5."),
+        ({"description": ""}, "`description` of the tool `options` must be text, got ''."),
+        ({"description": ["x"]}, "`description` of the tool `options` must be text, got ['x']."),
+        ({"timeout": 0}, "`timeout` of the tool `options` must be seconds above 0, got 0."),
+        ({"timeout": -1.5}, "`timeout` of the tool `options` must be seconds above 0, got -1.5."),
+        ({"timeout": "5"}, "`timeout` of the tool `options` must be seconds above 0, got '5'."),
+        ({"timeout": True}, "`timeout` of the tool `options` must be seconds above 0, got True."),
+        ({"timeout": math.inf}, "`timeout` of the tool `options` must be seconds above 0, got inf."),
+        ({"timeout": math.nan}, "`timeout` of the tool `options` must be seconds above 0, got nan."),
+        ({"parallel": "yes"}, "`parallel` of the tool `options` must be True or False, got 'yes'."),
+        ({"parallel": None}, "`parallel` of the tool `options` must be True or False, got None."),
+        ({"repeatable": 1}, "`repeatable` of the tool `options` must be True or False, got 1."),
+    ],
+)
+def test_an_option_of_the_decorator_is_checked_at_once(options: dict[str, Any], words: str) -> None:
+    def function() -> None: ...
+
+    function.__qualname__ = "options"
+    with pytest.raises(DeclarationError) as caught:
+        tool(**options)(function)
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize("target", [5, "search", None, ["x"]])
+def test_the_decorator_marks_nothing_but_functions(target: Any) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        tool()(target)
+    assert str(caught.value) == (
+        f"`@tool` marks functions and methods, got {target!r}; options go by name, as in `@tool(name='search')`."
+    )
+
+
+def test_the_decorator_leaves_a_function_as_it_was() -> None:
+    def double(number: int) -> int:
+        return number * 2
+
+    assert tool(double) is double
+    assert double(4) == 8
+
+
+def test_a_second_mark_makes_a_second_tool_and_leaves_the_first() -> None:
+    @tool(name="first", timeout=5)
+    def double(number: int) -> int:
+        return number * 2
+
+    second = tool(name="second")(double)
+    assert [tool_of(entry).name for entry in (double, second)] == ["first", "second"]
+    assert [tool_of(entry).options.timeout for entry in (double, second)] == [5, None]
+    assert second(4) == 8
+
+
+# Several tools.
+
+
+def one_search(query: str) -> None: ...
+
+
+@tool(name="one_search")
+def another_search(query: str) -> None: ...
+
+
+def test_two_tools_of_one_name_are_a_conflict_that_names_both_places() -> None:
+    listed, _ = gather([one_search, another_search], "Owner", {})
+    with pytest.raises(ToolConflictError) as caught:
+        merge(listed, [], "Owner")
+    assert str(caught.value) == (
+        f"Tool 'one_search' of `Owner` is defined twice: as tools[0] (`{HERE}.one_search`) and as tools[1] "
+        f"(`{HERE}.another_search`); rename one with `@tool(name=...)`."
+    )
+
+
+def test_two_partials_of_one_function_are_a_conflict_until_one_is_named() -> None:
+    english = functools.partial(signatures.search, limit=1)
+    german = functools.partial(signatures.search, limit=2)
+    listed, _ = gather([english, german], "Owner", {})
+    with pytest.raises(ToolConflictError, match="Tool 'search' of `Owner` is defined twice"):
+        merge(listed, [], "Owner")
+    listed, _ = gather([english, tool(name="suche")(german)], "Owner", {})
+    assert [made.name for made in merge(listed, [], "Owner")] == ["search", "suche"]
+
+
+def test_a_listed_tool_and_a_method_of_one_name_are_a_conflict() -> None:
+    with pytest.raises(ToolConflictError) as caught:
+
+        class Agent(module[Any, Any]):
+            tools = [one_search]
+
+            @tool
+            def one_search(self, query: str) -> None: ...
+
+    assert str(caught.value) == "Tool 'one_search' defined in both tools attribute and as method"
+
+
+def test_two_methods_of_one_name_are_a_conflict() -> None:
+    class Agent:
+        @tool
+        def search(self, query: str) -> None: ...
+
+        @tool(name="search")
+        def find(self, query: str) -> None: ...
+
+    with pytest.raises(ToolConflictError) as caught:
+        merge([], methods(Agent, "Agent", {}), "Agent")
+    assert str(caught.value) == (
+        "Tool 'search' of `Agent` is defined twice: as method `search` and as method `find`; "
+        "rename one with `@tool(name=...)`."
+    )
+
+
+def test_the_same_function_listed_twice_is_one_tool() -> None:
+    shop = Shop()
+    listed, sources = gather([one_search, shop.sell, one_search, shop.sell, shop], "Owner", {})
+    assert [made.name for made in listed] == ["one_search", "sell", "shop"]
+    assert sources == []
+
+
+def test_methods_of_two_instances_are_two_tools() -> None:
+    listed, _ = gather([Shop().sell, Shop().sell], "Owner", {})
+    with pytest.raises(ToolConflictError):
+        merge(listed, [], "Owner")
+
+
+def test_an_object_with_tools_is_a_source_and_not_a_tool() -> None:
+    @dataclasses.dataclass
+    class Box:
+        def tools(self) -> list[Callable[..., Any]]:
+            return [one_search]
+
+        def __call__(self) -> None: ...
+
+    box = Box()
+    listed, sources = gather([box, one_search, box], "Owner", {})
+    assert [made.name for made in listed] == ["one_search"]
+    assert sources == [box]

@@ -10,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-BENCHES = ["foundation", "loop"]
+BENCHES = ["foundation", "loop", "streaming"]
 
 
 def main(names: list[str]) -> int:

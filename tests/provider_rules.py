@@ -3,53 +3,91 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from typing import Any, NoReturn
 
 from acorn.models import ModelRequest
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def assert_valid(messages: list[dict[str, Any]]) -> None:
     """Fail with the reason where OpenAI or Anthropic would answer 400."""
     assert messages, "an empty message list"
-    json.dumps(messages).encode("utf-8")
-    json.dumps(messages, ensure_ascii=False).encode("utf-8")
-    rest = [message for message in messages if message["role"] != "system"]
+    _assert_encodable(messages)
+    rest = [message for message in messages if message.get("role") != "system"]
     assert rest, "nothing but system messages"
-    assert rest[0]["role"] == "user", f"the first message is the {rest[0]['role']}'s, not the user's"
-    assert rest[-1]["role"] in ("user", "tool"), "the last message is the model's own"
+    assert rest[0].get("role") == "user", f"the first message is the {rest[0].get('role')}'s, not the user's"
+    assert rest[-1].get("role") in ("user", "tool"), "the last message is the model's own"
     open_ids: list[str] = []
+    used: set[str] = set()
     for index, message in enumerate(messages):
-        role = message["role"]
+        role = message.get("role")
         where = f"message {index} ({role})"
         assert role in ("system", "user", "assistant", "tool"), f"{where}: unknown role"
+        assert role == "tool" or "tool_call_id" not in message, f"{where}: answers a call"
+        assert role == "assistant" or "tool_calls" not in message, f"{where}: has calls"
+        content = message.get("content")
         if role == "tool":
-            assert message["tool_call_id"] in open_ids, f"{where}: answers no open call of the message before it"
+            assert message.get("tool_call_id") in open_ids, f"{where}: answers no open call of the message before it"
             open_ids.remove(message["tool_call_id"])
-            assert isinstance(message["content"], str | list), f"{where}: content is no text"
+            assert isinstance(content, str) or _are_parts(content), f"{where}: content is no text"
             continue
         assert not open_ids, f"{where}: the calls {open_ids} before it have no result"
-        if role == "assistant" and message.get("tool_calls"):
+        has_text = bool(content.strip()) if isinstance(content, str) else _are_parts(content)
+        if "tool_calls" in message:
             open_ids = _calls(message, where)
-            assert message.get("content") is None or str(message["content"]).strip(), f"{where}: blank text beside calls"
+            assert not used & set(open_ids), f"{where}: the ids {used & set(open_ids)} came before"
+            used.update(open_ids)
+            assert content is None or has_text, f"{where}: blank text beside calls"
         else:
-            assert "tool_calls" not in message, f"{where}: an empty list of calls"
-            content = message["content"]
-            assert content.strip() if isinstance(content, str) else content, f"{where}: blank content"
+            assert has_text, f"{where}: blank content"
     assert not open_ids, f"the last calls {open_ids} have no result"
 
 
+def _assert_encodable(messages: list[dict[str, Any]]) -> None:
+    try:
+        json.dumps(messages, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"no JSON that a server can read: {error}") from error
+
+
+def _are_parts(content: Any) -> bool:
+    return isinstance(content, list) and bool(content) and all(isinstance(part, dict) for part in content)
+
+
 def _calls(message: dict[str, Any], where: str) -> list[str]:
+    calls = message["tool_calls"]
+    assert isinstance(calls, list), f"{where}: calls that are no list"
+    assert calls, f"{where}: an empty list of calls"
     ids: list[str] = []
-    for call in message["tool_calls"]:
-        assert call["type"] == "function", where
-        assert isinstance(call["id"], str), where
-        assert call["id"], f"{where}: a call without an id"
-        assert call["id"] not in ids, f"{where}: the id {call['id']} twice"
-        assert isinstance(call["function"]["name"], str), where
-        assert call["function"]["name"], f"{where}: a call without a name"
-        assert isinstance(json.loads(call["function"]["arguments"]), dict), f"{where}: arguments are no object"
-        ids.append(call["id"])
+    for call in calls:
+        assert isinstance(call, dict), f"{where}: a call that is no object"
+        assert call.get("type") == "function", f"{where}: a call that is no function"
+        call_id, function = call.get("id"), call.get("function")
+        assert isinstance(call_id, str), f"{where}: a call without an id"
+        assert call_id, f"{where}: a call without an id"
+        assert call_id not in ids, f"{where}: the id {call_id} twice"
+        assert isinstance(function, dict), f"{where}: a call without a function"
+        name = function.get("name")
+        assert isinstance(name, str), f"{where}: a call without a name"
+        assert _NAME.fullmatch(name), f"{where}: the name {name[:80]!r}"
+        _assert_object(function.get("arguments"), where)
+        ids.append(call_id)
     return ids
+
+
+def _assert_object(arguments: Any, where: str) -> None:
+    assert isinstance(arguments, str), f"{where}: arguments that are no text"
+    try:
+        parsed = json.loads(arguments, parse_constant=_no_constant)
+    except ValueError as error:
+        raise AssertionError(f"{where}: arguments are no JSON: {error}") from error
+    assert isinstance(parsed, dict), f"{where}: arguments are no object"
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(word)
 
 
 def assert_request_valid(request: ModelRequest) -> None:
@@ -57,10 +95,10 @@ def assert_request_valid(request: ModelRequest) -> None:
     assert_valid(request.messages)
     names = [tool["function"]["name"] for tool in request.tools]
     assert len(names) == len(set(names)), f"two tools of one name: {names}"
-    assert "__finish__" in names
+    assert "__finish__" in names, f"no `__finish__` among {names}"
     body = json.loads(request.body("some-model"))
-    assert body["messages"] == request.messages
-    assert body["tools"] == request.tools
+    assert body["messages"] == request.messages, "the body has other messages than the request"
+    assert body["tools"] == request.tools, "the body has other tools than the request"
 
 
 def assert_complete(history: list[dict[str, Any]]) -> None:

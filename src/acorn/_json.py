@@ -7,8 +7,10 @@ nothing here ever raises. The XML encoder and the reports of wrong values stand 
 from __future__ import annotations
 
 import base64
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any, Literal
 
 from pydantic import BaseModel, RootModel
@@ -77,6 +79,12 @@ def attributes(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
 
 
+def items_of(value: Any) -> list[Any] | None:
+    """What a list, tuple, set or deque holds, passing by a subclass's own code as Pydantic does."""
+    kinds: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
+    return next((list(kind.__iter__(value)) for kind in kinds if isinstance(value, kind)), None)
+
+
 def _plain(value: Any, inside: tuple[int, ...]) -> Any:
     """Pydantic's word, or part by part where it has none; `inside` are the containers around the value."""
     try:
@@ -98,15 +106,17 @@ def _parts(value: Any, inside: tuple[int, ...]) -> Any:
     """One bad part does not cost its neighbours."""
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
+    if isinstance(value, Enum):
+        return _plain(value.value, inside)
     if isinstance(value, RootModel):
         return _plain(value.root, inside)  # pyright: ignore[reportUnknownMemberType]
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
         return _fields(value, inside)
     if isinstance(value, Mapping):
-        return {_key(key): _plain(item, inside) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item, inside) for item in value]
-    return safe_repr(value)
+        pairs = dict.items(value) if isinstance(value, dict) else value.items()
+        return {_key(key): _plain(item, inside) for key, item in pairs}
+    items = items_of(value)
+    return safe_repr(value) if items is None else [_plain(item, inside) for item in items]
 
 
 def _fields(value: Any, inside: tuple[int, ...]) -> dict[str, Any]:

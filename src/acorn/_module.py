@@ -104,7 +104,7 @@ class module(Generic[In, Out]):
 
     def __getstate__(self) -> dict[str, Any]:
         # What an instance remembers of its spec and its runs is not part of it: copies and pickles begin anew.
-        return {name: value for name, value in vars(self).items() if name not in (_KEPT, LAST)}
+        return {name: value for name, value in list(vars(self).items()) if name not in (_KEPT, LAST)}
 
     # Ways to call
 
@@ -215,7 +215,8 @@ def spec_of(agent: module[Any, Any]) -> Spec:
     """
     cls = type(agent)
     spec = _class_spec(cls)
-    own = {name: value for name, value in vars(agent).items() if name in SETTINGS}
+    # A run that ends in another thread leaves its record in the same dict.
+    own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
     if not own:
         return spec
     seen = _snapshot(own)

@@ -57,31 +57,31 @@ class Run(Generic[Out]):
         return self.steps
 
 
-_current: ContextVar[tuple[Any, Run[Any]] | None] = ContextVar("acorn_current_run", default=None)
+_current: ContextVar[tuple[tuple[Any, Run[Any]], ...]] = ContextVar("acorn_current_runs", default=())
+"""The runs that the calling code is inside of, each with its instance, innermost last."""
 _captures: ContextVar[tuple[list[Run[Any]], ...]] = ContextVar("acorn_captures", default=())
 
 
 def current_run() -> Run[Any]:
     """The run that called this tool, hook or prompt method."""
-    found = _current.get()
-    if found is None:
+    runs = _current.get()
+    if not runs:
         raise AcornError(
             "There is no run here: `acorn.current_run()` works inside tools, hooks and prompt methods while their "
             "module is being called."
         )
-    return found[1]
+    return runs[-1][1]
 
 
 def run_of(agent: object) -> Run[Any] | None:
-    """The run of this very instance that the calling code belongs to, if any."""
-    found = _current.get()
-    return found[1] if found is not None and found[0] is agent else None
+    """The innermost run of this very instance that the calling code is inside of, if any."""
+    return next((run for other, run in reversed(_current.get()) if other is agent), None)
 
 
 @contextmanager
 def inside(agent: object, run: Run[Any]) -> Generator[None]:
     """Code in this block belongs to the run."""
-    token = _current.set((agent, run))
+    token = _current.set((*_current.get(), (agent, run)))
     try:
         yield
     finally:

@@ -43,13 +43,17 @@ def call(request: pytest.FixtureRequest) -> Call:
     return Call(request.param)
 
 
+Script = Callable[..., ScriptedModel]
+
+
 @pytest.fixture
-def script() -> Iterator[Callable[..., ScriptedModel]]:
+def script() -> Iterator[Script]:
     """Makes scripted models; afterwards every request, every script and every history is judged."""
     models: list[ScriptedModel] = []
 
     def make(*replies: Any, **options: Any) -> ScriptedModel:
-        models.append(ScriptedModel(replies, **options))
+        made = replies[0] if len(replies) == 1 and callable(replies[0]) else replies
+        models.append(ScriptedModel(made, **options))
         return models[-1]
 
     with capture() as runs:

@@ -761,6 +761,12 @@ class Odd(enum.Enum):
     NOTHING = None
 
 
+class Aliased(enum.Enum):
+    GREY = "grey"
+    GRAY = "grey"  # noqa: PIE796 - an alias is meant
+    BLACK = "black"
+
+
 class Ratio(enum.Enum):
     HALF = 0.5
     DOUBLE = 2.5
@@ -829,6 +835,15 @@ def an_enum_with_one_value(unit: OldUnit) -> None: ...
     refuses=[2, "1", []],
 )
 def an_enum_of_several_types(value: Odd) -> None: ...
+
+
+@parameter(
+    {"$ref": "#/$defs/Aliased"},
+    defs={"Aliased": {"enum": ["grey", "black"], "type": "string"}},
+    takes=["grey", "black"],
+    refuses=["gray"],
+)
+def an_enum_with_an_alias(shade: Aliased) -> None: ...
 
 
 @parameter(

@@ -23,22 +23,25 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, creat
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
+from acorn._schema.shape import RESULT, Shape, shape_of
+
 # Why a value may not come back.
 READS_AS_OTHER = "text in a union that reads as a number, a truth value or nothing"
 EMPTY = "emptiness in a union that holds more than one kind of it"
 NONE_WRITTEN = "None that is written, where emptiness is something else"
 NONE_OMITTED = "None that is left out, under another default"
-TOLD_BY_NONE = "models in a union that only a None tells apart"
-LIST_OR_DICT = "a single child, in a union of list and dict"
+TOLD_BY_NONE = "values of a union that only a None tells apart"
+LIST_OR_DICT = "a single child, which a list and a dict in a union may have alike"
 JSON_TOO = "JSON does not hold it either"
 
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 WORDS = [
-    "plain", " ", "  two  ", "\n", "\r", "\r\n", "\t", "a\nb", "\n  indented\n", "trailing\n", "a\rb", "\u00a0", "\u2028x\x85",
-    "<", ">", "&", "&amp;", "&lt;b&gt;", "&#13;", "&nope;", "]]>", "<![CDATA[x]]>", "<!-- x -->", "--", "-->", "<?xml ?>",
-    "<output>", "</output>", "<output>a</output>", "<output", "<item>1</item>", "<b>bold</b>", "<br/>", "<!DOCTYPE a>",
-    "```xml", "```", '"', "'", '{"a": 1}', "[1, 2]", "{", "[", "null", "None", "True", "007", "1_000", "1e5", " 5", "+5",
-    "0x1f", "١", "nan", "é", "日本語", "𝒳𝒴", "🦔", "a\u0301", "\ud800", "x\udfffy", "\x00", "\x1b[0m", "\ufffe", "\x7f", "ab" * 500,
+    "plain", " ", "  two  ", "\n", "\r", "\r\n", "\t", "a\nb", "\n  indented\n", "trailing\n", "a\rb", "\u00a0",
+    "\u2028x\x85", "<", ">", "&", "&amp;", "&lt;b&gt;", "&#13;", "&nope;", "]]>", "<![CDATA[x]]>", "<!-- x -->", "--",
+    "-->", "<? ?>", "<output>", "</output>", "<output>a</output>", "<output", "<item>1</item>", "<b>bold</b>", "<br/>",
+    "<!DOCTYPE a>", "```xml", "```", '"', "'", '{"a": 1}', "[1, 2]", "{", "[", "null", "None", "True", "007", "1_000",
+    "1e5", " 5", "+5", "0x1", "١", "nan", "é", "日本語", "𝒳𝒴", "🦔", "a\u0301", "\ud800", "x\udfffy", "\x00", "\x1b[0m",
+    "\ufffe", "\x7f", "ab" * 500,
 ]  # fmt: skip
 KEYS = [
     "author", "year", "entry", "key", "item", "xml", "output", "a b", "1st", "", " ", "a:b", "-a", "a.b", "<b>", "a&b",
@@ -51,6 +54,9 @@ DESCRIPTIONS = [
     None, "What it is", "a -- b", "ends with -", "<output>", "</output>", "--><evil/>", 'say "x" & <y>', "two\nlines",
     "<!-- <output> -->", "\x00",
 ]  # fmt: skip
+
+# A reason with this at its end counts only where a style writes None.
+IF_WRITTEN = ", if None is written"
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,7 @@ def together(parts: Sequence[Made], build: Callable[[list[Any]], Any]) -> Made:
 def some_list(rng: random.Random, depth: int) -> Kind:
     inner = some_kind(rng, depth)
     outer: Any = rng.choice([list, tuple])
-    hint = list[inner.hint] if outer is list else tuple[inner.hint, ...]
+    hint: Any = list.__class_getitem__(inner.hint) if outer is list else tuple.__class_getitem__((inner.hint, ...))
     return Kind(hint, lambda rng: together(several(rng, inner), outer), "list", can_be_empty=True)
 
 
@@ -177,7 +183,7 @@ def some_dict(rng: random.Random, depth: int) -> Kind:
     def make(rng: random.Random) -> Made:
         return together(several(rng, inner), lambda values: {key.make(rng).value: value for value in values})
 
-    return Kind(dict[key.hint, inner.hint], make, "dict", can_be_empty=True)
+    return Kind(dict.__class_getitem__((key.hint, inner.hint)), make, "dict", can_be_empty=True)
 
 
 def several(rng: random.Random, inner: Kind) -> list[Made]:
@@ -185,7 +191,7 @@ def several(rng: random.Random, inner: Kind) -> list[Made]:
 
 
 def some_union(rng: random.Random, depth: int) -> Kind:
-    if rng.random() < 0.4:
+    if rng.random() < 0.7:
         return either([some_kind(rng, depth), NOTHING])
     maker = rng.choice([some_kind, some_object])
     return either([maker(rng, depth) for _ in range(rng.randint(2, 3))] + [NOTHING] * (rng.random() < 0.2))
@@ -196,7 +202,7 @@ def either(members: Sequence[Kind]) -> Kind:
 
     def make(rng: random.Random) -> Made:
         made = rng.choice(members).make(rng)
-        if made.value is None and can_be_empty and rng.random() < 0.9:
+        if made.value is None and rng.random() < (0.9 if can_be_empty else 0.6):
             made = members[0].make(rng)
         return Made(made.value, made.reasons | set(union_reasons(members, made.value)))
 
@@ -205,22 +211,27 @@ def either(members: Sequence[Kind]) -> Kind:
 
 def union_reasons(members: Sequence[Kind], value: Any) -> Iterator[str]:
     """Why a value may be taken for one of another member."""
-    while isinstance(value, RootModel):
-        value = value.root
+    value = unwrapped(value)
     inside = list(leaves(value))
-    if any(reads_as_other(leaf) for leaf in inside):
+    is_choice = sum(member is not NOTHING for member in members) > 1
+    if any(reads_as_other(leaf) if is_choice else leaf in ("", b"") for leaf in inside):
         yield READS_AS_OTHER
     emptiable = sum(member.can_be_empty for member in members)
     if value is None and emptiable:
         yield NONE_WRITTEN
     elif (emptiable > 1 or is_object(value)) and all(leaf is None for leaf in inside):
         yield EMPTY
-    objects = sum(member.form in ("object", "dict", "union") for member in members)
-    fields = contents(value) if is_object(value) else value if isinstance(value, dict) else {}
-    if objects > 1 and None in fields.values():
+    if is_choice and value is not None and None in inside:
         yield TOLD_BY_NONE
-    if {"list", "dict"} <= {member.form for member in members} and len(inside) == 1:
+    forms = {member.form for member in members}
+    if "list" in forms and forms & {"dict", "object", "union"} and len(inside) == 1:
         yield LIST_OR_DICT
+
+
+def unwrapped(value: Any) -> Any:
+    while isinstance(value, RootModel):
+        value = value.root
+    return value
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -288,10 +299,10 @@ def fill(rng: random.Random, parts: dict[str, Part], *, omits_none: bool) -> Mad
     for name, part in parts.items():
         made = part.kind.make(rng)
         values[name] = made.value
-        if made.value is None and omits_none:
-            if part.default not in (None, ...):
+        if unwrapped(made.value) is None and omits_none:
+            if part.default is not ... and part.default is not made.value:
                 reasons.add(NONE_OMITTED)
-            reasons |= {f"{reason}, if asked to" for reason in made.reasons}
+            reasons |= {reason + IF_WRITTEN for reason in made.reasons}
         else:
             reasons |= made.reasons
     return Made(values, frozenset(reasons))
@@ -333,7 +344,8 @@ def some_typed_dict(rng: random.Random, depth: int, names: list[str]) -> Kind:
         for name, part in parts.items()
         for hint in [Annotated[part.kind.hint, part.field(default=False)]]
     }
-    hint: Any = TypedDict(rng.choice(CLASSES), fields)  # type: ignore[operator]
+    make_class: Any = TypedDict
+    hint = make_class(rng.choice(CLASSES), fields)
 
     def make(rng: random.Random) -> Made:
         kept = {name: part for name, part in parts.items() if required[name] or rng.random() < 0.6}
@@ -346,14 +358,13 @@ def some_typed_dict(rng: random.Random, depth: int, names: list[str]) -> Kind:
 def some_tree(rng: random.Random, depth: int, names: list[str]) -> Kind:
     """A class that holds itself, one by one and many at a time."""
     value = rng.choice(SCALARS)
-    cls: Any = create_model(
-        "Tree",
-        __config__=ConfigDict(ser_json_inf_nan="constants"),
-        value=(value.hint, Field(description=rng.choice(DESCRIPTIONS))),
-        next=("Tree | None", None),
-        children=("list[Tree]", []),
-        named=("dict[str, Tree | int]", {}),
-    )
+    fields: Any = {
+        "value": (value.hint, Field(description=rng.choice(DESCRIPTIONS))),
+        "next": ("Tree | None", None),
+        "children": ("list[Tree]", []),
+        "named": ("dict[str, Tree | int]", {}),
+    }
+    cls: Any = create_model("Tree", __config__=ConfigDict(ser_json_inf_nan="constants"), **fields)
 
     def grow(rng: random.Random, height: int) -> Any:
         smaller = [grow(rng, height - 1) for _ in range(rng.choice([0, 1, 3]) if height else 0)]
@@ -369,7 +380,8 @@ def some_tree(rng: random.Random, depth: int, names: list[str]) -> Kind:
 
 def some_root(rng: random.Random, depth: int, names: list[str]) -> Kind:
     inner = some_kind(rng, depth)
-    cls: Any = type("Wrapped", (RootModel[inner.hint],), {})
+    base: Any = RootModel
+    cls: Any = type("Wrapped", (base[inner.hint],), {"__module__": __name__})
 
     def make(rng: random.Random) -> Made:
         made = inner.make(rng)
@@ -420,3 +432,17 @@ def clean(value: Any) -> Any:
             setattr(cleaned, name, clean(item))
         return cleaned
     return value
+
+
+def some_shape(rng: random.Random) -> tuple[Shape, Callable[[random.Random], Made]]:
+    """A schema as a user declares it, and a way to make instances of its class."""
+    kind = some_object(rng, 2) if rng.random() < 0.7 else some_kind(rng, 3)
+    shape = shape_of(kind.hint, "Test", "final_output")
+
+    def make(rng: random.Random) -> Made:
+        made = kind.make(rng)
+        if not shape.wrapped:
+            return made
+        return Made(shape.schema.model_validate({RESULT: made.value}, by_alias=False, by_name=True), made.reasons)
+
+    return shape, make

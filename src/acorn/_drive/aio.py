@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, assert_never
 
 from acorn._drive.bridge import call_async
 from acorn._drive.record import close_record, open_record
-from acorn._drive.sync import closers
+from acorn._drive.sync import closers, could_not_close
 from acorn._drive.tools import arun_tools
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop
@@ -18,29 +20,34 @@ from acorn.record import inside
 async def adrive(loop: Loop, agent: object) -> Any:
     """Walk a run to its end; cancelling it cancels what is under way."""
     began = open_record(loop.run)
-    try:
-        with inside(agent, loop.run):
-            while True:
-                ask = loop.ask(_now(began))
-                match ask:
-                    case AskModel():
-                        outcome: Any = await _complete(loop, ask, began)
-                    case AskTools():
-                        outcome = await arun_tools(ask)
-                    case AskHook():
-                        outcome = await _call(ask)
-                    case Done():
-                        return ask.output
-                    case _:
-                        assert_never(ask)
-                loop.tell(outcome, _now(began))
-    except BaseException as error:
-        loop.abort(error)
-        raise
-    finally:
-        for close in closers(loop):
-            await call_async(close)
-        close_record(loop.run, agent, began)
+    async with AsyncExitStack() as ends:
+        ends.callback(close_record, loop.run, agent, began)
+        ends.enter_context(inside(agent, loop.run))
+        try:
+            return await _walk(loop, began)
+        except BaseException as error:
+            loop.abort(error)
+            raise
+        finally:
+            for close in closers(loop):
+                ends.push_async_callback(_close, loop, close)
+
+
+async def _walk(loop: Loop, began: float) -> Any:
+    while True:
+        ask = loop.ask(_now(began))
+        match ask:
+            case AskModel():
+                outcome: Any = await _complete(loop, ask, began)
+            case AskTools():
+                outcome = await arun_tools(ask)
+            case AskHook():
+                outcome = await _call(ask)
+            case Done():
+                return ask.output
+            case _:
+                assert_never(ask)
+        loop.tell(outcome, _now(began))
 
 
 def _now(began: float) -> float:
@@ -59,3 +66,10 @@ async def _call(ask: AskHook) -> Any:
         return await call_async(ask.function, *ask.arguments)
     except ask.forgives as error:
         return error
+
+
+async def _close(loop: Loop, close: Callable[[], Any]) -> None:
+    try:
+        await call_async(close)
+    except BaseException as error:
+        could_not_close(loop, error)

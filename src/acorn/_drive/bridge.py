@@ -25,13 +25,13 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
 
 
-def call_sync(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_sync(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call any function from sync code and wait for it."""
     returned = function(*args, **kwargs)
     return wait_for(returned) if inspect.isawaitable(returned) else returned
 
 
-async def call_async(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call any function from async code; a sync one runs in a worker thread."""
     if is_async(function):
         return await function(*args, **kwargs)
@@ -41,7 +41,7 @@ async def call_async(function: Callable[..., Any], *args: Any, **kwargs: Any) ->
     return await returned if inspect.isawaitable(returned) else returned
 
 
-def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, BaseException | None]:
+def _outcome(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, BaseException | None]:
     """What came of a call, as a value: asyncio's futures refuse a StopIteration and mistake other exceptions."""
     try:
         return function(*args, **kwargs), None
@@ -49,7 +49,7 @@ def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[A
         return None, error
 
 
-def start_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+def start_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
     """Begin a call in a thread of its own, with a copy of the caller's context.
 
     A thread of its own, because a pool bounds how many calls can be under way, and its threads would keep

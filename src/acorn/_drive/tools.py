@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Any
 
@@ -42,7 +43,9 @@ async def arun_tools(ask: AskTools) -> list[ToolResult]:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            raise error.escaped if isinstance(error, _EscapeError) else error
+            if isinstance(error, _EscapeError):
+                raise error.escaped from None
+            raise
     return results
 
 
@@ -94,32 +97,45 @@ def _start(invocation: Invocation) -> Future[ToolResult]:
 
 
 def _attempt(invocation: Invocation) -> ToolResult:
-    call = invocation.call
     try:
-        return ToolResult(call.id, call.name, call_sync(invocation.tool.function, *invocation.args, **invocation.kwargs))
+        output = call_sync(_drained, invocation.tool.function, *invocation.args, **invocation.kwargs)
     except Exception as error:
         return _failed(invocation, error)
+    return ToolResult(invocation.call.id, invocation.call.name, output)
 
 
 async def _aattempt(invocation: Invocation, limit: float) -> ToolResult:
-    call = invocation.call
+    function = invocation.tool.function
     watch = asyncio.timeout(None if limit == math.inf else limit)
     try:
         async with watch:
-            output = await call_async(invocation.tool.function, *invocation.args, **invocation.kwargs)
+            called = (function,) if is_async(function) else (_drained, function)
+            output = await call_async(*called, *invocation.args, **invocation.kwargs)
     except Exception as error:
         return _failed(invocation, _TooLongError(limit) if watch.expired() else error)
-    return ToolResult(call.id, call.name, output)
+    return ToolResult(invocation.call.id, invocation.call.name, output)
 
 
-def _failed(invocation: Invocation, error: Exception) -> ToolResult:
-    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-        error = error.__cause__  # a coroutine cannot raise it and says so
-    name = "TimeoutError" if isinstance(error, _TooLongError) else type(error).__name__
+def _drained(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Of a generator its items: its body runs here and now, and its errors are the tool's."""
+    returned = function(*args, **kwargs)
+    if inspect.isasyncgen(returned):
+        return _collected(returned)
+    return list(returned) if inspect.isgenerator(returned) else returned
+
+
+async def _collected(items: AsyncIterable[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+def _failed(invocation: Invocation, error: BaseException) -> ToolResult:
     try:
         text = str(error)
     except Exception:
         text = ""
+    if text == "coroutine raised StopIteration" and isinstance(error.__cause__, StopIteration):
+        return _failed(invocation, error.__cause__)  # Python lets none out of a coroutine
+    name = "TimeoutError" if isinstance(error, _TooLongError) else type(error).__name__
     return ToolResult(invocation.call.id, invocation.call.name, error=f"{name}: {text}" if text else name)
 
 

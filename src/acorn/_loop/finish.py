@@ -104,9 +104,10 @@ def no_answer(content: str, *, cut_off: bool, max_tokens: int) -> Verdict:
     return Verdict(content, None, [], _cut_off(max_tokens) if cut_off else message, was_cut=cut_off)
 
 
-def rejected(text: str, raw: str) -> Verdict:
-    """An answer that `on_finish` would not have."""
-    return Verdict(raw, None, [Problem(path="", expected=text, received=raw[:200], told=raw[:200], ruled=True)], text)
+def rejected(text: str, answer: str, raw: str) -> Verdict:
+    """An answer, as JSON, that `on_finish` would not have."""
+    shown = shorten(answer)
+    return Verdict(raw, None, [Problem(path="", expected=text, received=shown, told=shown, ruled=True)], text)
 
 
 def form(shape: Shape, root: str) -> str:
@@ -143,5 +144,5 @@ def _unknown(name: str, shape: Shape, fields: dict[str, Any]) -> Problem:
 def _parsed(text: str) -> Any:
     try:
         return from_json(text)
-    except (ValueError, UnicodeEncodeError):
+    except (ValueError, TypeError):  # no JSON, or half a surrogate pair in it
         return None

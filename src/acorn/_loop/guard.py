@@ -23,13 +23,16 @@ Mark = tuple[str, str]
 
 def mark(calls: Sequence[ToolCall], results: Sequence[ToolResult], repeatable: Collection[str]) -> Mark:
     """The mark of one step; calls of repeatable tools leave none."""
-    if not calls or any(call.name in repeatable for call in calls):
+    counted = {call.id: call for call in calls if call.name not in repeatable}
+    if not counted:
         return "", ""
-    texts = [result_text(result) for result in results]
-    done = [f"{call.name}\0{call.raw_arguments}" for call in calls]
-    errors = [result.error for result in results if result.error is not None]
-    failed = _digest([str(error) for error in errors]) if errors and len(errors) == len(results) else ""
-    return _digest(done + texts), failed
+    done = [
+        f"{call.name} {sorted(call.arguments.items(), key=repr) or call.raw_arguments}" for call in counted.values()
+    ]
+    came = [result for result in results if result.id in counted]
+    errors = [str(result.error) for result in came if result.error is not None]
+    failed = _digest(errors) if errors and len(errors) == len(came) else ""
+    return _digest(done + [result_text(result) for result in came]), failed
 
 
 def goes_in_circles(marks: Sequence[Mark]) -> bool:

@@ -12,9 +12,6 @@ from typing import Literal
 from acorn.models.port import Price
 from acorn.types import Usage
 
-_GUESSED_ANSWER = 200
-"""Tokens of an answer before any was seen."""
-
 Room = Literal["step", "answer", "none"]
 
 
@@ -64,20 +61,30 @@ class Meter:
     def room(self, limits: Limits, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
         """What can still be paid for, and which limit says so; `new_text` is in characters."""
         asked = (self.last.input_tokens + self.last.output_tokens if self.last else 0) + new_text // 4
-        answer = Usage(asked, self.largest_output or _GUESSED_ANSWER)
+        answer = Usage(asked, self.largest_output)
         # Behind one more step stands an answer to a longer conversation.
         later = Usage(asked + answer.output_tokens + self.growth, answer.output_tokens)
+        least = Usage(asked if self.last else 0)  # before the first response it is a guess, and no reason to give up
         needs: list[tuple[str, float, float, float]] = []
         if limits.tokens is not None:
             left = limits.tokens - self.spent.tokens
-            needs.append(("max_total_tokens", left, answer.total_tokens, later.total_tokens))
+            needs.append(("max_total_tokens", left, least.total_tokens, answer.total_tokens + later.total_tokens))
         if limits.cost is not None and price is not None:
-            needs.append(("max_cost", limits.cost - self.spent.cost, price.of(answer), price.of(later)))
+            left_over = limits.cost - self.spent.cost
+            needs.append(("max_cost", left_over, price.of(least), price.of(answer) + price.of(later)))
         if limits.seconds is not None:
-            needs.append(("max_seconds", limits.seconds - now, self.longest_call, self.longest_step))
-        for name, remains, for_answer, for_step in needs:
-            if remains <= 0 or (self.last is not None and remains < for_answer):
+            # A request is given no more time than is left, so it may as well be tried.
+            needs.append(("max_seconds", limits.seconds - now, 0.0, self.longest_call + self.longest_step))
+        for name, remains, at_least, _ in needs:
+            if remains <= at_least:
                 return "none", name
-            if self.last is not None and remains < for_answer + for_step:
+        for name, remains, _, with_a_step in needs:
+            if remains < with_a_step:
                 return "answer", name
         return "step", ""
+
+    def seconds_for_tools(self, limits: Limits, now: float) -> float | None:
+        """How long tools may take, so that an answer can still be asked for behind them."""
+        if limits.seconds is None:
+            return None
+        return max(0.001, limits.seconds - now - max(self.longest_call, limits.seconds / 10))

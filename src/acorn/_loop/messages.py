@@ -58,6 +58,10 @@ def result_text(result: ToolResult) -> str:
     return str.__str__(result.output) if isinstance(result.output, str) else to_text(result.output)
 
 
+def tool_result(result: ToolResult) -> Message:
+    return tool(result.id, result_text(result))
+
+
 def call_ids(message: Any) -> list[str]:
     """The ids of the calls in an assistant message, whoever wrote it."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
@@ -66,6 +70,18 @@ def call_ids(message: Any) -> list[str]:
     if not isinstance(calls, list | tuple):
         return []
     return [str(call.get("id") or "") if isinstance(call, dict) else "" for call in calls]
+
+
+def fresh_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:
+    """The ids of one message's calls, with new ones where they are missing or used already; `used` grows."""
+    fresh: list[str] = []
+    for slot, call_id in enumerate(ids):
+        number = slot
+        while not call_id or call_id in used:
+            call_id, number = f"call_{index}_{number}", number + len(ids)
+        used.add(call_id)
+        fresh.append(call_id)
+    return fresh
 
 
 def _answered_id(message: Any) -> str | None:
@@ -114,20 +130,15 @@ def find_turn(history: Sequence[Any], message: Message) -> int | None:
     return None
 
 
-def place_results(
-    history: list[Message], message: Message, results: Sequence[ToolResult], context: str | None
-) -> list[Message]:
-    """Put a step's results, then its context, directly behind the message that asked for them.
+def place_results(history: list[Message], message: Message, results: Sequence[Message]) -> int:
+    """Put the results of its calls directly behind a turn; where the next message would stand.
 
-    The user may have moved or copied that message. If it is gone, so are its results; the context is not,
-    for it stands on its own.
+    The user may have moved or copied the turn. If it is gone, so are its results.
     """
     if not isinstance(history, list):
         raise AcornError(f"`history` must be a list of messages, got `{type(history).__name__}`.")
     at = find_turn(history, message)
-    said = [user(context)] if context else []
     if at is None:
-        history += said
-        return history
-    history[at + 1 : at + 1] = [*(tool(result.id, result_text(result)) for result in results), *said]
-    return history
+        return len(history)
+    history[at + 1 : at + 1] = results
+    return at + 1 + len(results)

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from acorn._json import safe_repr, shorten, to_text, whole_text
-from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, tool, user
+from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, fresh_ids, tool, user
 from acorn.errors import AcornError
 from acorn.record import Message
 
@@ -40,6 +40,7 @@ class Outbox:
         self._sent: list[Message] = []
         self._pieces: list[bytes] = []
         self._strays: set[str] = set()
+        self._ids: set[str] = set()
 
     def prepare(self, history: list[Message], opening: Message) -> tuple[list[Message], Callable[[], bytes]]:
         """The messages to send, and their JSON on demand; `opening` is the input, should it have been trimmed."""
@@ -73,7 +74,7 @@ class Outbox:
         self._seen += [copy for copy, _ in taken]
         for at, message in enumerate(tail):
             if message["role"] == "assistant":
-                self._sent += _turn(message, known + at, answers.get(at, {}))
+                self._sent += _turn(message, known + at, answers.get(at, {}), self._ids)
             elif message["role"] != "tool" and (content := _content(message.get("content"))) is not None:
                 self._sent.append(_said(message, content))
         return True
@@ -154,18 +155,20 @@ def _id_of(holder: Any, key: str) -> str:
 def _said(message: Message, content: Any) -> Message:
     """A message of the user's or the system's."""
     role = "system" if message["role"] in _SYSTEM else message["role"]
-    if role == message["role"] and content is message["content"] and "tool_calls" not in message:
+    misplaced = message.keys() & {"tool_calls", "tool_call_id"}
+    if role == message["role"] and content is message["content"] and not misplaced:
         return message
-    return {**_without(message, "tool_calls", "tool_call_id"), "role": role, "content": content}
+    return {**_without(message, *misplaced), "role": role, "content": content}
 
 
-def _turn(message: Message, index: int, answers: dict[int, Message]) -> list[Message]:
-    """An assistant message and the results of its calls."""
+def _turn(message: Message, index: int, answers: dict[int, Message], used: set[str]) -> list[Message]:
+    """An assistant message and the results of its calls; no id comes twice in a conversation."""
     calls, content = _calls_of(message), _content(message.get("content"))
     if not calls:
-        return [] if content is None else [{**_without(message, "tool_calls"), "content": content}]
-    ids = _fresh_ids([_id_of(call, "id") for call in calls], index)
-    sent = [{**message, "content": content, "tool_calls": list(map(_call, calls, ids))}]
+        return [] if content is None else [{**_without(message, "tool_calls", "tool_call_id"), "content": content}]
+    ids = fresh_ids([_id_of(call, "id") for call in calls], index, used)
+    made = list(map(_call, calls, ids))
+    sent = [{**_without(message, "tool_call_id"), "content": content, "tool_calls": made}]
     for slot, call_id in enumerate(ids):
         found = answers.get(slot)
         if found is None:
@@ -175,19 +178,6 @@ def _turn(message: Message, index: int, answers: dict[int, Message]) -> list[Mes
             content = text if isinstance(text, str) else _content(text) or ""
             sent.append({**_without(found, "name", "tool_calls"), "tool_call_id": call_id, "content": content})
     return sent
-
-
-def _fresh_ids(ids: list[str], index: int) -> list[str]:
-    """The ids of one message's calls, with new ones where they are missing or repeated."""
-    if len(set(ids)) == len(ids) and "" not in ids:
-        return ids
-    fresh: list[str] = []
-    for slot, call_id in enumerate(ids):
-        number = slot
-        while not call_id or call_id in fresh:
-            call_id, number = f"call_{index}_{number}", number + len(ids)
-        fresh.append(call_id)
-    return fresh
 
 
 def _call(call: Any, call_id: str) -> dict[str, Any]:

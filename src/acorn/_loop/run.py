@@ -17,7 +17,7 @@ from typing import Any, assert_never
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from acorn._json import safe_repr, to_text
+from acorn._json import safe_repr, to_plain, to_text
 from acorn._loop import finish, guard, messages
 from acorn._loop.asks import Ask, AskHook, AskModel, AskTools, Done, Invocation
 from acorn._loop.limits import Limits
@@ -143,9 +143,10 @@ class Loop:
     def abort(self, error: BaseException) -> None:
         """End the run here, leaving a record whose history is complete."""
         state, run = self.state, self.run
-        if state.phase in ("tools", "step") and self._turn is not None:
-            run.history = messages.place_results(run.history, self._turn, state.results, None)
-        messages.close_calls(run.history, messages.STOPPED)
+        if isinstance(run.history, list):  # the user may have put anything there
+            if state.phase in ("tools", "step") and self._turn is not None:
+                messages.place_results(run.history, self._turn, list(map(messages.tool_result, state.results)))
+            messages.close_calls(run.history, messages.STOPPED)
         run.error = error
         run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
         state.phase = "done"
@@ -162,20 +163,18 @@ class Loop:
     def save(self) -> dict[str, Any]:
         """The run between two asks, as plain JSON data."""
         run = self.run
-        if self._turn is not None:
-            self.state.turn = next((at for at, other in enumerate(run.history) if other is self._turn), None)
         return {
             "run": {
                 "id": run.id,
                 "input": from_json(run.input.model_dump_json(by_alias=False)),
-                "history": run.history,
+                "history": to_plain(run.history),
                 "usage": {name: getattr(run.usage, name) for name in run.usage.__slots__},
                 "cost": run.cost,
                 "model": run.model,
                 "steps": run.steps,
                 "seconds": run.seconds,
             },
-            "state": self.state.to_json(),
+            "state": {**self.state.to_json(), "turn": self._whereabouts()},
         }
 
     @classmethod
@@ -187,13 +186,27 @@ class Loop:
         run: Run[Any] = Run(input=given, usage=Usage(**told["usage"]), deps=deps, **kept)
         state = State.from_json(saved["state"])
         loop = cls(plan, run, state)
-        if state.tools is not None:
-            loop._use_tools(_named(loop.toolset.tools, state.tools))
-        if state.turn is not None and state.turn < len(run.history):
+        if state.turn is not None:
             loop._turn = run.history[state.turn]
-        if state.answer is not None:
-            loop._candidate = plan.spec.output.schema.model_validate_json(state.answer, by_alias=True, by_name=True)
+        elif state.response is not None:  # the user has removed it, or may yet put it back
+            loop._turn = messages.assistant(state.response, state.calls)
+        if state.answer is not None and "judge" in (state.phase, state.resumes):
+            said = [call.raw_arguments for call in state.calls if call.id == state.answered_by]
+            text = said[0] if said else state.answer
+            loop._candidate = plan.spec.output.schema.model_validate_json(text, by_alias=True, by_name=True)
+        if plan.spec.sources:  # they are not open here
+            state.opened, state.resumes, state.phase = 0, state.resumes or state.phase, "open"
+        else:
+            loop._use_saved_tools()
         return loop
+
+    def _whereabouts(self) -> int | None:
+        """Where in the history the last response stands."""
+        return None if self._turn is None else messages.find_turn(self.run.history, self._turn)
+
+    def _use_saved_tools(self) -> None:
+        if self.state.tools is not None:
+            self._use_tools(_named(self.toolset.tools, self.state.tools))
 
     # Opening
 
@@ -201,8 +214,9 @@ class Loop:
         """Two asks for each source: open it, then list its tools."""
         at, listing = divmod(self.state.opened, 2)
         if at >= len(self.spec.sources):
-            self.state.phase = "prompt"
-            return self._ask_prompt(now)
+            self.state.phase, self.state.resumes = self.state.resumes or "prompt", None
+            self._use_saved_tools()
+            return self.ask(now)
         source = self.spec.sources[at]
         return AskHook(source.tools if listing else getattr(source, "open", None) or _nothing)
 
@@ -230,8 +244,7 @@ class Loop:
 
     def _ask_model(self, now: float) -> Ask:
         state = self.state
-        if not state.forced:
-            self._mind_limits(now)
+        self._mind_limits(now)
         request = self._request(now)
         wants_answer = state.forced or (self._is_single and not self.toolset.tools and not self._thinks)
         if wants_answer and not state.fallback:
@@ -264,8 +277,9 @@ class Loop:
         if not limits:
             return
         state, run = self.state, self.run
-        new = run.history[(state.turn or 0) + 1 :] if state.response else run.history
-        text = sum(len(str(message.get("content") or "")) for message in new)
+        at = self._whereabouts()
+        new: Sequence[Any] = run.history if self._turn is None else [] if at is None else run.history[at + 1 :]
+        text = sum(len(str(message.get("content") or "")) for message in new if isinstance(message, dict))
         room, limit = state.meter.room(limits, new_text=text, price=self.model.price(), now=now)
         if room == "none":
             raise LimitError(
@@ -273,7 +287,7 @@ class Loop:
                 f"({state.meter.spent.tokens} tokens, ${state.meter.spent.cost:.4f}, {now:.1f} s); raise the limit, "
                 f"or give the run less to do."
             )
-        if room == "answer":
+        if room == "answer" and not state.forced:
             self._force("limit")
 
     def _force(self, reason: str) -> None:
@@ -294,7 +308,6 @@ class Loop:
         calls = _calls(response.tool_calls, len(run.history))
         state.response, state.calls, state.results = response, calls, []
         self._turn = messages.assistant(response, calls)
-        state.turn = len(run.history)
         run.history.append(self._turn)
         if any(call.name == FINISH for call in calls):
             self._take_finish(response, calls)
@@ -360,7 +373,9 @@ class Loop:
         self.state.phase = "model"
 
     def _answer_calls(self, calls: Iterable[ToolCall], told: dict[str, str], otherwise: str) -> None:
-        self.run.history += [messages.tool(call.id, told.get(call.id, otherwise)) for call in calls]
+        results = [messages.tool(call.id, told.get(call.id, otherwise)) for call in calls]
+        assert self._turn is not None
+        messages.place_results(self.run.history, self._turn, results)
 
     def _correct(self, verdict: finish.Verdict, said: str | None) -> None:
         """Spend a retry; `said` goes to the model as a user message."""
@@ -400,8 +415,7 @@ class Loop:
         if self._prepared is None:
             self._prepared = [self._prepare(call) for call in self.state.calls]
         invocations = [made for made in self._prepared if isinstance(made, Invocation)]
-        seconds = self.plan.limits.seconds
-        return AskTools(invocations, None if seconds is None else max(0.001, seconds - now))
+        return AskTools(invocations, self.state.meter.seconds_for_tools(self.plan.limits, now))
 
     def _prepare(self, call: ToolCall) -> Invocation | ToolResult:
         """The function and its arguments, or the error that the model will read."""
@@ -467,7 +481,9 @@ class Loop:
             context = "\n".join(step._context) or None
             self._adopt(step)
         assert self._turn is not None
-        run.history = messages.place_results(run.history, self._turn, results, context)
+        behind = messages.place_results(run.history, self._turn, list(map(messages.tool_result, results)))
+        if context is not None:
+            run.history.insert(behind, messages.user(context))
         state.meter.longest_step = max(state.meter.longest_step, now - state.meter.step_began)
         state.meter.step_began = now
         if step is not None and step._finished is not None:
@@ -526,7 +542,7 @@ class Loop:
         """An answer that validates: let `on_finish` see it."""
         state = self.state
         self._candidate, state.answered_by = instance, call_id
-        state.answer = instance.model_dump_json(by_alias=False, fallback=safe_repr, warnings=False)
+        state.answer = to_text(instance)
         state.phase = "judge"
         if self.plan.on_finish is None:
             self._accept(self.spec.output.unwrap(instance))
@@ -542,12 +558,20 @@ class Loop:
         if not isinstance(outcome, ValueError):
             self._accept(self.spec.output.unwrap(self._candidate) if outcome is None else outcome)
             return
-        verdict = finish.rejected(str(outcome) or type(outcome).__name__, state.answer or "")
+        verdict = finish.rejected(str(outcome) or type(outcome).__name__, state.answer or "", self._said())
         if state.answered_by is None:
             self._correct(verdict, verdict.document)
         else:
             self._answer_calls(state.calls, {state.answered_by: verdict.document}, messages.SKIPPED)
             self._correct(verdict, None)
+
+    def _said(self) -> str:
+        """The answer as it came: arguments, XML, or what `step.finish` was given."""
+        state = self.state
+        said = [call.raw_arguments for call in state.calls if call.id == state.answered_by]
+        if state.fallback and not said and state.response is not None:
+            return state.response.content
+        return said[0] if said else state.answer or ""
 
     def _accept(self, output: Any) -> None:
         state = self.state
@@ -617,15 +641,11 @@ def _listed(outcome: Any, place: str) -> list[Any]:
 def _calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
     """The calls of a response, each with an id of its own and arguments that are a dict."""
     calls: list[ToolCall] = []
-    used: set[str] = set()
-    for slot, call in enumerate(raw):
-        call_id = call.id or ""
-        if not call_id or call_id in used:
-            call_id = f"call_{index}_{slot}"
-        used.add(call_id)
+    ids = messages.fresh_ids([call.id or "" for call in raw], index, set())
+    for call_id, call in zip(ids, raw, strict=True):
         try:
             parsed = from_json(call.arguments or "{}")
-        except (ValueError, UnicodeEncodeError):
+        except (ValueError, TypeError):  # no JSON, or half a surrogate pair in it
             parsed = None
         calls.append(ToolCall(call_id, call.name, parsed if isinstance(parsed, dict) else {}, call.arguments or "{}"))
     return calls

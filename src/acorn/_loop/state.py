@@ -14,6 +14,8 @@ from pydantic_core import from_json
 
 from acorn._json import to_plain, to_text
 from acorn._loop.limits import Meter, Spent
+from acorn._secrets import redact, secrets_in
+from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
 from acorn.types import ToolCall, ToolResult, Usage
 
@@ -27,6 +29,8 @@ class State:
     phase: Phase = "open"
     opened: int = 0
     """How many of the opening asks, two for each source of tools, are behind us."""
+    resumes: Phase | None = None
+    """Where a loaded run goes on, once its sources are open again."""
     corrections: int = 0
     forced: bool = False
     """Whether every further request must end in an answer."""
@@ -44,7 +48,7 @@ class State:
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     results: list[ToolResult] = field(default_factory=list[ToolResult])
     turn: int | None = None
-    """Where in the history the response stands; the user may move it."""
+    """Where in the history the response stands, in a saved run; the user may move it."""
     answer: str | None = None
     """The candidate output as JSON, while `on_finish` judges it."""
     answered_by: str | None = None
@@ -66,7 +70,7 @@ class State:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> State:
         """The memory as it was written."""
-        fields = dict(plain)
+        fields = dict(plain) | {"settings": _read_settings(plain["settings"])}
         if fields["response"] is not None:
             reply = dict(fields["response"])
             reply["tool_calls"] = [RawCall(**call) for call in reply["tool_calls"]]
@@ -101,19 +105,26 @@ _HARMLESS = (
     "frequency_penalty", "parallel_tool_calls", "service_tier", "drop_params", "input_cost_per_token",
     "output_cost_per_token",
 )  # fmt: skip
-OBJECT = "(an object)"
+_OBJECT = "(an object)"
 """What is written of a model that is neither an id nor a dict."""
 
 
 def _without_secrets(model: Any) -> Any:
-    """A model dict by the keys that are known to be harmless, and its address only without a password."""
+    """A model dict by the keys that are known to be harmless, and an address without its password."""
     if isinstance(model, dict):
-        kept = {key: value for key, value in model.items() if key in _HARMLESS}
-        return {key: to_plain(value) for key, value in kept.items() if not _holds_secret(value)}
+        kept = {key: value for key, value in model.items() if key in _HARMLESS and to_plain(value) == value}
+        addresses = {key: value for key, value in kept.items() if isinstance(value, str) and "://" in value}
+        return kept | {key: redact(value, secrets_in(model)) for key, value in addresses.items()}
     if isinstance(model, list | tuple):
         return [_without_secrets(each) for each in model]
-    return model if isinstance(model, str) else OBJECT
+    return model if isinstance(model, str) else _OBJECT
 
 
-def _holds_secret(value: Any) -> bool:
-    return isinstance(value, str) and "://" in value and ("@" in value or "?" in value)
+def _read_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    model = settings.get("model")
+    if _OBJECT in (model if isinstance(model, list) else [model]):
+        raise AcornError(
+            "The saved run had a model that `on_step` gave as an object, and objects are not saved; "
+            "set `step.model` to an id or a dict, so that a run can go on elsewhere."
+        )
+    return settings

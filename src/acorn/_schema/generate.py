@@ -64,6 +64,12 @@ class _Generator(GenerateJsonSchema):
         _add_items(definition)
         return made
 
+    def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
+        made = super().enum_schema(schema)
+        values = made["enum"]  # an alias in an enum repeats its value
+        made["enum"] = [value for at, value in enumerate(values) if value not in values[:at]]
+        return made
+
     def arguments_schema(self, schema: core_schema.ArgumentsSchema) -> JsonSchemaValue:
         made = super().arguments_schema(schema)
         if schema.get("var_kwargs_mode") == "unpacked-typed-dict":

@@ -65,7 +65,7 @@ def problems(error: ValidationError, schema: JsonSchema, received: Any) -> list[
                 expected=_expected(detail, path, schema),
                 received=_received(detail),
                 told=shorten(safe_repr(detail["input"])),
-                ruled=detail["type"] in ("value_error", "assertion_error"),
+                ruled=bool(_rule(detail)),
             ),
         )
     return list(found.values())
@@ -92,8 +92,8 @@ def _is_missing(detail: ErrorDetails) -> bool:
 
 def _expected(detail: ErrorDetails, path: Sequence[int | str], schema: JsonSchema) -> str:
     kind = detail["type"]
-    if kind in ("value_error", "assertion_error") and (words := str(detail.get("ctx", {}).get("error", ""))):
-        return words
+    if rule := _rule(detail):
+        return rule
     if kind == "json_invalid":
         return f"valid JSON ({detail['msg'].removeprefix('Invalid JSON: ')})"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -107,6 +107,12 @@ def _expected(detail: ErrorDetails, path: Sequence[int | str], schema: JsonSchem
     if kind == "union_tag_invalid":
         return f"{in_words(node, schema)}, {_tags(detail)}"
     return f"{in_words(node, schema)} ({detail['msg']})" if _is_unsaid(detail) else in_words(node, schema)
+
+
+def _rule(detail: ErrorDetails) -> str:
+    """What a user's validator said, if it said anything."""
+    is_user = detail["type"] in ("value_error", "assertion_error")
+    return str(detail.get("ctx", {}).get("error", "")) if is_user else ""
 
 
 def _tags(detail: ErrorDetails) -> str:

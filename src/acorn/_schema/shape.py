@@ -104,7 +104,7 @@ class Shape:
     def _call_schema(self) -> JsonSchema:
         """Every field under each of its names, for the words about a wrong one."""
         named = self.xml_schema["properties"]
-        aliases = {alias: named[name] for name, field in self.schema.model_fields.items() for alias in _aliases(field)}
+        aliases = {alias: named[name] for name, field in self.schema.model_fields.items() for alias in aliases_of(field)}
         return {**self.json_schema, "properties": {**aliases, **self.json_schema["properties"], **named}}
 
     @cached_property
@@ -112,7 +112,7 @@ class Shape:
         """The names a caller may use: every field's own, and its aliases."""
         names = set(self.schema.model_fields)
         for field in self.schema.model_fields.values():
-            names.update(_aliases(field))
+            names.update(aliases_of(field))
         return frozenset(names)
 
     def _complaint(self, owner: str, wrong: list[Problem], unknown: list[str]) -> str:
@@ -226,7 +226,7 @@ def _make(name: str, fields: dict[str, Any], owner: str, attribute: str) -> type
         ) from error
 
 
-def _aliases(field: FieldInfo) -> list[str]:
+def aliases_of(field: FieldInfo) -> list[str]:
     alias = field.validation_alias if field.validation_alias is not None else field.alias
     if isinstance(alias, str):
         return [alias]

@@ -144,7 +144,7 @@ def merge(listed: Sequence[Tool], own: Sequence[Tool], owner: str) -> tuple[Tool
     named: dict[str, Tool] = {}
     for tool in (*listed, *own):
         other = named.setdefault(tool.name, tool)
-        if other is tool:
+        if other is tool or _same(other.function, tool.function):
             continue
         if tool.method and not other.method:
             raise ToolConflictError(f"Tool '{tool.name}' defined in both tools attribute and as method")

@@ -121,6 +121,8 @@ class _Reader:
             schema = properties.get(name, others)
             found, cost = self.convert(child, schema if isinstance(schema, dict) else _ANYTHING)
             misfit += cost if schema is not None else _UNKNOWN
+            if properties and name not in properties:
+                misfit += 5 * _LIKING
             if name in value:
                 misfit += _UNKNOWN
             earlier = value.get(name)
@@ -156,7 +158,7 @@ class _Reader:
     def _anything(self, element: Element, node: JsonSchema) -> _Reading:
         """Where the schema says nothing, the tags do."""
         if not element.children:
-            return element.text(self.source), _LIKING
+            return _scalar(element.text(self.source), "string")
         if all(child.name == "item" for child in element.children):
             return self._array(element, _ANYTHING)
         return self._object(element, {"additionalProperties": _ANYTHING})

@@ -16,7 +16,7 @@ from pydantic import BaseModel, RootModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
-from acorn._json import attributes, to_plain
+from acorn._json import attributes, items_of, to_plain
 from acorn._xml.text import escape_attribute, escape_comment, escape_text, is_name
 from acorn.errors import AcornError
 
@@ -60,8 +60,6 @@ class _Writer:
     def element(self, start: str, end: str, plain: Any, source: Any, depth: int) -> None:
         """One element; `plain` is what is written, `source` the object it came from."""
         indent = "  " * depth
-        while isinstance(source, RootModel):
-            source = source.root  # pyright: ignore[reportUnknownMemberType]
         if isinstance(plain, str):
             self.lines.append(f"{indent}{start}>{escape_text(plain)}{end}" if plain else f"{indent}{start} />")
         elif plain is None or plain == [] or plain == {}:
@@ -71,6 +69,8 @@ class _Writer:
                 raise AcornError(
                     f"A value is nested more than {MAX_DEPTH} levels deep, or contains itself; pass something flatter."
                 )
+            while isinstance(source, RootModel):
+                source = source.root  # pyright: ignore[reportUnknownMemberType]
             opened = len(self.lines)
             self.lines.append(f"{indent}{start}>")
             if isinstance(plain, dict):
@@ -94,8 +94,10 @@ class _Writer:
         originals = attributes(source) if is_object else _originals_by_key(source, plain)
         for name, item in plain.items():
             tag = tags.get(name) or _plain_tag(name)
-            if item is None and is_object and not self.include_none:
-                continue
+            if item is None:
+                item = _number_behind(originals.get(name))
+                if item is None and is_object and not self.include_none:
+                    continue
             if tag.comment:
                 lines.append(indent + tag.comment)
             if type(item) is str and item:
@@ -111,7 +113,8 @@ class _Writer:
             else:
                 kind: Any = type(origin)
                 name = _item_name(kind)
-                self.element(f"<{name}", f"</{name}>", item, origin, depth)
+                written = _number_behind(origin) if item is None else item
+                self.element(f"<{name}", f"</{name}>", written, origin, depth)
 
 
 def _scalar(value: Any) -> str:
@@ -129,14 +132,15 @@ def _scalar(value: Any) -> str:
         return to_json(value).decode()
 
 
+def _number_behind(origin: Any) -> float | None:
+    """NaN or infinity, which Pydantic makes null where a field has no type of its own."""
+    return origin if type(origin) is float else None
+
+
 def _originals(source: Any, plain: list[Any]) -> list[Any]:
     """The objects behind the items, or the items where nobody knows."""
-    kinds: tuple[Any, ...] = (list, tuple, set, frozenset)
-    for kind in kinds:
-        if isinstance(source, kind):
-            found = list(kind.__iter__(source))  # not by a subclass's own code, which Pydantic passes by too
-            return found if len(found) == len(plain) else plain
-    return plain
+    found = items_of(source)
+    return plain if found is None or len(found) != len(plain) else found
 
 
 def _originals_by_key(source: Any, plain: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,14 @@
 """The model port: what acorn asks of a language model, and what it gets back."""
 
-from acorn.models.port import Model, ModelRequest, ModelResponse, Price, RawCall
+from acorn.models.port import (
+    CallDelta,
+    Delta,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    Price,
+    RawCall,
+    StreamingModel,
+)
 
-__all__ = ["Model", "ModelRequest", "ModelResponse", "Price", "RawCall"]
+__all__ = ["CallDelta", "Delta", "Model", "ModelRequest", "ModelResponse", "Price", "RawCall", "StreamingModel"]

@@ -13,7 +13,8 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, closing
 from functools import cached_property, lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,8 +22,8 @@ from weakref import WeakKeyDictionary
 from acorn._secrets import redact, secrets_in
 from acorn.errors import ModelError
 from acorn.models.failure import advice, clean, on_the_wire, provider_text, retry_after
-from acorn.models.port import ModelRequest, ModelResponse, Price, RawCall
-from acorn.models.retry import Retries, is_retryable
+from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
+from acorn.models.retry import Attempts, Retries, is_retryable
 from acorn.types import Usage
 
 _OURS = ("model", "id", "num_retries", "retry_delay", "timeout", "input_cost_per_token", "output_cost_per_token")
@@ -86,49 +87,85 @@ class LiteLLMModel:
     # Asking it
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        began, failed = time.monotonic(), 0
+        attempts = Attempts(self._retries, request.timeout)
         while True:
             try:
                 return self._response(self._once(request), request)
             except ModelError as error:
-                failed += 1
-                wait = self._retries.wait(error, failed, _left(request, began))
-                if wait is None:
-                    raise
+                wait = attempts.wait(error)
             time.sleep(wait)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        began, failed = time.monotonic(), 0
+        attempts = Attempts(self._retries, request.timeout)
         while True:
             try:
                 return self._response(await self._aonce(request), request)
             except ModelError as error:
-                failed += 1
-                wait = self._retries.wait(error, failed, _left(request, began))
-                if wait is None:
-                    raise
+                wait = attempts.wait(error)
             await asyncio.sleep(wait)
 
-    def _once(self, request: ModelRequest) -> Any:
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
+        """The response as it comes; sent again only while nothing of it was handed out."""
+        attempts = Attempts(self._retries, request.timeout)
+        while True:
+            reader = _StreamReader(request)
+            try:
+                raw = self._once(request, stream=True)
+                with closing(_Closing(raw)):
+                    for chunk in raw:
+                        yield from reader.read(chunk)
+                yield from reader.end(self._key)
+                return
+            except Exception as error:
+                wait = attempts.wait(self._stream_error(error, request), is_final=reader.has_begun)
+            time.sleep(wait)
+
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        attempts = Attempts(self._retries, request.timeout)
+        while True:
+            reader = _StreamReader(request)
+            try:
+                raw = await self._aonce(request, stream=True)
+                async with aclosing(_Closing(raw)):
+                    async for chunk in raw:
+                        for delta in reader.read(chunk):
+                            yield delta
+                for delta in reader.end(self._key):
+                    yield delta
+                return
+            except Exception as error:
+                wait = attempts.wait(self._stream_error(error, request), is_final=reader.has_begun)
+            await asyncio.sleep(wait)
+
+    def _stream_error(self, error: Exception, request: ModelRequest) -> ModelError:
+        if isinstance(error, ModelError):
+            return error
+        made = self._error(error, request)
+        made.__cause__ = error
+        return made
+
+    def _once(self, request: ModelRequest, **how: Any) -> Any:
         """One request, sent again only to leave out what the model will not take."""
         while True:
             try:
-                return _litellm().completion(**self._call(request))
+                return _litellm().completion(**self._call(request), **how, **_options(how))
             except Exception as error:
                 self._learn_or_raise(error, request)
 
-    async def _aonce(self, request: ModelRequest) -> Any:
+    async def _aonce(self, request: ModelRequest, **how: Any) -> Any:
         while True:
             try:
-                return await _litellm().acompletion(**self._call(request), **self._client())
+                return await _litellm().acompletion(
+                    **self._call(request), **how, **_options(how), **await self._client()
+                )
             except Exception as error:
                 self._learn_or_raise(error, request)
 
-    def _client(self) -> dict[str, Any]:
+    async def _client(self) -> dict[str, Any]:
         """Our own HTTP client where LiteLLM takes one: its async one sends twice when a connection breaks."""
         is_known = self.provider in ("openai", "anthropic")
         own = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
-        return {"client": _http_client()} if is_known and own else {}
+        return {"client": await _http_client()} if is_known and own else {}
 
     def _call(self, request: ModelRequest) -> dict[str, Any]:
         refused = _refused(self._key)
@@ -229,15 +266,83 @@ class LiteLLMModel:
         )
 
 
-def _left(request: ModelRequest, began: float) -> float | None:
-    return None if request.timeout is None else request.timeout - (time.monotonic() - began)
+def _options(how: Mapping[str, Any]) -> dict[str, Any]:
+    return {"stream_options": {"include_usage": True}} if how.get("stream") else {}
+
+
+class _Closing:
+    """Ends a request whose stream nobody wants to read on."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def close(self) -> None:
+        for holder in (self._raw, getattr(self._raw, "completion_stream", None)):
+            close = getattr(holder, "close", None)
+            if callable(close):
+                close()
+
+    async def aclose(self) -> None:
+        inner = getattr(self._raw, "completion_stream", None)
+        for holder in (self._raw, inner, getattr(inner, "streaming_response", None)):
+            close = getattr(holder, "aclose", None)
+            if callable(close):
+                await close()
+
+
+class _StreamReader:
+    """LiteLLM's chunks to deltas."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._forced = request.forced_tool
+        self._called: set[str] = set()
+        self._thought: list[str] = []
+        self._signature = ""
+        self.has_begun = False
+        """Whether anything was handed out."""
+
+    def read(self, chunk: Any) -> Iterator[Delta]:
+        usage = getattr(chunk, "usage", None)
+        choice = chunk.choices[0] if chunk.choices else None
+        found = Delta(
+            model=getattr(chunk, "model", None) or "",
+            usage=_usage(usage) if usage is not None else None,
+            stop_reason=_STOPS.get(choice.finish_reason, "stop") if choice and choice.finish_reason else None,
+        )
+        if choice is not None:
+            self._read_message(choice.delta, found)
+        if found.content or found.reasoning or found.calls or found.stop_reason or found.usage:
+            self.has_begun = True
+            yield found
+
+    def _read_message(self, message: Any, found: Delta) -> None:
+        found.content = getattr(message, "content", None) or ""
+        found.reasoning = getattr(message, "reasoning_content", None) or ""
+        found.refusal = getattr(message, "refusal", None) or ""
+        for block in getattr(message, "thinking_blocks", None) or []:
+            self._thought.append(block.get("thinking") or "")
+            self._signature = block.get("signature") or self._signature
+        found.calls = tuple(
+            CallDelta(part.index, part.id, _own_name(part.function.name), part.function.arguments or "")
+            for part in getattr(message, "tool_calls", None) or []
+        )
+        self._called.update(part.name for part in found.calls if part.name)
+
+    def end(self, key: tuple[str, ...]) -> Iterator[Delta]:
+        if self._forced and self._forced not in self._called:
+            _refused(key).add("tool_choice")  # dropped in silence somewhere on the way
+        if self._signature:
+            thought = {"type": "thinking", "thinking": "".join(self._thought), "signature": self._signature}
+            yield Delta(extra={"thinking_blocks": [thought]})
+
+
+def _own_name(name: str | None) -> str:
+    # Bedrock's names may not begin with an underscore; LiteLLM puts a letter before ours.
+    return "__finish__" if name == "a__finish__" else name or ""
 
 
 def _raw_call(made: Any) -> RawCall:
-    name = made.function.name or ""
-    # Bedrock's names may not begin with an underscore; LiteLLM puts a letter before ours.
-    name = "__finish__" if name == "a__finish__" else name
-    return RawCall(made.id, name, made.function.arguments or "")
+    return RawCall(made.id, _own_name(made.function.name), made.function.arguments or "")
 
 
 def _usage(raw: Any) -> Usage:
@@ -305,15 +410,25 @@ def _litellm() -> Any:
         return library
 
 
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[Any]] = WeakKeyDictionary()
+_ready: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
 
 
-def _http_client() -> Any:
-    """One client for each event loop."""
+async def _http_client() -> Any:
+    """One client for each event loop. A loop that ends closes its async generators, and so this one's client."""
     loop = asyncio.get_running_loop()
-    if loop not in _clients:
-        _clients[loop] = _client_class()()
-    return _clients[loop]
+    if loop not in _ready:
+        _clients[loop] = _keep_client()
+        _ready[loop] = await anext(_clients[loop])
+    return _ready[loop]
+
+
+async def _keep_client() -> AsyncGenerator[Any]:
+    client = _client_class()()
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 @lru_cache(maxsize=1)

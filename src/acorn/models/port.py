@@ -6,7 +6,7 @@ format and never change once they are in a request, so an adapter that wants to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard
 
@@ -85,6 +85,32 @@ class ModelResponse:
     """Further fields of the assistant message that must be sent back, such as signed thinking blocks."""
 
 
+@dataclass(slots=True, eq=False)
+class CallDelta:
+    """A fragment of a tool call."""
+
+    index: int
+    """The provider's number for the call."""
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Delta:
+    """A piece of a response; whatever is new in it is set."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()
+    stop_reason: str | None = None
+    usage: Usage | None = None
+    cost: float | None = None
+    model: str = ""
+    refusal: str = ""
+    extra: dict[str, Any] | None = None
+
+
 class Model(Protocol):
     """A language model. Adapters raise `ModelError` and nothing else of their own."""
 
@@ -106,7 +132,20 @@ class Model(Protocol):
     async def acomplete(self, request: ModelRequest) -> ModelResponse: ...
 
 
+class StreamingModel(Model, Protocol):
+    """A model that can also give its response piece by piece. Closing the iterator ends the request."""
+
+    def stream(self, request: ModelRequest) -> Iterator[Delta]: ...
+
+    def astream(self, request: ModelRequest) -> AsyncIterator[Delta]: ...
+
+
 def is_model(value: object) -> TypeGuard[Model]:
     """Whether an object offers what the port asks for."""
     needed = ("complete", "acomplete", "can_force_tool", "price")
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in needed)
+
+
+def can_stream(model: Model) -> TypeGuard[StreamingModel]:
+    """Whether a model gives its response piece by piece."""
+    return callable(getattr(model, "stream", None)) and callable(getattr(model, "astream", None))

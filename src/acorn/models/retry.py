@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,3 +43,22 @@ class Retries:
         wait = self.delay * 2 ** (failed - 1) * random.uniform(0.75, 1.25)
         wait = min(LONGEST_WAIT, wait) if asked is None else asked
         return None if left is not None and wait >= left else wait
+
+
+class Attempts:
+    """The attempts at one request."""
+
+    def __init__(self, retries: Retries, left: float | None) -> None:
+        self._retries = retries
+        self._left = left
+        self._began = time.monotonic()
+        self._failed = 0
+
+    def wait(self, error: ModelError, *, is_final: bool = False) -> float:
+        """Seconds to wait before the next one; raises the error where there is none."""
+        self._failed += 1
+        left = None if self._left is None else self._left - (time.monotonic() - self._began)
+        wait = None if is_final else self._retries.wait(error, self._failed, left)
+        if wait is None:
+            raise error
+        return wait

@@ -1,0 +1,174 @@
+"""Values while they grow, and snapshots of them.
+
+A frame is an object or list that is still open. It keeps what is complete in a container that only ever
+grows, so that a snapshot need not copy it: a `Mark` says how much of it belongs to the snapshot. Only what
+is small is copied at once; a long string or list is made when somebody reads it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Protocol
+
+HIDDEN: Any = type("Hidden", (), {"__repr__": lambda self: "HIDDEN"})()
+"""A value that nobody may see yet: half a number, or something that does not fit."""
+
+LONG_TEXT = 1000
+LONG_LIST = 64
+
+
+class Text:
+    """A string that grows in place as long as nobody else holds it."""
+
+    __slots__ = ("text",)
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def add(self, piece: str) -> None:
+        text = self.text
+        self.text = ""  # let go, so that `+=` appends instead of copying
+        text += piece
+        self.text = text
+
+    def snapshot(self) -> Any:
+        text = self.text
+        return text if len(text) < LONG_TEXT else TextMark(self, len(text))
+
+
+class Mark:
+    """A value that is made when it is read."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        raise NotImplementedError
+
+
+class TextMark(Mark):
+    __slots__ = ("length", "node")
+
+    def __init__(self, node: Text, length: int) -> None:
+        self.node = node
+        self.length = length
+
+    def value(self) -> str:
+        text = self.node.text
+        return text if len(text) == self.length else text[: self.length]
+
+
+class ListMark(Mark):
+    __slots__ = ("count", "items", "last")
+
+    def __init__(self, items: list[Any], count: int, last: Any) -> None:
+        self.items = items
+        self.count = count
+        self.last = last
+
+    def value(self) -> list[Any]:
+        found = self.items[: self.count]
+        if self.last is not HIDDEN:
+            found.append(settled(self.last))
+        return found
+
+
+class DictMark(Mark):
+    __slots__ = ("count", "items", "key", "last")
+
+    def __init__(self, items: dict[str, Any], count: int, key: str | None, last: Any) -> None:
+        self.items = items
+        self.count = count
+        self.key = key
+        self.last = last
+
+    def value(self) -> dict[str, Any]:
+        found = dict(islice(self.items.items(), self.count))
+        if self.key is not None and self.last is not HIDDEN:
+            found[self.key] = settled(self.last)
+        return found
+
+
+def settled(value: Any) -> Any:
+    """The value itself, made if it was only marked."""
+    return value.value() if isinstance(value, Mark) else value
+
+
+class Frame(Protocol):
+    """An open container, as the parser sees it."""
+
+    is_object: bool
+
+    def enter(self, key: str) -> Any:
+        """A key was read (a list has none): the plan of the value behind it."""
+        ...
+
+    def put(self, value: Any) -> None:
+        """The value is complete; HIDDEN where it does not fit."""
+        ...
+
+    def close(self) -> Any:
+        """The container is complete: what it came to."""
+        ...
+
+    def snapshot(self, child: Any) -> Any:
+        """The container as it is now, with the open value in it."""
+        ...
+
+
+class ListFrame:
+    """A list of one kind of item."""
+
+    __slots__ = ("item", "items")
+    is_object = False
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+        self.items: list[Any] = []
+
+    def enter(self, key: str) -> Any:
+        return self.item
+
+    def put(self, value: Any) -> None:
+        self.items.append(None if value is HIDDEN else value)
+
+    def close(self) -> Any:
+        return self.items
+
+    def snapshot(self, child: Any) -> Any:
+        if len(self.items) > LONG_LIST or isinstance(child, Mark):
+            return ListMark(self.items, len(self.items), child)
+        return self.items.copy() if child is HIDDEN else [*self.items, child]
+
+
+class DictFrame:
+    """A dict of one kind of value."""
+
+    __slots__ = ("item", "items", "key")
+    is_object = True
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+        self.items: dict[str, Any] = {}
+        self.key: str | None = None
+
+    def enter(self, key: str) -> Any:
+        if key in self.items:  # a mark counts entries from the front: start a container of its own
+            self.items = {name: value for name, value in self.items.items() if name != key}
+        self.key = key
+        return self.item
+
+    def put(self, value: Any) -> None:
+        assert self.key is not None
+        self.items[self.key] = None if value is HIDDEN else value
+        self.key = None
+
+    def close(self) -> Any:
+        return self.items
+
+    def snapshot(self, child: Any) -> Any:
+        if len(self.items) > LONG_LIST or isinstance(child, Mark):
+            return DictMark(self.items, len(self.items), self.key, child)
+        found = self.items.copy()
+        if self.key is not None and child is not HIDDEN:
+            found[self.key] = child
+        return found

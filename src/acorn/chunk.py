@@ -1,0 +1,142 @@
+"""The chunk: what `on_stream` and an iterator see of a response while it comes in.
+
+Nothing is computed for what nobody reads: the partial answer is parsed, and the text of a call joined, when
+somebody looks at it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from acorn._partial.frames import HIDDEN, settled
+from acorn._partial.plan import plan_of
+from acorn._partial.push import PushParser
+from acorn._schema.shape import RESULT, Shape
+from acorn.models.assemble import CallParts
+from acorn.partial import Partial
+from acorn.record import Run
+from acorn.types import ToolResult
+
+Out = TypeVar("Out", default=Any)
+
+
+class AnswerReader:
+    """The arguments of one `__finish__` call, parsed as far as somebody has looked."""
+
+    def __init__(self, pieces: list[str], shape: Shape) -> None:
+        self._pieces = pieces
+        self._shape = shape
+        self._parser: PushParser | None = None
+        self._fed = 0
+
+    def at(self, count: int) -> tuple[Any, tuple[str, ...]]:
+        """The partial answer and its complete fields after so many pieces."""
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = PushParser(plan_of(self._shape.schema))
+        elif count < self._fed:  # an old chunk, read after a newer one: go through it once more
+            parser = PushParser(plan_of(self._shape.schema))
+            for piece in self._pieces[:count]:
+                parser.feed(piece)
+            return self._value(parser), parser.completed()
+        while self._fed < count:
+            parser.feed(self._pieces[self._fed])
+            self._fed += 1
+        return self._value(parser), parser.completed()
+
+    def _value(self, parser: PushParser) -> Any:
+        found = settled(parser.value())
+        if found is HIDDEN or not self._shape.wrapped:
+            return None if found is HIDDEN else found
+        return getattr(found, RESULT, None)
+
+
+class StreamChunk(Generic[Out]):
+    """A piece of a response, or of what happens around it."""
+
+    __slots__ = (
+        "_answer",
+        "_call",
+        "_count",
+        "_read",
+        "branch",
+        "content",
+        "done",
+        "reasoning",
+        "result",
+        "run",
+        "tool_result",
+    )
+
+    content: str | None
+    """Text."""
+    reasoning: str | None
+    """Thinking text."""
+    tool_result: ToolResult | None
+    """A tool has returned."""
+    done: bool
+    """True on the last chunk of a model's response."""
+    branch: str | None
+    """The path of the branch it comes from; None for the run itself."""
+    result: Out | None
+    """The output, on the last chunk of an iterator."""
+    run: Run[Out] | None
+    """The record, on the last chunk of an iterator."""
+
+    def __init__(
+        self,
+        *,
+        content: str | None = None,
+        reasoning: str | None = None,
+        tool_result: ToolResult | None = None,
+        done: bool = False,
+        branch: str | None = None,
+        result: Any = None,
+        run: Run[Any] | None = None,
+        answer: AnswerReader | None = None,
+        call: CallParts | None = None,
+        count: int = 0,
+    ) -> None:
+        self.content = content
+        self.reasoning = reasoning
+        self.tool_result = tool_result
+        self.done = done
+        self.branch = branch
+        self.result = result
+        self.run = run
+        self._answer = answer
+        self._call = call
+        self._count = count
+        self._read: tuple[Any, tuple[str, ...]] | None = None
+
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in ("content", "reasoning", "tool_result", "branch", "result")}
+        parts = [f"{name}={value!r}" for name, value in shown.items() if value is not None]
+        return f"StreamChunk({', '.join([*parts, f'done={self.done}'])})"
+
+    @property
+    def partial(self) -> Partial[Out] | None:
+        """The answer so far, while `__finish__` is being written."""
+        found: Out | None = self._look()[0]
+        return found
+
+    @property
+    def completed(self) -> tuple[str, ...]:
+        """The names of the output's top-level fields that are complete."""
+        return self._look()[1]
+
+    @property
+    def tool_call(self) -> dict[str, Any] | None:
+        """The call of another tool so far: `index`, `id`, `name` and the text of its `arguments`."""
+        call = self._call
+        if call is None:
+            return None
+        arguments = "".join(call.pieces[: self._count])
+        return {"index": call.index, "id": call.id, "name": call.name, "arguments": arguments}
+
+    def _look(self) -> tuple[Any, tuple[str, ...]]:
+        if self._read is None:
+            self._read = (None, ()) if self._answer is None else self._answer.at(self._count)
+        return self._read

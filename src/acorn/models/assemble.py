@@ -1,0 +1,102 @@
+"""Deltas to a response: what a provider sends in pieces, put together.
+
+Fragments of several calls may interleave; an index may start at 1 or come again with a new id; names may
+come in pieces. Pure; the drivers feed it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
+from acorn.types import Usage
+
+
+@dataclass(slots=True, eq=False)
+class CallParts:
+    """One call so far."""
+
+    index: int
+    """Which call of the response it is, counted from 0."""
+    id: str | None = None
+    name: str = ""
+    pieces: list[str] = field(default_factory=list[str])
+    """The text of its arguments; it only ever grows."""
+
+
+class Assembly:
+    """One response in the making."""
+
+    def __init__(self) -> None:
+        self.calls: list[CallParts] = []
+        self._open: dict[int, CallParts] = {}
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._refusal: list[str] = []
+        self._rest = ModelResponse(stop_reason="")
+        self._usage: Usage | None = None
+
+    def add(self, delta: Delta) -> list[CallParts]:
+        """Take in a delta; the calls that it touched."""
+        if delta.content:
+            self._content.append(delta.content)
+        if delta.reasoning:
+            self._reasoning.append(delta.reasoning)
+        if delta.refusal:
+            self._refusal.append(delta.refusal)
+        rest = self._rest
+        rest.stop_reason = delta.stop_reason or rest.stop_reason
+        rest.model = delta.model or rest.model
+        if delta.cost is not None:
+            rest.cost = delta.cost
+        if delta.usage is not None:
+            self._usage = delta.usage
+        if delta.extra:
+            rest.extra.update(delta.extra)
+        return [self._add_call(fragment) for fragment in delta.calls]
+
+    def _add_call(self, fragment: CallDelta) -> CallParts:
+        call = self._open.get(fragment.index)
+        if call is None or (fragment.id and call.id and fragment.id != call.id):
+            call = CallParts(len(self.calls))
+            self.calls.append(call)
+            self._open[fragment.index] = call
+        call.id = call.id or fragment.id
+        if fragment.name and not (call.pieces and fragment.name == call.name):
+            call.name += fragment.name
+        if fragment.arguments:
+            call.pieces.append(fragment.arguments)
+        return call
+
+    def response(self) -> ModelResponse:
+        """The whole, once the stream has ended."""
+        made: list[Any] = [RawCall(call.id, call.name, "".join(call.pieces)) for call in self.calls]
+        rest = self._rest
+        rest.content = "".join(self._content)
+        rest.reasoning = "".join(self._reasoning) or None
+        rest.refusal = "".join(self._refusal) or None
+        rest.tool_calls = made
+        rest.stop_reason = rest.stop_reason or ("tool_calls" if made else "stop")
+        rest.usage = self._usage or Usage(requests=1)
+        return rest
+
+
+def as_deltas(response: ModelResponse) -> list[Delta]:
+    """A whole response as a stream of one piece, for a model that cannot stream."""
+    calls = tuple(
+        CallDelta(index, made.id, made.name, made.arguments) for index, made in enumerate(response.tool_calls)
+    )
+    return [
+        Delta(
+            response.content,
+            response.reasoning or "",
+            calls,
+            stop_reason=response.stop_reason,
+            usage=response.usage,
+            cost=response.cost,
+            model=response.model,
+            refusal=response.refusal or "",
+            extra=response.extra,
+        )
+    ]

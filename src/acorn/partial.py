@@ -1,0 +1,27 @@
+"""`Partial[T]`: a model in the middle of being written.
+
+    def on_stream(self, chunk):
+        partial: Partial[CityInfo] | None = chunk.partial
+        if partial and partial.city_name:
+            print(partial.city_name)
+
+To a type checker it is `T`. At run time it is a Pydantic class in which every field may be None.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from acorn._partial.plan import partial_type
+
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Partial = Annotated[T, "partial"]
+else:
+
+    class Partial:
+        """`Partial[T]` is `T` with every field optional, nested models too."""
+
+        def __class_getitem__(cls, kind: Any) -> Any:
+            return partial_type(kind)

@@ -1,0 +1,1168 @@
+"""The history: what acorn writes into it, what a user may do to it, and what the model gets to see of it."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.behaviour.conftest import Call
+from tests.provider_rules import assert_complete, assert_request_valid
+from tests.raw_model import RawModel, calling, finishing
+
+from acorn import AcornError, InputError, LimitError, ParseError, Run, Step, ToolResult, current_run, module, tool
+from acorn.models import ModelRequest, ModelResponse
+from acorn.testing import Failure, Reply, ScriptedModel, finish
+from acorn.testing import call as calls
+
+Message = dict[str, Any]
+Edit = Callable[["Looker", Step], Any]
+
+INPUT = "<input>\n  <question>Where is it?</question>\n</input>"
+NO_RESULT = "There is no result of this call."
+OMITTED = "The beginning of this conversation was left out."
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Answer(BaseModel):
+    answer: str
+
+
+@tool(repeatable=True)
+def look(place: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {place}"
+
+
+class Looker(module[Question, Answer]):
+    """Look around, then answer."""
+
+    tools = [look]
+    max_steps = 300
+
+    def __init__(self, edit: Edit | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.edit = edit
+
+    def on_step(self, step: Step) -> None:
+        if self.edit is not None:
+            self.edit(self, step)
+
+
+def walk(
+    call: Call, replies: Sequence[Any], edit: Edit | None = None, **settings: Any
+) -> tuple[Run[Any], list[list[Message]]]:
+    """Run to the end and judge every request; the record, and the messages of each request."""
+    model = ScriptedModel(replies)
+    run = call.run(Looker(edit, model=model, **settings), question="Where is it?")
+    model.done()
+    return run, judged(model)
+
+
+def judged(model: Any) -> list[list[Message]]:
+    for request in model.requests:
+        assert_request_valid(request)
+    return [request.messages for request in model.requests]
+
+
+def told(messages: Sequence[Message]) -> list[tuple[str, str]]:
+    """Role and content of each message, short enough to compare."""
+    return [(message["role"], message["content"]) for message in messages]
+
+
+def roles(messages: Sequence[Message]) -> list[str]:
+    return [message["role"] for message in messages]
+
+
+def at_step(number: int) -> Callable[[Edit], Edit]:
+    """Let an edit happen in one step only."""
+
+    def limited(edit: Edit) -> Edit:
+        def only_then(self: Looker, step: Step) -> None:
+            if step.counter == number:
+                edit(self, step)
+
+        return only_then
+
+    return limited
+
+
+LOOK = calls("look", "a", place="the attic")
+CELLAR = calls("look", "b", place="the cellar")
+DONE = finish(answer="nowhere")
+
+# Where results go
+
+
+def test_results_stand_directly_behind_the_message_that_asked_for_them(call: Call) -> None:
+    run, requests = walk(call, [LOOK & CELLAR, DONE])
+    assert told(run.history[2:5]) == [
+        ("assistant", ""),
+        ("tool", "nothing in the attic"),
+        ("tool", "nothing in the cellar"),
+    ]
+    assert [message["tool_call_id"] for message in run.history[3:5]] == ["a", "b"]
+    assert requests[1][3:] == run.history[3:5]
+
+
+def test_on_step_runs_before_the_results_enter_the_history(call: Call) -> None:
+    seen: list[list[str]] = []
+
+    def watch(self: Looker, step: Step) -> None:
+        seen.append(roles(self.history))
+
+    walk(call, [LOOK, CELLAR, DONE], watch)
+    assert seen == [["system", "user", "assistant"], ["system", "user", "assistant", "tool", "assistant"]]
+
+
+def test_what_on_step_appends_comes_after_the_results(call: Call) -> None:
+    def remind(self: Looker, step: Step) -> None:
+        self.history.append({"role": "user", "content": "Remember to be concise in your next response."})
+
+    run, requests = walk(call, [LOOK, DONE], remind)
+    assert roles(run.history) == ["system", "user", "assistant", "tool", "user", "assistant", "tool"]
+    assert told(requests[1])[-2:] == [
+        ("tool", "nothing in the attic"),
+        ("user", "Remember to be concise in your next response."),
+    ]
+
+
+@pytest.mark.parametrize("to", [0, 1, 2])
+def test_results_follow_their_message_wherever_on_step_moves_it(call: Call, to: int) -> None:
+    @at_step(2)
+    def move(self: Looker, step: Step) -> None:
+        self.history.append({"role": "user", "content": "Hurry."})
+        self.history.insert(to, self.history.pop(-2))
+
+    run, requests = walk(call, [LOOK, CELLAR, DONE], move)
+    assert run.history[to]["tool_calls"][0]["id"] == "b"
+    assert run.history[to + 1] == {"role": "tool", "tool_call_id": "b", "content": "nothing in the cellar"}
+    at = next(i for i, message in enumerate(requests[2]) if message.get("tool_call_id") == "b")
+    assert requests[2][at - 1]["tool_calls"][0]["id"] == "b"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda history: json.loads(json.dumps(history))])
+def test_a_copied_message_is_known_by_its_call_ids(call: Call, copied: Callable[[Any], Any]) -> None:
+    def replace(self: Looker, step: Step) -> None:
+        self.history = copied(self.history)
+
+    run, _ = walk(call, [LOOK & CELLAR, calls("look", "c", place="the shed"), DONE], replace)
+    assert roles(run.history) == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ]
+    assert_complete(run.history)
+
+
+def test_a_copy_is_found_behind_another_message_with_results_of_its_own(call: Call) -> None:
+    @at_step(2)
+    def move(self: Looker, step: Step) -> None:
+        self.history.insert(2, copy.deepcopy(self.history.pop()))
+
+    run, _ = walk(call, [LOOK, CELLAR, DONE], move)
+    assert [message.get("tool_call_id") for message in run.history[2:6]] == [None, "b", None, "a"]
+
+
+def test_a_copy_that_has_lost_a_call_gets_the_results_of_the_others(call: Call) -> None:
+    def forget(self: Looker, step: Step) -> None:
+        turn = copy.deepcopy(self.history.pop())
+        del turn["tool_calls"][0]
+        self.history.append(turn)
+
+    _, requests = walk(call, [LOOK & CELLAR, DONE], forget)
+    assert [call["id"] for call in requests[1][2]["tool_calls"]] == ["b"]
+    assert told(requests[1])[3:] == [("tool", "nothing in the cellar")]
+
+
+def test_results_are_gone_with_their_message(call: Call) -> None:
+    @at_step(2)
+    def drop(self: Looker, step: Step) -> None:
+        self.history.pop()
+
+    run, requests = walk(call, [LOOK, CELLAR, DONE], drop)
+    assert requests[2] == requests[1]
+    assert "the cellar" not in json.dumps(run.history)
+    assert_complete(run.history)
+
+
+def test_results_of_a_removed_message_do_not_go_to_an_earlier_one_of_the_same_ids(call: Call) -> None:
+    @at_step(2)
+    def drop(self: Looker, step: Step) -> None:
+        self.history.pop()
+
+    run, requests = walk(call, [LOOK, calls("look", "a", place="the cellar"), DONE], drop)
+    assert requests[2] == requests[1]
+    assert "the cellar" not in json.dumps(run.history)
+
+
+def test_the_same_id_in_two_responses_is_answered_twice(call: Call) -> None:
+    run, requests = walk(call, [LOOK, calls("look", "a", place="the cellar"), DONE])
+    assert [text for role, text in told(requests[2]) if role == "tool"] == [
+        "nothing in the attic",
+        "nothing in the cellar",
+    ]
+    assert [message.get("tool_call_id") for message in run.history[3:6:2]] == ["a", "a"]
+
+
+def test_a_message_put_in_twice_is_answered_twice(call: Call) -> None:
+    @at_step(1)
+    def double(self: Looker, step: Step) -> None:
+        self.history.append(self.history[-1])
+
+    _, requests = walk(call, [LOOK, DONE], double)
+    assert told(requests[1])[2:] == [
+        ("assistant", None),
+        ("tool", NO_RESULT),
+        ("assistant", None),
+        ("tool", "nothing in the attic"),
+    ]
+
+
+def test_context_follows_the_results_in_one_user_message(call: Call) -> None:
+    def add(self: Looker, step: Step) -> None:
+        step.add_to_context("Remember to be concise")
+        step.add_to_context({"analysis_result": {"summary": "Data shows trend", "confidence": 0.8}})
+        self.history.append({"role": "user", "content": "Hurry."})
+
+    run, requests = walk(call, [LOOK & CELLAR, DONE], add)
+    context = (
+        "<context>Remember to be concise</context>\n"
+        "<context>\n"
+        "  <analysis_result>\n"
+        "    <summary>Data shows trend</summary>\n"
+        "    <confidence>0.8</confidence>\n"
+        "  </analysis_result>\n"
+        "</context>"
+    )
+    assert told(run.history[5:7]) == [("user", context), ("user", "Hurry.")]
+    assert requests[1][3:] == run.history[3:7]
+
+
+def test_context_follows_a_reply_in_text(call: Call) -> None:
+    run, _ = walk(call, ["Hm.", DONE], lambda self, step: step.add_to_context("Go on"))
+    assert told(run.history[2:4]) == [("assistant", "Hm."), ("user", "<context>Go on</context>")]
+
+
+def test_context_stays_when_the_message_is_gone(call: Call) -> None:
+    def drop(self: Looker, step: Step) -> None:
+        self.history.pop()
+        step.add_to_context("Nothing happened")
+
+    _, requests = walk(call, [LOOK, DONE], drop)
+    assert told(requests[1])[1:] == [("user", INPUT), ("user", "<context>Nothing happened</context>")]
+
+
+def test_the_model_reads_the_results_as_on_step_left_them(call: Call) -> None:
+    def change(self: Looker, step: Step) -> None:
+        first, second = step.tool_results
+        first.output = {"data": first.output, "note": "unsure"}
+        second.error = "the light went out"
+
+    _, requests = walk(call, [LOOK & CELLAR, DONE], change)
+    assert told(requests[1])[3:] == [
+        ("tool", '{"data":"nothing in the attic","note":"unsure"}'),
+        ("tool", "Tool error: the light went out"),
+    ]
+
+
+def test_results_that_change_places_stay_with_their_calls(call: Call) -> None:
+    _, requests = walk(call, [LOOK & CELLAR, DONE], lambda self, step: step.tool_results.reverse())
+    assert [(m["tool_call_id"], m["content"]) for m in requests[1][3:]] == [
+        ("a", "nothing in the attic"),
+        ("b", "nothing in the cellar"),
+    ]
+
+
+def test_a_removed_result_is_answered_by_a_placeholder_and_not_in_the_history(call: Call) -> None:
+    run, requests = walk(call, [LOOK & CELLAR, DONE], lambda self, step: step.tool_results.pop(0))
+    assert told(requests[1])[3:] == [("tool", NO_RESULT), ("tool", "nothing in the cellar")]
+    assert roles(run.history[2:5]) == ["assistant", "tool", "assistant"]
+
+
+def test_a_result_of_no_call_is_not_sent(call: Call) -> None:
+    def add(self: Looker, step: Step) -> None:
+        step.tool_results.append(ToolResult("z", "look", "a mouse"))
+
+    _, requests = walk(call, [LOOK, DONE], add)
+    assert told(requests[1])[3:] == [("tool", "nothing in the attic")]
+
+
+@pytest.mark.parametrize("wrong", [None, "nothing", ["nothing"], [{"id": "a", "output": "x"}]])
+def test_results_that_are_no_results_are_an_error_that_says_so(call: Call, wrong: Any) -> None:
+    def spoil(self: Looker, step: Step) -> None:
+        step.tool_results = wrong
+
+    with pytest.raises(AcornError, match=r"`step\.tool_results` must stay a list of ToolResult") as caught:
+        walk(call, [LOOK], spoil)
+    assert_complete(caught.value.run.history)
+
+
+# What acorn writes
+
+
+def test_every_message_that_acorn_writes_has_text_for_content(call: Call) -> None:
+    replies = [LOOK, "Hm.", calls("look", place=5), finish(answer=5), LOOK & finish(answer="nowhere")]
+    run, _ = walk(call, replies, lambda self, step: step.add_to_context("Hm"))
+    assert [message["content"] for message in run.history if not isinstance(message["content"], str)] == []
+    assert [message["content"] for message in run.history if message["role"] == "assistant"] == ["", "Hm.", "", "", ""]
+
+
+def test_the_history_keeps_the_models_words_beside_its_calls(call: Call) -> None:
+    run, requests = walk(call, [Reply("Let me see.") & LOOK, DONE])
+    assert run.history[2]["content"] == requests[1][2]["content"] == "Let me see."
+
+
+def test_blank_text_beside_calls_is_kept_and_not_sent(call: Call) -> None:
+    run, requests = walk(call, [Reply(" \n") & LOOK, DONE])
+    assert run.history[2]["content"] == " \n"
+    assert requests[1][2]["content"] is None
+
+
+@pytest.mark.parametrize("blank", ["", " \n\t", None, []])
+@pytest.mark.parametrize("role", ["user", "system", "assistant"])
+def test_a_message_without_content_is_not_sent(call: Call, role: str, blank: Any) -> None:
+    @at_step(1)
+    def add(self: Looker, step: Step) -> None:
+        self.history.append({"role": role, "content": blank})
+        self.history.append({"role": role})
+
+    run, requests = walk(call, [LOOK, DONE], add)
+    assert roles(requests[1]) == ["system", "user", "assistant", "tool"]
+    assert run.history[4:6] == [{"role": role, "content": blank}, {"role": role}]
+
+
+def test_a_conversation_that_ends_with_the_models_words_is_asked_to_go_on(call: Call) -> None:
+    @at_step(1)
+    def add(self: Looker, step: Step) -> None:
+        self.history.append({"role": "assistant", "content": "I think"})
+        self.history.append({"role": "system", "content": "Think."})
+
+    run, requests = walk(call, [LOOK, CELLAR, DONE], add)
+    assert requests[1][-1]["role"] == "user"
+    assert "__finish__" in requests[1][-1]["content"]
+    assert requests[1][-1] not in run.history
+    assert requests[1][-1] not in requests[2]
+
+
+# Trimming and clearing
+
+
+def test_history_trimmed_as_the_seeds_trim_it_stays_valid(call: Call) -> None:
+    def trim(self: Looker, step: Step) -> None:
+        if len(self.history) > 50:
+            self.history = self.history[:1] + self.history[-40:]
+
+    replies = [calls("look", f"{n}", place=f"room {n}") & calls("look", f"{n}'", place="the hall") for n in range(60)]
+    run, requests = walk(call, [*replies, DONE], trim)
+    assert max(map(len, requests)) <= 55
+    assert told(requests[-1])[:2] == [("system", "Look around, then answer."), ("user", INPUT)]
+    assert told(requests[-1])[-2:] == [("tool", "nothing in room 59"), ("tool", "nothing in the hall")]
+    assert told(run.history)[-3:] == [("tool", "nothing in the hall"), ("assistant", ""), ("tool", "Finished.")]
+
+
+@pytest.mark.parametrize("keep", range(1, 9))
+def test_whatever_is_trimmed_what_is_sent_is_valid(call: Call, keep: int) -> None:
+    def trim(self: Looker, step: Step) -> None:
+        self.history = self.history[-keep:]
+
+    replies = [calls("look", f"{n}", place=f"room {n}") & calls("look", f"{n}'", place="the hall") for n in range(6)]
+    _, requests = walk(call, [*replies, DONE], trim)
+    assert told(requests[-1])[-2:] == [("tool", "nothing in room 5"), ("tool", "nothing in the hall")]
+
+
+@pytest.mark.parametrize("how", ["clear", "replace", "delete"])
+def test_of_a_cleared_history_the_input_is_left(call: Call, how: str) -> None:
+    def clear(self: Looker, step: Step) -> None:
+        if how == "clear":
+            self.history.clear()
+        elif how == "replace":
+            self.history = []
+        else:
+            del self.history[:]
+
+    run, requests = walk(call, [LOOK, CELLAR, DONE], clear)
+    assert requests[1] == requests[2] == [{"role": "user", "content": INPUT}]
+    assert roles(run.history) == ["assistant", "tool"]
+
+
+def test_the_input_is_put_back_between_the_system_message_and_the_rest(call: Call) -> None:
+    @at_step(2)
+    def trim(self: Looker, step: Step) -> None:
+        del self.history[1]
+
+    run, requests = walk(call, [LOOK, CELLAR, DONE], trim)
+    assert roles(requests[2]) == ["system", "user", "assistant", "tool", "assistant", "tool"]
+    assert requests[2][1]["content"] == INPUT
+    assert roles(run.history)[:2] == ["system", "assistant"]
+
+
+def test_the_input_is_not_put_back_where_another_user_message_comes_first(call: Call) -> None:
+    @at_step(2)
+    def summarise(self: Looker, step: Step) -> None:
+        self.history[1:-1] = [{"role": "user", "content": "So far: nothing in the attic."}]
+
+    _, requests = walk(call, [LOOK, CELLAR, DONE], summarise)
+    assert told(requests[2])[1:] == [
+        ("user", "So far: nothing in the attic."),
+        ("assistant", None),
+        ("tool", "nothing in the cellar"),
+    ]
+
+
+def test_what_is_said_after_the_input_was_put_back_takes_its_place(call: Call) -> None:
+    def clear(self: Looker, step: Step) -> None:
+        if step.counter == 1:
+            self.history = []
+        else:
+            self.history = [{"role": "user", "content": "Start again."}]
+
+    _, requests = walk(call, [LOOK, CELLAR, DONE], clear)
+    assert [told(messages) for messages in requests[1:]] == [[("user", INPUT)], [("user", "Start again.")]]
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_input_that_was_emptied_in_place_is_put_back(call: Call, text: str) -> None:
+    @at_step(1)
+    def empty(self: Looker, step: Step) -> None:
+        self.history[1]["content"] = text
+
+    _, requests = walk(call, [LOOK, DONE], empty)
+    assert requests[1][1] == {"role": "user", "content": INPUT}
+
+
+def test_an_edited_input_is_sent_as_it_was_edited(call: Call) -> None:
+    @at_step(1)
+    def edit(self: Looker, step: Step) -> None:
+        self.history[1]["content"] = "Where is she?"
+
+    _, requests = walk(call, [LOOK, DONE], edit)
+    assert requests[1][1] == {"role": "user", "content": "Where is she?"}
+
+
+def test_the_system_message_can_be_changed_on_the_way(call: Call) -> None:
+    def note(self: Looker, step: Step) -> None:
+        for message in self.history:
+            if message["role"] == "system":
+                message["content"] += "\n\nNOTE: User prefers bullet points."
+
+    _, requests = walk(call, [LOOK, DONE], note)
+    assert requests[0][0]["content"] == "Look around, then answer."
+    assert requests[1][0]["content"] == "Look around, then answer.\n\nNOTE: User prefers bullet points."
+
+
+def test_what_a_request_said_does_not_change_with_the_history(call: Call) -> None:
+    snapshots: list[Any] = []
+
+    def answer(request: ModelRequest) -> ModelResponse:
+        snapshots.append(copy.deepcopy(request.messages))
+        return calling((str(len(snapshots)), "look", '{"place": "x"}')) if len(snapshots) < 5 else finishing(answer="")
+
+    def scribble(self: Looker, step: Step) -> None:
+        for message in self.history:
+            message["content"] = f"{message['content']}!"
+            for made in message.get("tool_calls", ()):
+                made["function"]["arguments"] = '{"place": "elsewhere"}'
+
+    model = RawModel(answer)
+    call.run(Looker(scribble, model=model), question="Where is it?")
+    assert judged(model) == snapshots
+
+
+# Strays and gaps
+
+
+def test_a_tool_message_whose_call_is_gone_is_not_sent(call: Call) -> None:
+    @at_step(2)
+    def tear(self: Looker, step: Step) -> None:
+        del self.history[2]
+
+    run, requests = walk(call, [LOOK, CELLAR, DONE], tear)
+    assert roles(requests[2]) == ["system", "user", "assistant", "tool"]
+    assert roles(run.history)[:4] == ["system", "user", "tool", "assistant"]
+
+
+def test_a_call_whose_result_is_gone_gets_a_placeholder(call: Call) -> None:
+    @at_step(2)
+    def tear(self: Looker, step: Step) -> None:
+        del self.history[3]
+
+    run, requests = walk(call, [LOOK & CELLAR, calls("look", "c", place="the shed"), DONE], tear)
+    assert told(requests[2])[2:5] == [("assistant", None), ("tool", NO_RESULT), ("tool", "nothing in the cellar")]
+    assert roles(run.history)[2:5] == ["assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("to", [1, 2, 100])
+def test_a_result_finds_its_call_from_wherever_it_was_moved(call: Call, to: int) -> None:
+    @at_step(2)
+    def move(self: Looker, step: Step) -> None:
+        self.history.insert(to, self.history.pop(3))
+
+    _, requests = walk(call, [LOOK, CELLAR, DONE], move)
+    assert told(requests[2])[2:] == [
+        ("assistant", None),
+        ("tool", "nothing in the attic"),
+        ("assistant", None),
+        ("tool", "nothing in the cellar"),
+    ]
+
+
+def test_a_result_that_comes_later_takes_the_place_of_the_placeholder(call: Call) -> None:
+    kept: list[Message] = []
+
+    def hold(self: Looker, step: Step) -> None:
+        if step.counter == 2:
+            kept.append(self.history.pop(3))
+        if step.counter == 3:
+            self.history.extend(kept)
+
+    _, requests = walk(call, [LOOK, CELLAR, calls("look", "c", place="the shed"), DONE], hold)
+    assert [messages[3]["content"] for messages in requests[1:]] == [
+        "nothing in the attic",
+        NO_RESULT,
+        "nothing in the attic",
+    ]
+
+
+def test_a_stray_result_answers_a_call_of_its_id_that_comes_later_without_one(call: Call) -> None:
+    def edit(self: Looker, step: Step) -> None:
+        if step.counter == 1:
+            self.history.insert(2, {"role": "tool", "tool_call_id": "b", "content": "a mouse"})
+        if step.counter == 2:
+            step.tool_results.clear()
+
+    _, requests = walk(call, [LOOK, CELLAR, DONE], edit)
+    assert "a mouse" not in json.dumps(requests[1])
+    assert told(requests[2])[-2:] == [("assistant", None), ("tool", "a mouse")]
+
+
+def test_the_second_of_two_results_is_not_sent(call: Call) -> None:
+    @at_step(2)
+    def double(self: Looker, step: Step) -> None:
+        self.history.insert(4, {**self.history[3], "content": "once more"})
+
+    _, requests = walk(call, [LOOK, CELLAR, DONE], double)
+    assert "once more" not in json.dumps(requests[2])
+
+
+# Calls that a provider would not take back
+
+
+@pytest.mark.parametrize("text", ['{"place": ', "attic", "[1]", "null", '"attic"', "5", '{"place": NaN}', "{'a': 1}"])
+def test_malformed_arguments_are_kept_to_the_letter_and_sent_as_an_empty_object(call: Call, text: str) -> None:
+    seen: list[Any] = []
+    model = RawModel([calling(("a", "look", text)), finishing(answer="nowhere")])
+    agent = Looker(lambda self, step: seen.append(step.tool_calls[0]), model=model)
+    run = call.run(agent, question="Where is it?")
+    assert run.history[2]["tool_calls"][0]["function"]["arguments"] == text
+    assert judged(model)[1][2]["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert judged(model)[1][3]["content"].startswith("Tool error: ")
+    assert seen[0].raw_arguments == text
+
+
+@pytest.mark.parametrize("text", ["", "{}", " { } ", '{"place":"attic"}', '{"place": "\\u00e9"}'])
+def test_arguments_that_are_an_object_are_sent_to_the_letter(call: Call, text: str) -> None:
+    model = RawModel([calling(("a", "look", text)), finishing(answer="nowhere")])
+    call.run(Looker(model=model), question="Where is it?")
+    assert judged(model)[1][2]["tool_calls"][0]["function"]["arguments"] == (text or "{}")
+
+
+@pytest.mark.parametrize("missing", [None, ""])
+def test_missing_ids_get_new_ones(call: Call, missing: str | None) -> None:
+    two = ((missing, "look", '{"place": "attic"}'), (missing, "look", '{"place": "cellar"}'))
+    model = RawModel([calling(*two), calling(*two), finishing(answer="nowhere")])
+    seen: list[str] = []
+    run = call.run(
+        Looker(lambda self, step: seen.extend(each.id for each in step.tool_calls), model=model),
+        question="Where is it?",
+    )
+    assert len(set(seen)) == 4
+    assert "" not in seen
+    assert [text for role, text in told(judged(model)[2]) if role == "tool"] == [
+        "nothing in attic",
+        "nothing in cellar",
+    ] * 2
+    assert_complete(run.history)
+
+
+@pytest.mark.parametrize("ids", [("x", "x", "x"), ("call_2_1", None, None), (None, "call_2_0", "call_2_0")])
+def test_ids_repeated_in_one_response_get_new_ones(call: Call, ids: tuple[str | None, ...]) -> None:
+    made = [(each, "look", json.dumps({"place": str(at)})) for at, each in enumerate(ids)]
+    model = RawModel([calling(*made), finishing(answer="nowhere")])
+    run = call.run(Looker(model=model), question="Where is it?")
+    given = [each["id"] for each in run.history[2]["tool_calls"]]
+    assert len(set(given)) == 3
+    assert [(m["tool_call_id"], m["content"]) for m in judged(model)[1][3:]] == [
+        (call_id, f"nothing in {at}") for at, call_id in enumerate(given)
+    ]
+    assert_complete(run.history)
+
+
+def test_an_id_used_in_an_earlier_response_is_sent_under_another(call: Call) -> None:
+    every = [calling(("call_0", "look", json.dumps({"place": str(at)}))) for at in range(3)]
+    model = RawModel([*every, finishing(answer="nowhere")])
+    run = call.run(Looker(model=model), question="Where is it?")
+    sent = judged(model)[3]
+    assert sent[2]["tool_calls"][0]["id"] == "call_0"
+    assert [m["content"] for m in sent if m["role"] == "tool"] == [f"nothing in {at}" for at in range(3)]
+    assert [m["tool_call_id"] for m in run.history if m["role"] == "tool"][:3] == ["call_0"] * 3
+
+
+@pytest.mark.parametrize(
+    ("made_up", "sent"),
+    [
+        ("functions.look", "functions_look"),
+        ("look around", "look_around"),
+        ("", "unknown"),
+        ("größe\n", "gr__e_"),
+        ("x" * 100, "x" * 64),
+        ("\ud800", "_"),
+    ],
+)
+def test_a_made_up_tool_name_is_sent_in_a_form_that_providers_take(call: Call, made_up: str, sent: str) -> None:
+    model = RawModel([calling(("a", made_up, "{}")), finishing(answer="nowhere")])
+    run = call.run(Looker(model=model), question="Where is it?")
+    assert run.history[2]["tool_calls"][0]["function"]["name"] == made_up
+    assert judged(model)[1][2]["tool_calls"][0]["function"]["name"] == sent
+    assert "There is no tool" in run.history[3]["content"]
+
+
+# Messages that users put in
+
+
+def sent_of(call: Call, *messages: Any) -> list[Message]:
+    """What the model sees of messages that `on_step` appends; the list itself must stay as it is."""
+    given, before = list(messages), copy.deepcopy(list(messages))
+
+    @at_step(1)
+    def put_in(self: Looker, step: Step) -> None:
+        self.history.extend(given)
+
+    run, requests = walk(call, [LOOK, CELLAR, DONE], put_in)
+    assert run.history[4 : 4 + len(given)] == before
+    assert all(mine is theirs for mine, theirs in zip(run.history[4:], given, strict=False))
+    sent = requests[1][4:]
+    if "Please go on" in str(sent[-1:]):  # behind the model's words comes a reminder, in that request alone
+        del sent[-1]
+    assert requests[2][4 : 4 + len(sent)] == sent
+    return sent
+
+
+def test_content_parts_are_sent_as_they_are(call: Call) -> None:
+    every = [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
+        {"type": "text", "text": "", "cache_control": {"type": "ephemeral"}},
+    ]
+    message = {"role": "user", "content": every, "name": "ann"}
+    assert sent_of(call, message) == [message]
+
+
+def test_further_keys_of_a_message_are_sent_along(call: Call) -> None:
+    thought = {**said("Hm."), "thinking_blocks": [{"type": "thinking", "signature": "abc"}]}
+    asked = {**text("Well?"), "cache_control": {"type": "ephemeral"}}
+    assert sent_of(call, thought, asked) == [thought, asked]
+
+
+def test_what_a_provider_wants_back_is_sent_back(call: Call) -> None:
+    blocks = [{"type": "thinking", "thinking": "Hm.", "signature": "abc"}]
+    first = calling(("a", "look", '{"place": "x"}'), extra={"thinking_blocks": blocks})
+    model = RawModel([first, finishing(answer="nowhere")])
+    run = call.run(Looker(model=model), question="Where is it?")
+    assert run.history[2]["thinking_blocks"] == judged(model)[1][2]["thinking_blocks"] == blocks
+
+
+FLAT = [
+    {
+        "role": "assistant",
+        "tool_calls": [{"id": "call_123", "name": "search", "arguments": {"query": "Python history", "limit": 5}}],
+    },
+    {"role": "tool", "tool_call_id": "call_123", "content": '["result1", "result2"]'},
+]
+FLAT_SENT = [
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": "call_123",
+                "type": "function",
+                "function": {"name": "search", "arguments": '{"query":"Python history","limit":5}'},
+            }
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call_123", "content": '["result1", "result2"]'},
+]
+
+
+def test_the_flat_form_of_tool_calls_in_the_seeds_is_accepted(call: Call) -> None:
+    assert sent_of(call, *FLAT) == FLAT_SENT
+
+
+class Role(enum.StrEnum):
+    user = "user"
+
+
+class Part(BaseModel):
+    type: str = "text"
+    text: str
+
+
+def text(content: str) -> Message:
+    return {"role": "user", "content": content}
+
+
+def said(content: str) -> Message:
+    return {"role": "assistant", "content": content}
+
+
+def parts(*texts: str) -> Message:
+    return {"role": "user", "content": [{"type": "text", "text": each} for each in texts]}
+
+
+ODD: list[tuple[str, Message, list[Message]]] = [
+    ("a developer's message", {"role": "developer", "content": "Hi"}, [{"role": "system", "content": "Hi"}]),
+    ("a number", {"role": "user", "content": 5}, [text("5")]),
+    ("a dict", {"role": "user", "content": {"a": [1]}}, [text('{"a":[1]}')]),
+    ("false", {"role": "user", "content": False}, [text("false")]),
+    ("bytes", {"role": "user", "content": b"Hi"}, [text("Hi")]),
+    ("text in a list", {"role": "user", "content": ["Hi", 5]}, [parts("Hi", "5")]),
+    ("blanks in a list", {"role": "user", "content": ["", None]}, []),
+    ("a tuple", {"role": "user", "content": ({"type": "text", "text": "Hi"},)}, [parts("Hi")]),
+    ("an object of Pydantic's", {"role": "user", "content": [Part(text="Hi")]}, [parts("Hi")]),
+    ("calls of a user", {"role": "user", "content": "Hi", "tool_calls": [], "tool_call_id": "a"}, [text("Hi")]),
+    ("an answer of a user", {"role": "user", "content": "Hi", "tool_call_id": "a"}, [text("Hi")]),
+    ("calls that are no list", {"role": "assistant", "content": "Hi", "tool_calls": "look"}, [said("Hi")]),
+    ("an enum", {"role": Role.user, "content": "Hi"}, [text("Hi")]),
+    ("an ordered dict", OrderedDict(role="user", content="Hi"), [text("Hi")]),
+    ("a number as key", {"role": "user", "content": "Hi", "x": {1: 2}}, [{**text("Hi"), "x": {"1": 2}}]),
+    ("infinity", {"role": "user", "content": "Hi", "x": math.inf}, [{**text("Hi"), "x": None}]),
+]
+
+
+@pytest.mark.parametrize(("given", "sent"), [row[1:] for row in ODD], ids=[row[0] for row in ODD])
+def test_an_odd_message_is_sent_in_a_form_that_providers_take(call: Call, given: Message, sent: list[Message]) -> None:
+    assert sent_of(call, given) == sent
+
+
+@pytest.mark.parametrize(
+    "made",
+    [None, [None], ["look"], [{}], [{"function": None}], [{"id": 5, "function": {"name": 5, "arguments": 5}}], {}],
+)
+def test_odd_calls_are_sent_in_a_form_that_providers_take(call: Call, made: Any) -> None:
+    sent_of(call, {"role": "assistant", "content": "Hm.", "tool_calls": made})
+
+
+def test_results_with_odd_ids_and_content_find_their_calls(call: Call) -> None:
+    made = [{"id": 5, "name": "look", "arguments": {}}, {"name": "look"}, {"id": None, "name": "look"}]
+    results = [
+        {"role": "tool", "tool_call_id": None, "content": {"seen": 1}},
+        {"role": "tool", "content": None},
+        {"role": "tool", "tool_call_id": 5, "content": [{"type": "text", "text": "five"}], "name": "look"},
+    ]
+    sent = sent_of(call, {"role": "assistant", "tool_calls": made}, *results)
+    assert [message["content"] for message in sent[1:]] == [[{"type": "text", "text": "five"}], '{"seen":1}', ""]
+
+
+def test_what_cannot_be_written_is_sent_as_its_repr(call: Call) -> None:
+    circle: dict[str, Any] = {"role": "user", "content": "Hi"}
+    circle["self"] = circle
+    deep: Any = []
+    for _ in range(500):
+        deep = [deep]
+
+    @at_step(1)
+    def put_in(self: Looker, step: Step) -> None:
+        self.history += [circle, {"role": "user", "content": "Hm", "deep": deep}, text("Go on")]
+        self.history[-1]["object"] = object()
+
+    _, requests = walk(call, [LOOK, CELLAR, DONE], put_in)
+    assert [message["content"] for message in requests[2][4:7]] == ["Hi", "Hm", "Go on"]
+
+
+def test_an_object_whose_comparison_fails_is_read_anew_each_time(call: Call) -> None:
+    class Sour:
+        word = "before"
+
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("ambiguous")
+
+        def __repr__(self) -> str:
+            return self.word
+
+    sour = Sour()
+
+    def edit(self: Looker, step: Step) -> None:
+        if step.counter == 1:
+            self.history[0]["sour"] = sour
+        else:
+            sour.word = "after"
+
+    _, requests = walk(call, [LOOK, CELLAR, DONE], edit)
+    assert [messages[0].get("sour") for messages in requests] == [None, "before", "after"]
+
+
+@pytest.mark.parametrize("wrong", ["hello", None, 5, ["role", "user"], {}, {"content": "Hi"}, {"role": "robot"}])
+@pytest.mark.parametrize("settings", [{}, {"max_total_tokens": 100_000}])
+def test_a_message_that_is_none_is_an_error_that_names_its_place(call: Call, wrong: Any, settings: Any) -> None:
+    @at_step(2)
+    def spoil(self: Looker, step: Step) -> None:
+        self.history.append(wrong)
+
+    with pytest.raises(AcornError, match=r"`history\[6\]` must be a dict with a `role` of .*user") as caught:
+        walk(call, [LOOK, CELLAR], spoil, **settings)
+    assert caught.value.run.history[6] == wrong
+    assert_complete([message for message in caught.value.run.history if message is not wrong])
+
+
+@pytest.mark.parametrize("wrong", [None, (), "history", {"role": "user"}])
+def test_a_history_that_is_no_list_is_an_error_that_says_so(call: Call, wrong: Any) -> None:
+    def spoil(self: Looker, step: Step) -> None:
+        self.history = wrong
+
+    with pytest.raises(AcornError, match="`history` must be a list of messages, got"):
+        walk(call, [LOOK], spoil)
+
+    def spoil_the_record(self: Looker, step: Step) -> None:
+        step.run.history = wrong
+
+    with pytest.raises(AcornError, match="`history` must be a list of messages, got"):
+        walk(call, [LOOK], spoil_the_record)
+
+
+def test_half_a_surrogate_pair_is_kept_in_the_history_and_sent_as_a_replacement(call: Call) -> None:
+    half = "a\ud83d"
+    model = RawModel(
+        [
+            calling((half, "look", json.dumps({"place": "x"})), ("a\ud83e", "look", "{}"), content=half),
+            calling(("b", "look", f'{{"place": "{half}"}}')),
+            finishing(answer="nowhere"),
+        ]
+    )
+
+    @at_step(1)
+    def add(self: Looker, step: Step) -> None:
+        step.tool_results[0].output = half
+        step.tool_results[1].output = {"seen": half}
+        step.tool_results[1].error = None
+        self.history.append({"role": "user", "content": [{"type": "text", "text": half}], half: 1})
+
+    run = call.run(Looker(add, model=model), question="Where is it?")
+    sent = judged(model)[2]
+    assert [run.history[at]["content"] for at in (2, 3)] == [half, half]
+    assert told(sent)[2:5] == [("assistant", "a\ufffd"), ("tool", "a\ufffd"), ("tool", '{"seen":"a\ufffd"}')]
+    assert sent[5]["content"] == [{"type": "text", "text": "a\ufffd"}]
+    assert judged(model)[1] == sent[: len(judged(model)[1])]
+
+
+def test_two_halves_of_a_pair_are_sent_as_the_character_they_make(call: Call) -> None:
+    assert sent_of(call, text("\ud83e\udd94")) == [text("\U0001f994")]
+
+
+# Edits of what was sent long ago
+
+LONG = [calls("look", f"{n}", place=f"room {n}") for n in range(1, 160)]
+
+
+def _content(history: list[Message]) -> None:
+    history[5]["content"] = "EDITED"
+
+
+def _arguments(history: list[Message]) -> None:
+    history[3]["tool_calls"][0]["function"]["arguments"] = '{"place": "EDITED"}'
+
+
+def _part(history: list[Message]) -> None:
+    history[2]["content"][1]["image_url"]["url"] = "EDITED"
+
+
+def _key(history: list[Message]) -> None:
+    history[5]["EDITED"] = True
+
+
+def _place(history: list[Message]) -> None:
+    history.insert(5, {"role": "user", "content": "EDITED"})
+
+
+@pytest.mark.parametrize("edit", [_content, _arguments, _part, _key, _place])
+def test_an_edit_of_an_early_message_at_step_150_is_in_the_next_request(
+    call: Call, edit: Callable[[list[Message]], None]
+) -> None:
+    def change(self: Looker, step: Step) -> None:
+        if step.counter == 1:
+            image = {"type": "image_url", "image_url": {"url": "data:,"}}
+            self.history.insert(2, {"role": "user", "content": [{"type": "text", "text": "See:"}, image]})
+        if step.counter == 150:
+            edit(self.history)
+
+    model = ScriptedModel([*LONG, DONE])
+    call.run(Looker(change, model=model), question="Where is it?")
+    for request in model.requests[148:152]:
+        assert_request_valid(request)
+    assert ["EDITED" in json.dumps(request.messages) for request in model.requests[148:152]] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert b"EDITED" in model.requests[150].body("any")
+    assert b"EDITED" not in model.requests[149].body("any")
+
+
+@pytest.mark.parametrize("early", ["plain", "half a surrogate: \ud800", "größer"])
+def test_what_was_sent_before_is_not_made_again(call: Call, early: str) -> None:
+    @at_step(1)
+    def add(self: Looker, step: Step) -> None:
+        self.history.append(text(early))
+
+    model = ScriptedModel([*LONG[:60], DONE])
+    call.run(Looker(add, model=model), question="Where is it?")
+    for earlier, later in zip(model.requests, model.requests[1:], strict=False):
+        assert all(old is new for old, new in zip(earlier.messages, later.messages, strict=False))
+
+
+# Going on with an earlier conversation
+
+
+class Chat(module[Question, Answer]):
+    """Chat."""
+
+    tools = [look]
+    max_steps = 5
+
+    def system_prompt(self) -> str:
+        return f"Speak {current_run().deps or 'English'}."
+
+
+def test_a_record_is_gone_on_with(call: Call) -> None:
+    model = ScriptedModel([LOOK, finish(answer="Italy"), finish(answer="Germany")])
+    first = call.run(Chat(model=model), question="Who won in 1994?")
+    second = call.run(Chat(model=model).using(history=first), question="And in 1990?")
+    last = judged(model)[2]
+    assert roles(last) == ["system", "user", "assistant", "tool", "assistant", "tool", "user"]
+    assert [message["content"] for message in last if message["role"] == "user"] == [
+        "<input>\n  <question>Who won in 1994?</question>\n</input>",
+        "<input>\n  <question>And in 1990?</question>\n</input>",
+    ]
+    assert second.output == Answer(answer="Germany")
+    assert_complete(second.history)
+
+
+def test_the_system_message_is_made_anew_and_earlier_ones_are_dropped(call: Call) -> None:
+    model = ScriptedModel([finish(answer="Hi"), finish(answer="Salut")])
+    first = call.run(Chat(model=model), question="Hi?")
+    first.history.insert(2, {"role": "developer", "content": "Speak German."})
+    first.history.append({"role": "system", "content": "Speak Latin."})
+    call(Chat(model=model).using(history=first, deps="French"), question="Hi?")
+    assert [message["content"] for message in judged(model)[1] if message["role"] == "system"] == ["Speak French."]
+    assert "German" not in json.dumps(judged(model)[1])
+
+
+def test_without_a_prompt_a_continued_conversation_has_no_system_message(call: Call) -> None:
+    class Bare(Looker):
+        system_prompt = ""
+
+    model = ScriptedModel([DONE])
+    prior = [{"role": "system", "content": "Old."}, text("Hello"), {"role": "assistant", "content": "Hi"}]
+    call(Bare(model=model).using(history=prior), question="Where is it?")
+    assert roles(judged(model)[0]) == ["user", "assistant", "user"]
+
+
+def test_a_chat_of_three_turns_carries_everything_along(call: Call) -> None:
+    model = ScriptedModel(
+        [LOOK, finish(answer="one"), finish(answer=2), finish(answer="two"), "Hm.", finish(answer="three")]
+    )
+    agent: Any = Chat(model=model)
+    run = call.run(agent, question="1?")
+    for question in ("2?", "3?"):
+        run = call.run(agent.using(history=run), question=question)
+    last = judged(model)[-1]
+    asked = [message["content"] for message in last if message["role"] == "user" and "<input>" in message["content"]]
+    assert [each[each.index("<question>") + 10 :][:2] for each in asked] == ["1?", "2?", "3?"]
+    assert roles(last).count("system") == 1
+    assert roles(run.history).count("assistant") == 6
+    assert_complete(run.history)
+
+
+def test_a_list_is_gone_on_with_and_left_as_it_is(call: Call) -> None:
+    def scribble(self: Looker, step: Step) -> None:
+        for message in self.history:
+            if isinstance(message["content"], list):
+                message["content"][0]["text"] = "scribble"
+            message["content"] = "scribble"
+            for made in message.get("tool_calls", ()):
+                made["function"]["arguments"] = "scribble"
+
+    given: list[Message] = [
+        {"role": "system", "content": "Old."},
+        {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "x", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+        },
+    ]
+    before = copy.deepcopy(given)
+    model = ScriptedModel([LOOK, DONE])
+    run = call.run(Looker(scribble, model=model).using(history=given), question="Where is it?")
+    judged(model)
+    assert given == before
+    assert run.history is not given
+
+
+def test_a_record_that_is_gone_on_with_stays_as_it_is(call: Call) -> None:
+    model = ScriptedModel([LOOK, DONE, CELLAR, DONE])
+
+    def scribble(self: Looker, step: Step) -> None:
+        self.history[2]["content"] = "scribble"
+        self.history[2].get("tool_calls", [{}])[0]["function"] = "scribble"
+
+    first = call.run(Looker(model=model), question="Where is it?")
+    before = copy.deepcopy(first.history)
+    call(Looker(scribble, model=model).using(history=first), question="Where is it?")
+    judged(model)
+    assert first.history == before
+
+
+@pytest.mark.parametrize("prior", [[], ()])
+def test_an_empty_conversation_is_a_beginning(call: Call, prior: Any) -> None:
+    model = ScriptedModel([DONE])
+    call(Looker(model=model).using(history=prior), question="Where is it?")
+    assert told(judged(model)[0]) == [("system", "Look around, then answer."), ("user", INPUT)]
+
+
+def test_open_calls_of_an_earlier_conversation_are_repaired(call: Call) -> None:
+    def made(*ids: str) -> Message:
+        return {"role": "assistant", "content": "", "tool_calls": [{"id": each, "name": "look"} for each in ids]}
+
+    prior = [text("Hello"), made("x", "y"), {"role": "tool", "tool_call_id": "y", "content": "seen"}, made("z")]
+    model = ScriptedModel([DONE])
+    run = call.run(Looker(model=model).using(history=prior), question="Where is it?")
+    assert told(judged(model)[0])[2:] == [
+        ("assistant", None),
+        ("tool", NO_RESULT),
+        ("tool", "seen"),
+        ("assistant", None),
+        ("tool", NO_RESULT),
+        ("user", INPUT),
+    ]
+    assert_complete(run.history)
+
+
+def test_the_flat_form_of_the_seeds_can_be_gone_on_with(call: Call) -> None:
+    model = ScriptedModel([DONE])
+    run = call.run(Looker(model=model).using(history=[text("Hello"), *FLAT]), question="Where is it?")
+    assert judged(model)[0][2:4] == FLAT_SENT
+    assert_complete(run.history)
+
+
+def test_a_conversation_cut_off_at_its_beginning_says_so_and_does_not_repeat_the_input(call: Call) -> None:
+    model = ScriptedModel([LOOK, DONE])
+    prior = [{"role": "tool", "tool_call_id": "gone", "content": "x"}, {"role": "assistant", "content": "Yes?"}]
+    call(Looker(model=model).using(history=prior), question="Where is it?")
+    assert told(judged(model)[0])[1:] == [("user", OMITTED), ("assistant", "Yes?"), ("user", INPUT)]
+    assert judged(model)[1][:4] == judged(model)[0]
+
+
+@pytest.mark.parametrize("end", [ParseError, RuntimeError, AcornError, KeyboardInterrupt, LimitError])
+def test_a_failed_run_leaves_a_complete_history_that_can_be_gone_on_with(call: Call, end: type[BaseException]) -> None:
+    replies: list[Any] = [LOOK & CELLAR]
+    settings: dict[str, Any] = {}
+
+    def fail(self: Looker, step: Step) -> None:
+        if end in (RuntimeError, KeyboardInterrupt):
+            raise end("enough")
+
+    if end is ParseError:
+        replies += [finish(answer=1) & LOOK]
+        settings["parse_retries"] = 0
+    elif end is AcornError:
+        replies += [Failure(500)]
+    elif end is LimitError:
+        settings["max_total_tokens"] = 1
+    model = ScriptedModel(replies)
+    with pytest.raises(end) as caught:
+        call(Looker(fail, model=model, **settings), question="Where is it?")
+    record = getattr(caught.value, "run", None) or pytest.fail("no record")
+    assert_complete(record.history)
+    assert roles(record.history)[2:5] == ["assistant", "tool", "tool"]
+    again = ScriptedModel([DONE])
+    assert call(Looker(model=again).using(history=record), question="Where is it?") == Answer(answer="nowhere")
+    judged(again)
+
+
+@pytest.mark.parametrize("wrong", ["hello", 5, {"role": "user"}, None])
+def test_a_history_of_another_kind_is_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(InputError, match="`history` of `Looker` must be a list of messages or a record of a run"):
+        Looker(model=ScriptedModel([])).using(history=wrong)
+
+
+@pytest.mark.parametrize("wrong", ["hello", None, {}, {"content": "Hi"}, {"role": 5}])
+def test_an_earlier_message_that_is_none_is_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"`history\[1\]` of `Looker` must be a dict with a `role`"):
+        Looker(model=ScriptedModel([])).using(history=[text("Hello"), wrong])
+
+
+# After a run
+
+
+@pytest.mark.parametrize(
+    ("replies", "settings"),
+    [
+        ([DONE], {}),
+        ([LOOK & DONE], {}),
+        ([DONE & LOOK & finish(answer="elsewhere")], {}),
+        ([finish(answer=5) & LOOK, finish() & finish(answer=6), DONE], {}),
+        ([LOOK & CELLAR, "Hm.", DONE], {}),
+        ([LOOK, DONE], {"max_steps": 1}),
+        ([LOOK, CELLAR, "<output><answer>nowhere</answer></output>"], {"max_steps": 1}),
+        ([LOOK, CELLAR, Reply("<output><answer>nowhere</answer></output>") & LOOK], {"max_steps": 1}),
+        ([Reply("Hm.") & LOOK & calls("nothing", "n")], {"max_steps": None}),
+        (["Hm.", DONE], {"max_steps": None}),
+    ],
+)
+def test_after_a_run_every_call_has_its_result(call: Call, replies: list[Any], settings: dict[str, Any]) -> None:
+    run, _ = walk(call, replies, **settings)
+    assert_complete(run.history)
+    made = [each["id"] for message in run.history for each in message.get("tool_calls", ())]
+    assert sorted(made) == sorted(message["tool_call_id"] for message in run.history if message["role"] == "tool")
+
+
+def test_results_of_a_finish_stand_behind_it_whatever_on_finish_appends(call: Call) -> None:
+    class Noting(Looker):
+        def on_finish(self, output: Answer) -> None:
+            self.history.append({"role": "user", "content": "Noted."})
+            if output.answer == "no":
+                raise ValueError("say more")
+
+    model = ScriptedModel([LOOK & finish(answer="no"), finish(answer="nowhere")])
+    run = call.run(Noting(model=model), question="Where is it?")
+    judged(model)
+    assert roles(run.history[2:]) == ["assistant", "tool", "tool", "user", "assistant", "tool", "user"]
+    assert_complete(run.history)
+
+
+def test_the_history_outside_a_run_is_that_of_the_last_one(call: Call) -> None:
+    if call.way == "async":
+        pytest.skip("the task in which it ran is over")
+    agent = Looker(model=ScriptedModel([DONE, DONE]))
+    run = call.run(agent, question="Where is it?")
+    if call.way == "sync":
+        assert agent.history is run.history
+    with pytest.raises(AttributeError, match=r"using\(history=messages\)"):
+        agent.history = []

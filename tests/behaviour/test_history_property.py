@@ -1,0 +1,298 @@
+"""Whatever `on_step` does to the history, every request is valid, and made as if for the first time.
+
+Runs of up to twelve steps, made by chance from a seed: in each step the history and the results are cut, turned
+over and scribbled on. A failure names its seed.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.provider_rules import assert_request_valid
+from tests.raw_model import RawModel, calling, finishing
+
+from acorn import AcornError, Step, ToolResult, current_run, module, tool
+from acorn._loop.outbox import Outbox
+from acorn.models import ModelRequest, ModelResponse
+
+RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 600
+BATCH = 100
+STEPS = 12
+
+Message = dict[str, Any]
+
+IDS: list[Any] = ["a", "b", "call_0", "call_2_0", "call_4_1", "", None, 5, "\ud800", "\ud801"]
+TEXTS: list[Any] = ["Hi", "Go on.", "größer", "", " \n", "\ud83d", "\x00", "<input />", "x" * 3000]
+CONTENTS: list[Any] = [
+    None, 5, math.nan, True, b"raw", {"a": 1}, [], [{"type": "text", "text": "Hi"}], ["Hi", ""], [None], ("Hi",),
+    object(), [{"type": "image_url", "image_url": {"url": "data:,"}}], [{"type": "text", "text": "\udfff"}],
+]  # fmt: skip
+ARGUMENTS: list[Any] = [
+    "{}", '{"place": "attic"}', '{"place": ', "[]", "null", "", '{"x": NaN}', '{"place": "\ud800"}', '{"a": {"b": 1}}',
+    {"place": "attic"}, {"place": math.inf}, None, 5, [], {1: 2}, '{"place": 5}', '{"place": "\\ud800"}',
+]  # fmt: skip
+NAMES: list[Any] = ["look", "look", "look", "__finish__", "functions.look", "", None, "größe", "x" * 99, 5, "nothing"]
+
+
+class Place(BaseModel):
+    place: str = "here"
+
+
+@tool(parallel=False)
+def look(place: str) -> Any:
+    """Look somewhere; what is there may be anything, and it may meddle with the history."""
+    chance: random.Random = current_run().deps
+    if chance.random() < 0.05:
+        _history_edit(chance, current_run().history)
+    if chance.random() < 0.1:
+        raise ValueError(place)
+    return chance.choice([place, None, {"place": place}, Place(place=place), b"\xff", "\ud83d", [1.5, math.nan]])
+
+
+class Meddler(module[Place, Place]):
+    """Look around."""
+
+    tools = [look]
+    max_steps = STEPS
+    parse_retries = 50
+
+    def on_step(self, step: Step) -> None:
+        chance: random.Random = step.run.deps
+        if chance.random() < 0.3:
+            step.add_to_context(chance.choice(["Hurry", {"why": ["late", None]}]))
+        for _ in range(chance.choice([0, 0, 1, 1, 2, 4])):
+            _history_edit(chance, self.history)
+        for _ in range(chance.choice([0, 0, 0, 1, 2])):
+            _results_edit(chance, step.tool_results)
+        if chance.random() < 0.25:
+            self.history = _replaced(chance, self.history)
+
+
+# What a user may do
+
+
+def _history_edit(chance: random.Random, history: list[Message]) -> None:
+    edits: list[Callable[[random.Random, list[Message]], None]] = [
+        _drop, _drop, _cut, _move, _move, _swap, _shuffle, _double, _insert, _insert, _insert, _scribble, _scribble,
+        _scribble, _clear,
+    ]  # fmt: skip
+    chance.choice(edits)(chance, history)
+
+
+def _drop(chance: random.Random, history: list[Message]) -> None:
+    if history:
+        del history[chance.randrange(len(history))]
+
+
+def _cut(chance: random.Random, history: list[Message]) -> None:
+    start = chance.randrange(len(history) + 1)
+    del history[start : start + chance.randrange(4)]
+
+
+def _move(chance: random.Random, history: list[Message]) -> None:
+    if history:
+        history.insert(chance.randrange(len(history)), history.pop(chance.randrange(len(history))))
+
+
+def _swap(chance: random.Random, history: list[Message]) -> None:
+    if history:
+        one, other = chance.randrange(len(history)), chance.randrange(len(history))
+        history[one], history[other] = history[other], history[one]
+
+
+def _shuffle(chance: random.Random, history: list[Message]) -> None:
+    if chance.random() < 0.3:
+        chance.shuffle(history)
+
+
+def _clear(chance: random.Random, history: list[Message]) -> None:
+    if chance.random() < 0.2:
+        history.clear()
+
+
+def _double(chance: random.Random, history: list[Message]) -> None:
+    if history:
+        message = chance.choice(history)
+        history.insert(chance.randrange(len(history) + 1), chance.choice([message, copy.deepcopy(message)]))
+
+
+def _insert(chance: random.Random, history: list[Message]) -> None:
+    message: Any = _message(chance)
+    if chance.random() < 0.005:
+        message = chance.choice([None, "Hi", {}, {"role": "robot"}])
+    at = len(history) if chance.random() < 0.4 else chance.randrange(len(history) + 1)
+    history.insert(at, message)
+
+
+def _scribble(chance: random.Random, history: list[Message]) -> None:
+    """Change a message in place, its calls and parts included."""
+    if not history or not isinstance(message := chance.choice(history), dict):
+        return
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and calls and chance.random() < 0.7:
+        at = chance.randrange(len(calls))
+        how = chance.randrange(6)
+        if how == 0:
+            del calls[at]
+        elif how == 1:
+            calls.append(chance.choice([calls[at], _call(chance), None]))
+        elif how == 2:
+            calls[at] = _call(chance)
+        elif isinstance(calls[at], dict):
+            holder = calls[at].get("function")
+            target = holder if isinstance(holder, dict) and how < 5 else calls[at]
+            target[chance.choice(["name", "arguments", "id"])] = _pick(chance, [*IDS, *ARGUMENTS])
+    elif isinstance(message.get("content"), list) and message["content"] and chance.random() < 0.7:
+        message["content"][0] = {"type": "text", "text": chance.choice(TEXTS)}
+    else:
+        key = chance.choice(["content", "content", "content", "tool_calls", "tool_call_id", "name", "x"])
+        message[key] = _pick(chance, [*TEXTS, *CONTENTS])
+
+
+def _replaced(chance: random.Random, history: list[Message]) -> list[Message]:
+    ways: list[Callable[[], list[Message]]] = [
+        lambda: list(history),
+        lambda: [copy.deepcopy(message) for message in history],
+        lambda: history[:1] + history[-chance.randrange(1, 8) :],
+        lambda: history[-chance.randrange(1, 4) :],
+        lambda: [message for message in history if chance.random() < 0.7],
+        lambda: [*history, *history],
+        lambda: history[::-1],
+        list,
+    ]
+    return chance.choice(ways)()
+
+
+def _pick(chance: random.Random, values: list[Any]) -> Any:
+    """A copy of its own, so that scribbling on it does not change what later runs pick."""
+    return copy.deepcopy(chance.choice(values))
+
+
+def _results_edit(chance: random.Random, results: list[ToolResult]) -> None:
+    how = chance.randrange(6)
+    if how == 0:
+        chance.shuffle(results)
+    elif how == 1:
+        results.append(ToolResult(chance.choice(IDS), "look", _pick(chance, CONTENTS)))
+    elif how == 2 and results:
+        del results[chance.randrange(len(results))]
+    elif how == 3 and results:
+        chance.choice(results).output = _pick(chance, [*TEXTS, *CONTENTS])
+    elif how == 4 and results:
+        chance.choice(results).error = chance.choice(TEXTS)
+    elif results:
+        one, other = chance.choice(results), chance.choice(results)
+        one.id, other.id = chance.choice([(other.id, one.id), (chance.choice(IDS), other.id)])
+
+
+# What may stand in a history
+
+
+def _message(chance: random.Random) -> Message:
+    role = chance.choice(["user", "user", "system", "assistant", "assistant", "tool", "tool", "developer"])
+    message: Message = {"role": role}
+    if chance.random() < 0.9:
+        message["content"] = _pick(chance, TEXTS if chance.random() < 0.6 else CONTENTS)
+    if role == "assistant" and chance.random() < 0.7:
+        message["tool_calls"] = [_call(chance) for _ in range(chance.randrange(4))]
+    if role == "tool" and chance.random() < 0.9:
+        message["tool_call_id"] = chance.choice(IDS)
+    if chance.random() < 0.1:
+        message[chance.choice(["x", "name", "tool_calls", "tool_call_id"])] = _pick(chance, CONTENTS)
+    return message
+
+
+def _call(chance: random.Random) -> Any:
+    if chance.random() < 0.1:
+        return chance.choice([None, "look", {}, {"function": None}, 5])
+    inner = {"name": chance.choice(NAMES), "arguments": _pick(chance, ARGUMENTS)}
+    if chance.random() < 0.3:
+        return {"id": chance.choice(IDS), **inner}
+    return {"id": chance.choice(IDS), "type": "function", "function": inner}
+
+
+def _reply(chance: random.Random) -> ModelResponse:
+    ids = [chance.choice(["a", "call_0", "call_2_0", None, "", "\ud800", str(chance.random())]) for _ in range(3)]
+    texts = [text for text in ARGUMENTS if isinstance(text, str)]
+    made = [(each, chance.choice(["look", "look", "look", "nothing", "a.b", ""]), chance.choice(texts)) for each in ids]
+    if chance.random() < 0.05:
+        made[0] = (made[0][0], "__finish__", '{"place": 5}')
+    return calling(*made[: chance.randrange(4)], content=chance.choice(["", "", " ", "Hm.", "\ud83d"]))
+
+
+# The run
+
+
+class Watch:
+    """A model that judges each request: at once, or when the run is over."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.model = RawModel(self.answer, forces=chance.random() < 0.8)
+        self.snapshots: list[str] = []
+        self.opening: Message = {}
+
+    def answer(self, request: ModelRequest) -> ModelResponse:
+        if not self.opening:
+            self.opening = dict(request.messages[1])
+        messages, write = Outbox().prepare(current_run().history, self.opening)
+        assert request.messages == messages, "what was kept from earlier requests differs from a fresh reading"
+        if self.chance.random() < 0.6:
+            assert request.messages_json is not None
+            assert request.messages_json() == write()
+        self.snapshots.append(json.dumps(request.messages))
+        if request.forced_tool or self.chance.random() < 0.05:
+            return finishing(place="everywhere")
+        if "<output" in str(request.messages[-1]["content"]):
+            return ModelResponse("<output><place>everywhere</place></output>")
+        return _reply(self.chance)
+
+    def judge(self) -> None:
+        for request, snapshot in zip(self.model.requests, self.snapshots, strict=True):
+            assert_request_valid(request)
+            assert json.dumps(request.messages) == snapshot, "a request changed after it was sent"
+
+
+def check(seed: int) -> int:
+    """One run; how many requests it took."""
+    chance = random.Random(seed)
+    watch = Watch(chance)
+    prior = [_message(chance) for _ in range(chance.choice([0, 0, 0, 3, 6]))]
+    before = repr(prior)
+    try:
+        agent = Meddler(model=watch.model).using(deps=chance, history=prior)
+        watch.opening = {"role": "user", "content": _input(agent)}
+        agent.run(place="here")
+    except AcornError:
+        pass
+    assert repr(prior) == before, "the user's own list was changed"
+    watch.judge()
+    return len(watch.model.requests)
+
+
+def _input(agent: Meddler) -> str:
+    """The input as the first request of a plain run shows it."""
+    plain = RawModel([finishing(place="")])
+    agent.using(model=plain, history=[]).run(place="here")
+    return str(plain.requests[0].messages[1]["content"])
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, BATCH))
+def test_whatever_on_step_does_every_request_is_valid_and_made_as_if_for_the_first_time(first: int) -> None:
+    lengths: list[int] = []
+    for seed in range(first, first + BATCH):
+        try:
+            lengths.append(check(seed))
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+    assert max(lengths) > STEPS, "no run went all the way"
+    assert sum(lengths) > 5 * BATCH, "the runs are too short to mean much"

@@ -1,0 +1,1591 @@
+"""What `on_step`, `on_finish` and prompt methods see, what they may change, and what holds afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+from tests.behaviour.conftest import Call, Script
+
+from acorn import (
+    AcornError,
+    DeclarationError,
+    ModelError,
+    ParseError,
+    Run,
+    Step,
+    ToolCall,
+    ToolConflictError,
+    ToolResult,
+    Unfinished,
+    Usage,
+    current_run,
+    module,
+    tool,
+)
+from acorn._module import spec_of
+from acorn.models import ModelRequest, ModelResponse, Price
+from acorn.testing import Reply, ScriptedModel, finish
+from acorn.testing import call as calling
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Answer(BaseModel):
+    answer: str
+    confidence: float = Field(default=1.0, ge=0, le=1)
+    sources: list[str] = []
+
+
+@tool
+def search_web(query: str, max_results: int = 5) -> list[str]:
+    """Search the web for information."""
+    return ["result1", "result2", "result3"]
+
+
+@tool
+def read_file(path: str) -> str:
+    """Read a file."""
+    return f"text of {path}"
+
+
+class Researcher(module[Question, Answer]):
+    """Answer the question."""
+
+    tools = [search_web, read_file]
+    max_steps = 5
+
+
+class Once(module[Question, Answer]):
+    """Answer the question at once."""
+
+    tools = [search_web, read_file]
+
+
+SEARCH = calling("search_web", query="python")
+DONE = finish(answer="1991")
+REMINDER = "Please go on: call one of your tools, or call `__finish__` with your answer."
+
+
+def hooked(hook: Callable[[Any, Step], Any] | str, base: type[module[Any, Any]] = Researcher, **names: Any) -> Any:
+    """A class with this `on_step`: a function, or a snippet that defines one with these names around it."""
+    if isinstance(hook, str):
+        space = ModuleType("snippet")
+        vars(space).update(names)
+        exec(textwrap.dedent(hook), vars(space))
+        hook = vars(space)["on_step"]
+    return type("MyAgent", (base,), {"__module__": __name__, "__doc__": "Answer the question.", "on_step": hook})
+
+
+def names(request: ModelRequest) -> list[str]:
+    return [entry["function"]["name"] for entry in request.tools]
+
+
+def roles(request: ModelRequest) -> list[str]:
+    return [message["role"] for message in request.messages]
+
+
+def told(run: Run[Any]) -> list[str]:
+    """The tool results of a history, in order."""
+    return [message["content"] for message in run.history if message["role"] == "tool"]
+
+
+# The snippets of the documents
+
+
+def test_snippet_custom_termination(call: Call, script: Script) -> None:
+    agent = hooked(
+        """
+        def on_step(self, step):
+            if some_condition:
+                # Provide all required fields from final_output schema
+                step.finish(answer="...", confidence=0.5, sources=[])
+        """,
+        some_condition=True,
+    )
+    run = call.run(agent(model=script(SEARCH)), question="?")
+    assert run.output == Answer(answer="...", confidence=0.5, sources=[])
+    assert (run.stop_reason, run.steps) == ("step", 1)
+
+
+def test_snippet_abort_with_an_error(call: Call, script: Script) -> None:
+    agent = hooked(
+        """
+        def on_step(self, step):
+            if missing_api_key:
+                raise ValueError("Cannot proceed without API key")
+        """,
+        missing_api_key=True,
+    )
+    with pytest.raises(ValueError, match="Cannot proceed without API key") as caught:
+        call(agent(model=script(SEARCH)), question="?")
+    assert type(caught.value) is ValueError
+
+
+def test_snippet_basic_usage(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    agent: Any = hooked(
+        """
+        def on_step(self, step):
+            # Inspect state
+            print(f"Step {step.counter}")
+            print(f"Tool calls: {step.tool_calls}")
+            print(f"Tool results: {step.tool_results}")
+
+            # Modify settings for next iteration
+            if step.counter > 5:
+                step.temperature = 0.1  # Reduce randomness
+
+            # Modify available tools
+            if got_enough_data:
+                step.remove_tool("search_web")
+
+            return step  # Must return step
+        """,
+        got_enough_data=True,
+    )
+
+    def put_back(self: Any, step: Step) -> Any:
+        returned = agent.on_step(self, step)
+        if step.counter < 6:
+            step.add_tool(search_web)
+        return returned
+
+    model = script(SEARCH, *[calling("read_file", path=str(at)) for at in range(5)], DONE)
+    call(hooked(put_back)(model=model, max_steps=7), question="?")
+    printed = capsys.readouterr().out
+    assert printed.startswith("Step 1\nTool calls: [ToolCall(id='call_1_0', name='search_web'")
+    assert "Tool results: [ToolResult(id='call_1_0', name='search_web', output=['result1', 'result2'" in printed
+    assert [request.temperature for request in model.requests] == [0.7] * 6 + [0.1]
+    assert names(model.requests[6]) == ["read_file", "__finish__"]
+
+
+MODIFYING_HISTORY = """
+def on_step(self, step):
+    # Add a reminder message
+    self.history.append({
+        "role": "user",
+        "content": "Remember to be concise in your next response."
+    })
+
+    # Modify the system prompt mid-conversation
+    for msg in self.history:
+        if msg["role"] == "system":
+            msg["content"] += "\\n\\nNOTE: User prefers bullet points."
+
+    # Trim old messages to manage context length
+    if len(self.history) > 50:
+        # Keep system message + last 40 messages
+        self.history = self.history[:1] + self.history[-40:]
+
+    return step
+"""
+
+
+def test_snippet_modifying_history(call: Call, script: Script) -> None:
+    model = script(SEARCH, DONE)
+    call(hooked(MODIFYING_HISTORY)(model=model), question="?")
+    first, second = model.requests
+    assert first.messages[0]["content"] == "Answer the question."
+    assert second.messages[0]["content"] == "Answer the question.\n\nNOTE: User prefers bullet points."
+    assert roles(second) == ["system", "user", "assistant", "tool", "user"]
+    assert second.messages[-1]["content"] == "Remember to be concise in your next response."
+
+
+def test_snippet_modifying_history_keeps_a_long_run_short_and_valid(call: Call, script: Script) -> None:
+    steps = 40
+    model = script(*[calling("read_file", path=str(at)) for at in range(steps)], DONE)
+    run = call.run(hooked(MODIFYING_HISTORY)(model=model, max_steps=steps + 1), question="?")
+    assert run.steps == steps
+    assert max(len(request.messages) for request in model.requests) <= 55
+    assert all(request.messages[0]["role"] == "system" for request in model.requests)
+
+
+def test_snippet_modifying_tool_results(call: Call, script: Script) -> None:
+    agent = hooked(
+        """
+        def on_step(self, step):
+            for result in step.tool_results:
+                # Truncate large outputs
+                if len(str(result.output)) > 10000:
+                    result.output = str(result.output)[:10000] + "... (truncated)"
+
+                # Add metadata to results
+                if result.name == "search_web":
+                    result.output = {
+                        "data": result.output,
+                        "note": "Results may need verification"
+                    }
+
+            return step
+        """
+    )
+    model = script(SEARCH & calling("read_file", path="x" * 20_000), DONE)
+    run = call.run(agent(model=model), question="?")
+    found, long, _ = told(run)
+    assert found == '{"data":["result1","result2","result3"],"note":"Results may need verification"}'
+    assert long == "text of " + "x" * 9_992 + "... (truncated)"
+    assert [message["content"] for message in model.requests[1].messages[-2:]] == [found, long]
+
+
+def test_snippet_history_is_a_list_of_messages(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = hooked(
+        """
+        def on_step(self, step):
+            print(self.history)  # List of messages
+        """
+    )
+    call(agent(model=script(SEARCH, DONE)), question="?")
+    printed = capsys.readouterr().out
+    assert printed.startswith("[{'role': 'system', 'content': 'Answer the question.'}, {'role': 'user', 'content': ")
+    assert "{'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'call_1_0'" in printed
+
+
+def test_snippet_mutating_history(call: Call, script: Script) -> None:
+    agent = hooked(
+        """
+        def on_step(self, step):
+            # Append a reminder message
+            self.history.append({
+                "role": "user",
+                "content": "Remember to be concise in your response."
+            })
+
+            # Modify an existing message
+            for msg in self.history:
+                if msg["role"] == "system":
+                    msg["content"] += "\\n\\nAdditional context: ..."
+
+            # Remove old messages to manage context length
+            if len(self.history) > 50:
+                # Keep system message + last 40 messages
+                self.history = self.history[:1] + self.history[-40:]
+
+            return step
+        """
+    )
+    model = script(SEARCH, DONE)
+    call(agent(model=model), question="?")
+    assert model.requests[1].messages[0]["content"].endswith("\n\nAdditional context: ...")
+    assert model.requests[1].messages[-1]["content"] == "Remember to be concise in your response."
+
+
+def test_snippet_mutating_tool_results(call: Call, script: Script) -> None:
+    @tool(name="search_web")
+    def long_search(query: str) -> str:
+        return "y" * 6000
+
+    agent = hooked(
+        """
+        def on_step(self, step):
+            for result in step.tool_results:
+                if result.name == "search_web":
+                    # Truncate large outputs
+                    if len(str(result.output)) > 5000:
+                        result.output = result.output[:5000] + "... (truncated)"
+
+            return step
+        """
+    )
+    run = call.run(agent(model=script(SEARCH, DONE), tools=[long_search]), question="?")
+    assert told(run)[0] == "y" * 5000 + "... (truncated)"
+
+
+def test_snippet_on_step_of_the_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = hooked(
+        """
+        def on_step(self, step):
+            print(f"Step {step.counter}")
+            return step
+        """
+    )
+    call(agent(model=script(SEARCH, "Hm.", DONE)), question="?")
+    assert capsys.readouterr().out == "Step 1\nStep 2\n"
+
+
+def test_snippet_history_of_the_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = hooked(
+        """
+        def on_step(self, step):
+            # Read history
+            for msg in self.history:
+                print(msg["role"], msg["content"][:50])
+
+            # Mutate history - add a reminder
+            self.history.append({
+                "role": "user",
+                "content": "Remember to cite sources."
+            })
+
+            # Mutate history - trim old messages
+            if len(self.history) > 50:
+                self.history = self.history[:1] + self.history[-40:]
+        """
+    )
+    model = script(SEARCH, DONE)
+    call(agent(model=model), question="?")
+    assert capsys.readouterr().out == (
+        "system Answer the question.\nuser <input>\n  <question>?</question>\n</input>\nassistant \n"
+    )
+    assert model.requests[1].messages[-1] == {"role": "user", "content": "Remember to cite sources."}
+
+
+def test_snippet_step_methods_of_the_reference(call: Call, script: Script) -> None:
+    def new_search_function(query: str) -> str:
+        """Search elsewhere."""
+        return "found"
+
+    agent = hooked(
+        """
+        def on_step(self, step):
+            if step.counter == 1:
+                step.add_tool(new_search_function)
+                step.remove_tool("search_web")
+            else:
+                # If final_output = AnswerOutput(answer: str, confidence: float, sources: list[str])
+                step.finish(answer="Done", confidence=0.9, sources=[])
+        """,
+        new_search_function=new_search_function,
+    )
+    model = script(SEARCH, calling("new_search_function", query="a"))
+    run = call.run(agent(model=model), question="?")
+    assert run.output == Answer(answer="Done", confidence=0.9, sources=[])
+    assert names(model.requests[1]) == ["read_file", "new_search_function", "__finish__"]
+    assert told(run)[1] == "found"
+
+
+def test_snippet_tool_calls_and_results_of_the_reference(
+    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = hooked(
+        """
+        def on_step(self, step):
+            for call in step.tool_calls:
+                print(f"Tool: {call.name}")
+                print(f"Args: {call.arguments}")
+                # Tool: search_web
+                # Args: {'query': 'python', 'max_results': 5}
+            for result in step.tool_results:
+                print(f"Tool: {result.name}")
+                if result.error:
+                    print(f"Error: {result.error}")
+                else:
+                    print(f"Output: {result.output}")
+                # Tool: search_web
+                # Output: ['result1', 'result2', 'result3']
+        """
+    )
+    reply = calling("search_web", query="python", max_results=5) & calling("read_file")
+    call(agent(model=script(reply, DONE)), question="?")
+    assert capsys.readouterr().out == (
+        "Tool: search_web\nArgs: {'query': 'python', 'max_results': 5}\nTool: read_file\nArgs: {}\n"
+        "Tool: search_web\nOutput: ['result1', 'result2', 'result3']\n"
+        "Tool: read_file\nError: argument `path` is missing, expected string\n"
+    )
+
+
+def test_snippet_full_example_of_the_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    agent = hooked(
+        """
+        def on_step(self, step):
+            print(f"[Step {step.counter}] Tools called: {[t.name for t in step.tool_calls]}")
+
+            # Reduce temperature after step 10
+            if step.counter > 10:
+                step.temperature = 0.3
+
+            # Mutate tool results before next model call
+            for result in step.tool_results:
+                if len(str(result.output)) > 5000:
+                    result.output = str(result.output)[:5000] + "..."
+
+            return step
+        """
+    )
+    model = script(*[calling("read_file", path=str(at) * 6000) for at in range(9)], SEARCH, SEARCH, DONE)
+    run = call.run(agent(model=model, max_steps=15), question="?")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "[Step 1] Tools called: ['read_file']"
+    assert printed[10] == "[Step 11] Tools called: ['search_web']"
+    assert [request.temperature for request in model.requests] == [0.7] * 11 + [0.3]
+    assert told(run)[0] == "text of " + "0" * 4992 + "..."
+
+
+def test_snippet_context_injection(call: Call, script: Script) -> None:
+    agent = hooked(
+        """
+        def on_step(self, step):
+            step.add_to_context({
+                "analysis_result": {
+                    "summary": "Data shows trend",
+                    "confidence": 0.8
+                }
+            })
+            step.add_to_context("Remember to be concise")
+        """
+    )
+    model = script(SEARCH, DONE)
+    call(agent(model=model), question="?")
+    assert model.requests[1].messages[-1] == {
+        "role": "user",
+        "content": textwrap.dedent(
+            """\
+            <context>
+              <analysis_result>
+                <summary>Data shows trend</summary>
+                <confidence>0.8</confidence>
+              </analysis_result>
+            </context>
+            <context>Remember to be concise</context>"""
+        ),
+    }
+
+
+# When on_step runs, and what it sees
+
+
+def test_on_step_runs_after_the_tools_and_before_their_results_are_in_the_history(call: Call, script: Script) -> None:
+    seen: list[list[str]] = []
+
+    def look(self: Researcher, step: Step) -> None:
+        assert [result.output for result in step.tool_results] == [["result1", "result2", "result3"]]
+        seen.append([message["role"] for message in self.history])
+
+    call(hooked(look)(model=script(SEARCH, DONE)), question="?")
+    assert seen == [["system", "user", "assistant"]]
+
+
+def test_on_step_runs_for_steps_and_for_nothing_else(call: Call, script: Script) -> None:
+    seen: list[tuple[int, list[str]]] = []
+
+    def look(self: Researcher, step: Step) -> None:
+        seen.append((step.counter, [one.name for one in step.tool_calls]))
+
+    model = script(SEARCH, finish(confidence=7), "Hm.", SEARCH & finish(confidence=7), SEARCH, finish(), DONE)
+    run = call.run(hooked(look)(model=model, max_steps=3, parse_retries=3), question="?")
+    assert seen == [(1, ["search_web"]), (2, []), (3, ["search_web"])]
+    assert (run.steps, run.stop_reason) == (3, "forced")
+    assert [request.forced_tool for request in model.requests] == [None] * 5 + ["__finish__"] * 2
+
+
+def test_a_step_has_what_the_documents_say(call: Call, script: Script) -> None:
+    steps: list[Step] = []
+
+    def look(self: Researcher, step: Step) -> None:
+        steps.append(step)
+        assert step.run is current_run()
+
+    used = Usage(input_tokens=100, output_tokens=10, requests=1)
+    reply = Reply("Let me look.", reasoning="They want a year.", usage=used) & SEARCH
+    model = script(reply, "Hm.", DONE, price=Price(0.001, 0.01))
+    agent = hooked(look)(model=model, temperature=0.2, max_tokens=77)
+    run = call.run(agent, question="?")
+    first, second = steps
+    assert (first.counter, first.model, first.temperature, first.max_tokens) == (1, model, 0.2, 77)
+    assert first.tools == [search_web, read_file]
+    assert first.tool_calls == [ToolCall("call_1_0", "search_web", {"query": "python"}, '{"query":"python"}')]
+    assert first.tool_results == [ToolResult("call_1_0", "search_web", ["result1", "result2", "result3"], None)]
+    assert (first.content, first.reasoning, first.usage) == ("Let me look.", "They want a year.", used)
+    assert first.cost == pytest.approx(0.2)
+    assert first.run is run
+    assert (second.counter, second.content, second.reasoning) == (2, "Hm.", None)
+    assert (second.tool_calls, second.tool_results) == ([], [])
+    assert repr(first) == "Step(1, tool_calls=['search_web'])"
+
+
+def test_a_step_of_an_unknown_price_has_no_cost(call: Call, script: Script) -> None:
+    costs: list[float | None] = []
+    call(hooked(lambda self, step: costs.append(step.cost))(model=script(SEARCH, DONE)), question="?")
+    assert costs == [None]
+
+
+def test_the_response_of_a_step_has_the_shape_of_a_chat_completion(call: Call, script: Script) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def look(self: Researcher, step: Step) -> None:
+        seen.append(step.response)
+
+    used = Usage(input_tokens=100, output_tokens=10, requests=1)
+    model = script(Reply("Let me look.", usage=used) & SEARCH, "Hm.", DONE, name="some-model")
+    run = call.run(hooked(look)(model=model), question="?")
+    assert seen[0] == {
+        "id": f"{run.id}-1",
+        "object": "chat.completion",
+        "model": "some-model",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": "Let me look.",
+                    "tool_calls": [
+                        {
+                            "id": "call_1_0",
+                            "type": "function",
+                            "function": {"name": "search_web", "arguments": '{"query":"python"}'},
+                        }
+                    ],
+                },
+                "finish_reason": "tool_calls",
+            }
+        ],
+        "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
+    }
+    assert seen[1]["choices"][0]["message"] == {"role": "assistant", "content": "Hm."}
+    assert seen[1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_response_without_text_has_no_content(call: Call, script: Script) -> None:
+    seen: list[Any] = []
+
+    def look(self: Researcher, step: Step) -> None:
+        seen.append((step.content, step.response["choices"][0]["message"]["content"]))
+
+    call(hooked(look)(model=script(SEARCH, DONE)), question="?")
+    assert seen == [("", None)]
+
+
+def test_a_hook_may_be_set_on_the_instance(call: Call, script: Script) -> None:
+    seen: list[int] = []
+    agent: Any = Researcher(model=script(SEARCH, DONE))
+    agent.on_step = lambda step: seen.append(step.counter)
+    agent.on_finish = lambda output: "replaced"
+    assert call(agent, question="?") == "replaced"
+    assert seen == [1]
+
+
+def test_a_hook_of_a_base_class_is_inherited(call: Call, script: Script) -> None:
+    seen: list[int] = []
+
+    class Base(Researcher):
+        def on_step(self, step: Step) -> Step:
+            seen.append(step.counter)
+            return step
+
+    class Child(Base):
+        def on_step(self, step: Step) -> Step:
+            return super().on_step(step)
+
+    call(Child(model=script(SEARCH, DONE)), question="?")
+    assert seen == [1]
+
+
+# Changes that hold for the remaining steps
+
+
+def test_a_changed_model_answers_the_remaining_steps_and_the_forced_call(call: Call, script: Script) -> None:
+    second = script("Hm.", DONE, name="second")
+    first = script(SEARCH, name="first")
+    seen: list[Any] = []
+
+    def change(self: Researcher, step: Step) -> None:
+        seen.append(step.model)
+        step.model = second
+
+    run = call.run(hooked(change)(model=first, max_steps=2), question="?")
+    assert seen == [first, second]
+    assert (len(first.requests), len(second.requests)) == (1, 2)
+    assert second.requests[1].forced_tool == "__finish__"
+    assert run.model == "second"
+    assert second.requests[0].messages[:2] == first.requests[0].messages
+
+
+@pytest.mark.parametrize(
+    ("attribute", "before", "after"), [("temperature", 0.7, 0.1), ("temperature", 0.7, 0), ("max_tokens", 4096, 99)]
+)
+def test_a_changed_setting_holds_for_the_remaining_steps_and_the_forced_call(
+    call: Call, script: Script, attribute: str, before: Any, after: Any
+) -> None:
+    seen: list[Any] = []
+
+    def change(self: Researcher, step: Step) -> None:
+        seen.append(getattr(step, attribute))
+        if step.counter == 1:
+            setattr(step, attribute, after)
+            assert getattr(step, attribute) == after
+
+    model = script(SEARCH, "Hm.", DONE)
+    call(hooked(change)(model=model, max_steps=2), question="?")
+    assert seen == [before, after]
+    assert [getattr(request, attribute) for request in model.requests] == [before, after, after]
+    assert [attribute in request.declared for request in model.requests] == [False, True, True]
+
+
+def test_a_default_that_a_hook_sets_counts_as_set(call: Call, script: Script) -> None:
+    def set_it(self: Researcher, step: Step) -> None:
+        step.temperature = 0.7
+
+    model = script(SEARCH, DONE)
+    call(hooked(set_it)(model=model), question="?")
+    assert ["temperature" in request.declared for request in model.requests] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "words"),
+    [
+        ("temperature", 3, "`MyAgent.temperature` must be a number from 0 to 2, got 3"),
+        ("max_tokens", 0, "`MyAgent.max_tokens` must be a whole number of at least 1, got 0"),
+        ("model", 5, "`MyAgent.model` must be a model id"),
+        ("tools", search_web, "`MyAgent.tools` must be a list of functions"),
+    ],
+)
+def test_a_wrong_setting_is_refused_where_it_is_set(
+    call: Call, script: Script, attribute: str, value: Any, words: str
+) -> None:
+    after: list[bool] = []
+
+    def set_it(self: Researcher, step: Step) -> None:
+        with pytest.raises(DeclarationError, match=words):
+            setattr(step, attribute, value)
+        after.append(True)
+
+    call(hooked(set_it)(model=script(SEARCH, DONE)), question="?")
+    assert after == [True]
+
+
+def test_changes_of_a_run_do_not_reach_the_next(call: Call, script: Script) -> None:
+    other = script(DONE)
+
+    def change(self: Researcher, step: Step) -> None:
+        step.temperature, step.max_tokens, step.model = 0.1, 9, other
+        step.remove_tool("read_file")
+
+    model = script(SEARCH, DONE)
+    agent = hooked(change)(model=model)
+    call(agent, question="?")
+    call(agent, question="?")
+    first, again = model.requests
+    assert (again.temperature, again.max_tokens, names(again)) == (0.7, 4096, names(first))
+
+
+def test_a_model_dict_may_be_changed_in_place_for_this_run_alone() -> None:
+    declared = {"model": "some/model", "timeout": 5}
+    settings = {"model": declared, "temperature": 0.7, "max_tokens": 100}
+    step = Step(spec_of(Researcher()), Run("id", Question(question="?")), ModelResponse(), [], [], (), settings)
+    assert step.model == declared
+    assert step.changes() == {}
+    step.model["timeout"] = 9
+    assert step.changes() == {"model": {"model": "some/model", "timeout": 9}}
+    assert declared["timeout"] == 5
+
+
+# Tools
+
+
+def test_an_added_tool_can_be_called_and_forced_calls_still_carry_it(call: Call, script: Script) -> None:
+    class Adder(Researcher):
+        max_steps = 2
+
+        def multiply(self, a: int, b: int = 2) -> int:
+            """Multiply two numbers."""
+            return a * b
+
+        def on_step(self, step: Step) -> None:
+            if step.counter == 1:
+                step.add_tool(self.multiply)
+                assert step.tools == [search_web, read_file, self.multiply]
+
+    model = script(SEARCH, calling("multiply", a="21"), DONE)
+    run = call.run(Adder(model=model), question="?")
+    assert told(run)[1] == "42"
+    assert [names(request) for request in model.requests[1:]] == [
+        ["search_web", "read_file", "multiply", "__finish__"]
+    ] * 2
+    assert model.requests[1].tools[2]["function"] == {
+        "name": "multiply",
+        "description": "Multiply two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 2}},
+            "required": ["a"],
+        },
+    }
+
+
+def test_a_removed_tool_is_neither_sent_nor_executed(call: Call, script: Script) -> None:
+    def remove(self: Researcher, step: Step) -> None:
+        if step.counter == 1:
+            step.remove_tool("search_web")
+            assert step.tools == [read_file]
+
+    model = script(SEARCH, SEARCH, DONE)
+    run = call.run(hooked(remove)(model=model, max_steps=2), question="?")
+    assert told(run)[1] == "Tool error: There is no tool `search_web`. There are: `read_file`, `__finish__`."
+    assert [names(request) for request in model.requests[1:]] == [["read_file", "__finish__"]] * 2
+
+
+def test_every_tool_may_be_removed_and_put_back(call: Call, script: Script) -> None:
+    def juggle(self: Researcher, step: Step) -> None:
+        if step.counter == 1:
+            step.remove_tool("search_web")
+            step.remove_tool("read_file")
+        elif step.counter == 2:
+            step.add_tool(search_web)
+
+    model = script(SEARCH, "Hm.", SEARCH, DONE)
+    run = call.run(hooked(juggle)(model=model), question="?")
+    assert [names(request)[:-1] for request in model.requests] == [
+        ["search_web", "read_file"],
+        [],
+        ["search_web"],
+        ["search_web"],
+    ]
+    assert told(run)[1] == '["result1","result2","result3"]'
+
+
+def test_adding_a_name_that_is_there_is_a_conflict(call: Call, script: Script) -> None:
+    @tool(name="read_file")
+    def another(path: str) -> str:
+        return path
+
+    conflicts: list[str] = []
+
+    def add(self: Researcher, step: Step) -> None:
+        for function in (another, search_web):
+            with pytest.raises(ToolConflictError) as caught:
+                step.add_tool(function)
+            conflicts.append(str(caught.value))
+        assert step.tools == [search_web, read_file]
+
+    call(hooked(add)(model=script(SEARCH, DONE)), question="?")
+    assert conflicts[0].startswith("Tool 'read_file' is there already; ")
+    assert conflicts[1].startswith("Tool 'search_web' is there already; ")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("serach", r"no tool `serach` to remove; there are `search_web`, `read_file`\."),
+        ("__finish__", "`__finish__` cannot be removed"),
+    ],
+)
+def test_removing_what_cannot_be_removed_is_an_error(call: Call, script: Script, name: str, words: str) -> None:
+    with pytest.raises(AcornError, match=words) as caught:
+        call(hooked(lambda self, step: step.remove_tool(name))(model=script(SEARCH)), question="?")
+    assert caught.value.run.steps == 1
+
+
+def test_what_cannot_be_a_tool_cannot_be_added(call: Call, script: Script) -> None:
+    @tool(name="__finish__")
+    def end(answer: str) -> str:
+        return answer
+
+    def untyped(query) -> str:  # type: ignore[no-untyped-def]
+        return str(query)
+
+    def add(self: Researcher, step: Step) -> None:
+        for wrong in ("search", end, untyped):
+            with pytest.raises(DeclarationError):
+                step.add_tool(wrong)  # type: ignore[arg-type]
+
+    call(hooked(add)(model=script(SEARCH, DONE)), question="?")
+
+
+def test_the_list_of_tools_may_be_changed_and_replaced(call: Call, script: Script) -> None:
+    def shout(text: str) -> str:
+        """Say it loud."""
+        return text.upper()
+
+    def change(self: Researcher, step: Step) -> None:
+        if step.counter == 1:
+            step.tools.append(shout)
+            step.tools.remove(search_web)
+        elif step.counter == 2:
+            step.tools = [shout, shout]
+            step.remove_tool("shout")
+            assert step.tools == []
+            step.tools = (shout, shout)
+
+    model = script(SEARCH, calling("shout", text="a"), calling("shout", text="b"), DONE)
+    run = call.run(hooked(change)(model=model), question="?")
+    assert [names(request)[:-1] for request in model.requests] == [
+        ["search_web", "read_file"],
+        ["read_file", "shout"],
+        ["shout"],
+        ["shout"],
+    ]
+    assert told(run)[1:3] == ["A", "B"]
+
+
+def test_two_tools_of_one_name_in_the_list_are_a_conflict(call: Call, script: Script) -> None:
+    @tool(name="read_file")
+    def another(path: str) -> str:
+        return path
+
+    with pytest.raises(ToolConflictError, match="two tools named 'read_file'"):
+        call(hooked(lambda self, step: step.tools.append(another))(model=script(SEARCH)), question="?")
+
+
+def test_a_method_marked_as_tool_is_among_the_tools_of_a_step(call: Call, script: Script) -> None:
+    class WithMethod(Researcher):
+        @tool
+        def count(self, word: str) -> int:
+            """Count the letters."""
+            return len(word)
+
+        def on_step(self, step: Step) -> None:
+            assert step.tools == [search_web, read_file, self.count]
+            step.remove_tool("search_web")
+
+    model = script(SEARCH & calling("count", word="abc"), DONE)
+    run = call.run(WithMethod(model=model), question="?")
+    assert told(run)[1] == "3"
+    assert names(model.requests[1]) == ["read_file", "count", "__finish__"]
+
+
+# History and results
+
+
+def test_the_history_may_be_replaced(call: Call, script: Script) -> None:
+    def replace(self: Researcher, step: Step) -> None:
+        kept = self.history
+        self.history = [{"role": "system", "content": "Be brief."}, *kept[1:]]
+        assert self.history is not kept
+        assert current_run().history is self.history
+
+    model = script(SEARCH, DONE)
+    call(hooked(replace)(model=model), question="?")
+    assert roles(model.requests[1]) == ["system", "user", "assistant", "tool"]
+    assert model.requests[1].messages[0]["content"] == "Be brief."
+
+
+def test_a_history_that_is_no_list_is_refused(call: Call, script: Script) -> None:
+    def replace(self: Researcher, step: Step) -> None:
+        self.history = ()  # type: ignore[assignment]
+
+    with pytest.raises(AcornError, match="`history` must be a list of messages"):
+        call(hooked(replace)(model=script(SEARCH)), question="?")
+
+
+def test_what_a_hook_appends_follows_the_results(call: Call, script: Script) -> None:
+    def append(self: Researcher, step: Step) -> None:
+        self.history.append({"role": "user", "content": "first"})
+        step.add_to_context("context")
+        self.history.append({"role": "user", "content": "second"})
+
+    model = script(SEARCH & calling("read_file", path="a"), DONE)
+    call(hooked(append)(model=model), question="?")
+    assert roles(model.requests[1]) == ["system", "user", "assistant", "tool", "tool", "user", "user", "user"]
+    assert [message["content"] for message in model.requests[1].messages[-3:]] == [
+        "<context>context</context>",
+        "first",
+        "second",
+    ]
+
+
+def test_the_results_of_a_step_may_be_changed_one_by_one(call: Call, script: Script) -> None:
+    def change(self: Researcher, step: Step) -> None:
+        step.tool_results[0].output = {"found": None}
+        step.tool_results[1].output = "never read"
+        step.tool_results[1].error = "PermissionError: not yours"
+        step.tool_results[2].error = None
+        step.tool_results[2].output = "all is well"
+
+    reply = SEARCH & calling("read_file", path="a") & calling("read_file")
+    run = call.run(hooked(change)(model=script(reply, DONE)), question="?")
+    assert told(run)[:3] == ['{"found":null}', "Tool error: PermissionError: not yours", "all is well"]
+
+
+def test_the_results_of_a_step_may_be_replaced(call: Call, script: Script) -> None:
+    def replace(self: Researcher, step: Step) -> None:
+        step.tool_results = [ToolResult(one.id, one.name, "replaced") for one in step.tool_calls]
+
+    run = call.run(hooked(replace)(model=script(SEARCH, DONE)), question="?")
+    assert told(run)[0] == "replaced"
+
+
+@pytest.mark.parametrize("wrong", [None, ["text"], "text"])
+def test_results_that_are_none_are_an_error(call: Call, script: Script, wrong: Any) -> None:
+    def replace(self: Researcher, step: Step) -> None:
+        step.tool_results = wrong
+
+    with pytest.raises(AcornError, match=r"`step\.tool_results` must stay a list of ToolResult") as caught:
+        call(hooked(replace)(model=script(SEARCH)), question="?")
+    assert told(caught.value.run) == ['["result1","result2","result3"]']
+
+
+# Context
+
+
+class Finding(BaseModel):
+    title: str = Field(description="As printed")
+    year: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("content", "written"),
+    [
+        ("Be brief & <kind>", "<context>Be brief &amp; &lt;kind&gt;</context>"),
+        ("two\nlines", "<context>two\nlines</context>"),
+        ("", "<context />"),
+        ({"a": 1, "b c": True}, '<context>\n  <a>1</a>\n  <entry key="b c">true</entry>\n</context>'),
+        (["a", 2], "<context>\n  <item>a</item>\n  <item>2</item>\n</context>"),
+        (
+            Finding(title="A"),
+            '<context>\n  <title description="As printed">A</title>\n</context>',
+        ),
+        (
+            [Finding(title="A", year=1991)],
+            '<context>\n  <finding>\n    <title description="As printed">A</title>\n    <year>1991</year>\n'
+            "  </finding>\n</context>",
+        ),
+    ],
+)
+def test_context_is_written_as_xml(call: Call, script: Script, content: Any, written: str) -> None:
+    model = script(SEARCH, DONE)
+    call(hooked(lambda self, step: step.add_to_context(content))(model=model), question="?")
+    assert model.requests[1].messages[-1] == {"role": "user", "content": written}
+
+
+def test_context_is_written_in_the_style_of_the_module(call: Call, script: Script) -> None:
+    class Styled(Researcher):
+        xml_context_root = "notes"
+        xml_description_format = "comment"
+        xml_include_none = True
+
+        def on_step(self, step: Step) -> None:
+            step.add_to_context(Finding(title="A"))
+
+    model = script(SEARCH, DONE)
+    call(Styled(model=model), question="?")
+    assert model.requests[1].messages[-1]["content"] == (
+        "<notes>\n  <!-- As printed -->\n  <title>A</title>\n  <year />\n</notes>"
+    )
+
+
+def test_several_contexts_stand_in_one_message_behind_the_results(call: Call, script: Script) -> None:
+    def add(self: Researcher, step: Step) -> None:
+        step.add_to_context("one")
+        step.add_to_context({"two": 2})
+
+    model = script(SEARCH & SEARCH, DONE)
+    run = call.run(hooked(add)(model=model), question="?")
+    assert roles(model.requests[1])[2:] == ["assistant", "tool", "tool", "user"]
+    assert model.requests[1].messages[-1]["content"] == (
+        "<context>one</context>\n<context>\n  <two>2</two>\n</context>"
+    )
+    assert run.history[5]["content"].startswith("<context>one</context>")
+
+
+def test_context_in_a_step_without_calls_comes_before_the_reminder(call: Call, script: Script) -> None:
+    model = script("Hm.", DONE)
+    call(hooked(lambda self, step: step.add_to_context("hint"))(model=model), question="?")
+    assert model.requests[1].messages[2:] == [
+        {"role": "assistant", "content": "Hm."},
+        {"role": "user", "content": "<context>hint</context>"},
+        {"role": "user", "content": REMINDER},
+    ]
+
+
+# Ending the run from a hook
+
+
+def test_finishing_ends_the_run_after_the_hook_with_a_complete_history(call: Call, script: Script) -> None:
+    after: list[str] = []
+
+    def end(self: Researcher, step: Step) -> Step:
+        step.finish(answer="enough", confidence="0.5")
+        after.append("still here")
+        step.add_to_context("for the record")
+        return step
+
+    run = call.run(hooked(end)(model=script(SEARCH)), question="?")
+    assert run.output == Answer(answer="enough", confidence=0.5)
+    assert (run.stop_reason, run.steps, after) == ("step", 1, ["still here"])
+    assert run.history[-2:] == [
+        {"role": "tool", "tool_call_id": "call_1_0", "content": '["result1","result2","result3"]'},
+        {"role": "user", "content": "<context>for the record</context>"},
+    ]
+
+
+def test_of_several_finishes_in_a_hook_the_last_counts(call: Call, script: Script) -> None:
+    def end(self: Researcher, step: Step) -> None:
+        step.finish(answer="one")
+        step.finish(answer="two")
+
+    assert call(hooked(end)(model=script("Hm.")), question="?") == Answer(answer="two")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "errors"),
+    [
+        (
+            {"answer": "a", "confidence": 7},
+            "`confidence` must be float between 0 and 1, got 7",
+            [{"path": "confidence", "expected": "float between 0 and 1", "received": "7"}],
+        ),
+        (
+            {},
+            r"`answer` is missing \(expected string\)",
+            [{"path": "answer", "expected": "string", "received": "missing"}],
+        ),
+        (
+            {"answer": "a", "confidense": 0.5},
+            "`confidense` is refused: no such field; there are answer, confidence, sources",
+            [
+                {
+                    "path": "confidense",
+                    "expected": "no such field; there are answer, confidence, sources",
+                    "received": "0.5",
+                }
+            ],
+        ),
+    ],
+)
+def test_finishing_with_what_does_not_fit_is_a_parse_error_at_once(
+    call: Call, script: Script, fields: dict[str, Any], words: str, errors: list[Any]
+) -> None:
+    seen: list[ParseError] = []
+
+    def end(self: Researcher, step: Step) -> None:
+        try:
+            step.finish(**fields)
+        except ParseError as error:
+            seen.append(error)
+            raise
+
+    with pytest.raises(ParseError, match=f"`step.finish` of `MyAgent` .*{words}") as caught:
+        call(hooked(end)(model=script(SEARCH)), question="?")
+    assert seen == [caught.value]
+    assert caught.value.errors == errors
+    assert caught.value.run.error is caught.value
+
+
+def test_a_run_goes_on_where_the_hook_catches_the_parse_error(call: Call, script: Script) -> None:
+    def end(self: Researcher, step: Step) -> None:
+        with pytest.raises(ParseError):
+            step.finish()
+
+    assert call(hooked(end)(model=script(SEARCH, DONE)), question="?") == Answer(answer="1991")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "wanted"),
+    [
+        (str, {"result": "enough"}, "enough"),
+        (list[int], {"result": ["1", 2]}, [1, 2]),
+        (Answer | None, {"result": None}, None),
+        ([], {}, None),
+    ],
+)
+def test_a_plain_type_is_given_as_result(
+    call: Call, script: Script, kind: Any, fields: dict[str, Any], wanted: Any
+) -> None:
+    class Plain(module):
+        final_output = kind
+        tools = [search_web]
+        max_steps = 3
+
+        def on_step(self, step: Step) -> None:
+            step.finish(**fields)
+
+    run = call.run(Plain(model=script(SEARCH)))
+    assert run.stop_reason == "step"
+    assert run.output == wanted
+
+
+def test_a_field_may_have_any_name(call: Call, script: Script) -> None:
+    class Odd(module):
+        final_output = ["self", "step"]
+        tools = [search_web]
+
+        def on_step(self, step: Step) -> None:
+            step.finish(self="me", step="one")
+
+    found = call(Odd(model=script(SEARCH)))
+    assert (found.self, found.step) == ("me", "one")
+
+
+def test_a_plain_type_is_not_given_as_anything_else(call: Call, script: Script) -> None:
+    class Plain(module[Any, str]):
+        tools = [search_web]
+
+        def on_step(self, step: Step) -> None:
+            step.finish(answer="enough")
+
+    with pytest.raises(ParseError, match="`answer` is refused: no such field; there are result"):
+        call(Plain(model=script(SEARCH)))
+
+
+def test_a_single_turn_may_be_finished_by_its_hook(call: Call, script: Script) -> None:
+    def end(self: Once, step: Step) -> None:
+        step.finish(answer=step.tool_results[0].output[0])
+
+    run = call.run(hooked(end, Once)(model=script(SEARCH)), question="?")
+    assert (run.output, run.stop_reason, run.steps) == (Answer(answer="result1"), "step", 1)
+    assert told(run) == ['["result1","result2","result3"]']
+
+
+def test_a_single_turn_that_its_hook_leaves_alone_is_unfinished(call: Call, script: Script) -> None:
+    def change(self: Once, step: Step) -> None:
+        step.tool_results[0].output = "changed"
+
+    found = call(hooked(change, Once)(model=script(SEARCH)), question="?")
+    assert isinstance(found, Unfinished)
+    assert [result.output for result in found.tool_results] == ["changed"]
+
+
+# on_finish
+
+
+class Judge(Researcher):
+    def __init__(self, **overrides: Any) -> None:
+        super().__init__(**overrides)
+        self.seen: list[Any] = []
+
+    def on_finish(self, output: Any) -> Any:
+        self.seen.append(output)
+        if output.confidence > 0.9:
+            raise ValueError("nobody is so sure")
+        return None
+
+
+SURE = finish(answer="1991", confidence=1)
+UNSURE = finish(answer="1991", confidence=0.5)
+RIGHT = Answer(answer="1991", confidence=0.5)
+
+NOT_SO_SURE = """\
+<error type="validation">
+  <message>nobody is so sure</message>
+  <details>
+    <field name="output">
+      <expected>nobody is so sure</expected>
+      <received>{"answer":"1991","confidence":1.0,"sources":[]}</received>
+    </field>
+  </details>
+  <instruction>Please provide the output again in the correct format.</instruction>
+</error>"""
+
+
+@pytest.mark.parametrize("max_steps", [None, 3])
+def test_on_finish_sees_the_output_and_sends_it_back(call: Call, script: Script, max_steps: int | None) -> None:
+    model = script(SURE & SEARCH, UNSURE)
+    agent = Judge(model=model, max_steps=max_steps)
+    run = call.run(agent, question="?")
+    assert run.output == RIGHT
+    assert agent.seen == [Answer(answer="1991", confidence=1), RIGHT]
+    assert (run.steps, run.stop_reason) == (0, "finish")
+    assert [message["content"] for message in model.requests[1].messages[-2:]] == [
+        NOT_SO_SURE,
+        "Skipped: `__finish__` was called in the same response, so this call was not executed.",
+    ]
+
+
+def test_on_finish_does_not_see_what_does_not_validate(call: Call, script: Script) -> None:
+    agent = Judge(model=script(finish(confidence=1), UNSURE))
+    call(agent, question="?")
+    assert agent.seen == [RIGHT]
+
+
+def test_on_finish_sees_the_output_of_a_forced_call(call: Call, script: Script) -> None:
+    model = script(SEARCH, SURE, UNSURE)
+    agent = Judge(model=model, max_steps=1)
+    run = call.run(agent, question="?")
+    assert (run.output, run.stop_reason) == (RIGHT, "forced")
+    assert [request.forced_tool for request in model.requests] == [None, "__finish__", "__finish__"]
+
+
+def test_refusals_of_on_finish_spend_the_retries(call: Call, script: Script) -> None:
+    agent = Judge(model=script(SURE, finish(confidence=1), SURE))
+    with pytest.raises(ParseError, match="in 3 attempts: `output` is refused: nobody is so sure") as caught:
+        call(agent, question="?")
+    error = caught.value
+    assert error.attempts == 3
+    assert error.raw_output == '{"answer":"1991","confidence":1}'
+    assert [one["expected"] for one in error.errors] == ["nobody is so sure"]
+    assert told(error.run)[2] == NOT_SO_SURE
+
+
+def test_on_finish_sees_the_output_of_a_hook(call: Call, script: Script) -> None:
+    class Ender(Judge):
+        def on_step(self, step: Step) -> None:
+            step.finish(answer="1991", confidence=0.5)
+
+    agent = Ender(model=script(SEARCH))
+    assert call(agent, question="?") == RIGHT
+    assert agent.seen == [RIGHT]
+
+
+def test_an_output_of_a_hook_that_on_finish_sends_back_is_told_in_a_user_message(call: Call, script: Script) -> None:
+    class Ender(Judge):
+        def on_step(self, step: Step) -> None:
+            step.finish(answer="1991", confidence=1)
+
+    model = script(SEARCH, UNSURE)
+    run = call.run(Ender(model=model), question="?")
+    assert (run.output, run.stop_reason, run.steps) == (RIGHT, "finish", 1)
+    assert roles(model.requests[1])[2:] == ["assistant", "tool", "user"]
+    assert model.requests[1].messages[-1]["content"] == NOT_SO_SURE
+
+
+def test_an_output_of_a_hook_that_is_sent_back_does_not_lengthen_the_loop(call: Call, script: Script) -> None:
+    class Ender(Judge):
+        max_steps = 2
+
+        def on_step(self, step: Step) -> None:
+            if step.counter == 2:
+                step.finish(answer="1991", confidence=1)
+
+    model = script(SEARCH, "Hm.", UNSURE)
+    run = call.run(Ender(model=model), question="?")
+    assert (run.output, run.stop_reason, run.steps) == (RIGHT, "forced", 2)
+    assert [request.forced_tool for request in model.requests] == [None, None, "__finish__"]
+
+
+def test_an_output_of_a_hook_that_is_sent_back_lets_a_single_turn_go_on(call: Call, script: Script) -> None:
+    class Ender(Judge):
+        def on_step(self, step: Step) -> None:
+            step.finish(answer="1991", confidence=1)
+
+    run = call.run(Ender(model=script(SEARCH, UNSURE), max_steps=None), question="?")
+    assert (run.output, run.stop_reason) == (RIGHT, "finish")
+
+
+def test_outputs_that_json_cannot_hold_are_returned_as_they_are(call: Call, script: Script) -> None:
+    class Odd(BaseModel):
+        data: bytes
+        text: str
+
+    class Maker(module[Any, Odd]):
+        tools = [search_web]
+
+        def on_step(self, step: Step) -> None:
+            step.finish(data=b"\xff\xfe", text="\ud800")
+
+        def on_finish(self, output: Odd) -> None:
+            assert output.data == b"\xff\xfe"
+
+    found = call(Maker(model=script(SEARCH)))
+    assert (found.data, found.text) == (b"\xff\xfe", "\ud800")
+
+
+@pytest.mark.parametrize("value", ["text", 0, "", False, [], {"a": 1}])
+def test_what_on_finish_returns_replaces_the_output(call: Call, script: Script, value: Any) -> None:
+    class Replacer(Researcher):
+        def on_finish(self, output: Answer) -> Any:
+            return value
+
+    run = call.run(Replacer(model=script(DONE)), question="?")
+    assert run.output == value
+    assert type(run.output) is type(value)
+    assert told(run) == ["Finished."]
+
+
+def test_on_finish_may_change_the_output_in_place(call: Call, script: Script) -> None:
+    class Signer(Researcher):
+        def on_finish(self, output: Answer) -> None:
+            output.sources.append("signed")
+
+    assert call(Signer(model=script(DONE)), question="?").sources == ["signed"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "wanted"),
+    [(str, {"result": "Paris"}, "Paris"), (list[int], {"result": ["1"]}, [1]), ([], {}, None)],
+)
+def test_on_finish_sees_the_output_as_it_is_returned(
+    call: Call, script: Script, kind: Any, fields: dict[str, Any], wanted: Any
+) -> None:
+    seen: list[Any] = []
+
+    class Plain(module):
+        final_output = kind
+
+        def on_finish(self, output: Any) -> None:
+            seen.append(output)
+
+    assert call(Plain(model=script(finish(**fields)))) == wanted
+    assert seen == [wanted]
+
+
+def test_on_finish_does_not_see_an_unfinished_result(call: Call, script: Script) -> None:
+    agent = Judge(model=script(SEARCH), max_steps=None)
+    assert isinstance(call(agent, question="?"), Unfinished)
+    assert agent.seen == []
+
+
+def test_on_finish_knows_its_run(call: Call, script: Script) -> None:
+    class Reader(Researcher):
+        def on_finish(self, output: Answer) -> Any:
+            run = current_run()
+            assert run.history is self.history
+            return f"{run.steps} steps, {run.usage.requests} requests, {run.input.question}"  # type: ignore[attr-defined]
+
+    assert call(Reader(model=script(SEARCH, DONE)), question="when?") == "1 steps, 2 requests, when?"
+
+
+# Async hooks
+
+
+def test_hooks_and_prompts_may_be_async(call: Call, script: Script) -> None:
+    order: list[str] = []
+
+    class Async(Researcher):
+        async def system_prompt(self) -> str:
+            await asyncio.sleep(0)
+            return f"Answer: {current_run().input.question}"  # type: ignore[attr-defined]
+
+        async def on_step(self, step: Step) -> Step:  # type: ignore[override]
+            await asyncio.sleep(0)
+            order.append(f"step {step.counter} of {len(self.history)}")
+            step.temperature = 0.1
+            self.history.append({"role": "user", "content": "Go on."})
+            return step
+
+        async def on_finish(self, output: Answer) -> Any:
+            await asyncio.sleep(0)
+            order.append("finish")
+            if output.confidence == 1:
+                raise ValueError("too sure")
+            return output.answer
+
+    model = script(SEARCH, SURE, UNSURE)
+    assert call(Async(model=model), question="when?") == "1991"
+    assert order == ["step 1 of 3", "finish", "finish"]
+    assert model.requests[0].messages[0]["content"] == "Answer: when?"
+    assert model.requests[1].temperature == 0.1
+    assert model.requests[1].messages[-1]["content"] == "Go on."
+    assert "<message>too sure</message>" in model.requests[2].messages[-1]["content"]
+
+
+def test_a_hook_may_return_something_to_await(call: Call, script: Script) -> None:
+    class Indirect(Researcher):
+        def on_step(self, step: Step) -> Any:
+            return self.later(step)
+
+        async def later(self, step: Step) -> Step:
+            await asyncio.sleep(0)
+            step.finish(answer="later")
+            return step
+
+    assert call(Indirect(model=script(SEARCH)), question="?") == Answer(answer="later")
+
+
+def test_a_sync_hook_in_a_sync_run_is_called_in_the_callers_thread(script: Script) -> None:
+    seen: list[threading.Thread] = []
+
+    def look(self: Researcher, step: Step) -> None:
+        seen.append(threading.current_thread())
+
+    hooked(look)(model=script(SEARCH, DONE))(question="?")
+    assert seen == [threading.current_thread()]
+
+
+# Exceptions
+
+
+class CustomError(Exception):
+    pass
+
+
+class Stop(BaseException):
+    pass
+
+
+EXCEPTIONS = [
+    CustomError("stop"),
+    ValueError("stop"),
+    KeyError("stop"),
+    TimeoutError("stop"),
+    ModelError("stop", status=500),
+    ParseError("stop"),
+    StopAsyncIteration("stop"),
+    Stop("stop"),
+]
+
+
+@pytest.mark.parametrize("kind", ["sync hook", "async hook"])
+@pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
+def test_an_exception_in_on_step_reaches_the_caller_unchanged(
+    call: Call, script: Script, error: BaseException, kind: str
+) -> None:
+    def fail(self: Researcher, step: Step) -> None:
+        raise error
+
+    async def afail(self: Researcher, step: Step) -> None:
+        raise error
+
+    agent = hooked(fail if kind == "sync hook" else afail)(model=script(SEARCH & calling("read_file", path="a")))
+    with pytest.raises(type(error)) as caught:
+        call(agent, question="?")
+    assert caught.value is error
+    run: Run[Any] = error.run  # type: ignore[attr-defined]
+    assert run.error is error
+    assert (run.steps, run.output) == (1, None)
+    assert told(run) == ['["result1","result2","result3"]', "text of a"]
+
+
+def test_a_stop_iteration_in_a_hook_reaches_the_caller_as_python_lets_it(script: Script) -> None:
+    def fail(self: Researcher, step: Step) -> None:
+        next(iter(()))
+
+    agent = hooked(fail)(model=script(SEARCH, SEARCH))
+    with pytest.raises(StopIteration):
+        agent(question="?")
+    with pytest.raises(RuntimeError, match="coroutine raised StopIteration"):
+        asyncio.run(asyncio.wait_for(agent.acall(question="?"), 5))
+
+
+@pytest.mark.parametrize("error", [CustomError("stop"), KeyError("stop"), ModelError("stop")], ids=repr)
+def test_an_exception_in_on_finish_reaches_the_caller_unchanged(call: Call, script: Script, error: Exception) -> None:
+    class Failing(Researcher):
+        def on_finish(self, output: Answer) -> None:
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        call(Failing(model=script(DONE & SEARCH)), question="?")
+    assert caught.value is error
+    run: Run[Any] = error.run  # type: ignore[attr-defined]
+    assert (run.error, run.stop_reason, run.output) == (error, "error", None)
+    assert len(told(run)) == 2
+
+
+def test_a_failed_run_is_the_last_of_its_instance(script: Script) -> None:
+    def fail(self: Researcher, step: Step) -> None:
+        raise CustomError("stop")
+
+    agent = hooked(fail)(model=script(SEARCH))
+    with pytest.raises(CustomError) as caught:
+        agent(question="?")
+    assert agent.last is caught.value.run  # type: ignore[attr-defined]
+    assert agent.history is agent.last.history
+
+
+def test_results_that_a_failing_hook_changed_are_in_the_history_as_it_left_them(call: Call, script: Script) -> None:
+    def fail(self: Researcher, step: Step) -> None:
+        step.tool_results[0].output = "changed"
+        raise CustomError("stop")
+
+    with pytest.raises(CustomError) as caught:
+        call(hooked(fail)(model=script(SEARCH)), question="?")
+    assert told(caught.value.run) == ["changed"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("returned", [True, "step", 0, {}, [1]], ids=repr)
+def test_a_wrong_return_value_of_on_step_is_an_error(call: Call, script: Script, returned: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"`MyAgent\.on_step` must return the step or nothing, got ") as caught:
+        call(hooked(lambda self, step: returned)(model=script(SEARCH)), question="?")
+    assert repr(returned) in str(caught.value)
+    assert told(caught.value.run) == ['["result1","result2","result3"]']
+
+
+def test_another_step_is_a_wrong_return_value(call: Call, script: Script) -> None:
+    kept: list[Step] = []
+
+    def mix_up(self: Researcher, step: Step) -> Step:
+        kept.append(step)
+        return kept[0]
+
+    with pytest.raises(DeclarationError, match=r"must return the step or nothing, got Step\(1"):
+        call(hooked(mix_up)(model=script(SEARCH, SEARCH)), question="?")
+
+
+# Prompts
+
+
+def system(model: ScriptedModel, at: int = 0) -> str | None:
+    first = model.requests[at].messages[0]
+    return first["content"] if first["role"] == "system" else None
+
+
+def test_a_prompt_method_is_called_for_each_run_and_cleaned(call: Call, script: Script) -> None:
+    class Dated(Researcher):
+        """Not this."""
+
+        day = 1
+
+        def system_prompt(self) -> str:
+            self.day += 1
+            return f"""
+            You are a helpful assistant.
+              Today is day {self.day}.
+            """
+
+    model = script(SEARCH, DONE, DONE)
+    agent = Dated(model=model)
+    call(agent, question="?")
+    call(agent, question="?")
+    assert system(model, 0) == system(model, 1) == "You are a helpful assistant.\n  Today is day 2."
+    assert system(model, 2) == "You are a helpful assistant.\n  Today is day 3."
+
+
+def test_a_prompt_method_knows_its_run(call: Call, script: Script) -> None:
+    class Knowing(Researcher):
+        def system_prompt(self) -> str:
+            run = current_run()
+            return f"{run.input.question} {run.deps} {run.history}"  # type: ignore[attr-defined]
+
+    model = script(DONE)
+    call(Knowing(model=model).using(deps="deps"), question="when?")
+    assert system(model) == "when? deps []"
+
+
+@pytest.mark.parametrize("text", ["", "  \n "])
+def test_an_empty_prompt_sends_no_system_message(call: Call, script: Script, text: str) -> None:
+    class Silent(Researcher):
+        def system_prompt(self) -> str:
+            return text
+
+    model = script(DONE)
+    call(Silent(model=model), question="?")
+    assert roles(model.requests[0]) == ["user"]
+
+
+def test_a_prompt_file_is_sent_as_it_is_and_read_for_each_run(call: Call, script: Script, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.md"
+    file.write_bytes("  # Rôle\r\n\n  Be brief. \n".encode())
+
+    class FromFile(Researcher):
+        system_prompt = file
+
+    model = script(DONE, DONE)
+    call(FromFile(model=model), question="?")
+    file.write_text("Be long.", encoding="utf-8")
+    call(FromFile(model=model), question="?")
+    assert system(model, 0) == "  # Rôle\r\n\n  Be brief. \n"
+    assert system(model, 1) == "Be long."
+
+
+def test_a_prompt_file_that_is_gone_is_named(call: Call, script: Script, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.md"
+    file.write_text("Be brief.", encoding="utf-8")
+
+    class FromFile(Researcher):
+        system_prompt = file
+
+    agent = FromFile(model=script())
+    file.unlink()
+    with pytest.raises(DeclarationError, match=r"prompt\.md") as caught:
+        call(agent, question="?")
+    assert caught.value.run.usage.requests == 0
+
+
+@pytest.mark.parametrize("returned", [None, 5, ["text"]])
+def test_a_prompt_method_must_return_text(call: Call, script: Script, returned: Any) -> None:
+    class Wrong(Researcher):
+        def system_prompt(self) -> Any:
+            return returned
+
+    with pytest.raises(DeclarationError, match=r"`Wrong\.system_prompt` must return a string, got "):
+        call(Wrong(model=script()), question="?")
+
+
+def test_an_exception_in_a_prompt_method_reaches_the_caller_unchanged(call: Call, script: Script) -> None:
+    error = CustomError("no prompt today")
+
+    class Failing(Researcher):
+        async def system_prompt(self) -> str:
+            raise error
+
+    with pytest.raises(CustomError) as caught:
+        call(Failing(model=script()), question="?")
+    assert caught.value is error
+    assert error.run.history == []  # type: ignore[attr-defined]

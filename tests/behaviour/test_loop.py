@@ -1,0 +1,1058 @@
+"""The loop from outside: what is sent, what is executed, what comes back, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, RootModel
+from tests.behaviour.conftest import Call, Script
+from typing_extensions import TypedDict
+
+from acorn import ModelError, ParseError, Run, Step, Unfinished, Usage, module, tool
+from acorn._loop.asks import AskModel
+from acorn._loop.run import Loop, Plan
+from acorn._module import spec_of
+from acorn.models import ModelRequest, RawCall
+from acorn.testing import Failure, Reply, ScriptedModel, finish
+from acorn.testing import call as calling
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Answer(BaseModel):
+    answer: str
+    confidence: float = Field(default=1.0, ge=0, le=1)
+
+
+@tool
+def search(query: str) -> list[str]:
+    """Search for information."""
+    return [f"about {query}"]
+
+
+class Asker(module[Question, Answer]):
+    """Answer the question."""
+
+
+class Searcher(Asker):
+    """Look it up, then answer."""
+
+    tools = [search]
+    max_steps = 5
+
+
+class Picky(Asker):
+    """One call, with a tool at hand."""
+
+    tools = [search]
+
+
+RIGHT = Answer(answer="Paris", confidence=0.9)
+SURE = {"answer": "Paris", "confidence": "very confident"}
+
+WRONG_CONFIDENCE = """\
+<error type="validation">
+  <message>Output validation failed</message>
+  <details>
+    <field name="confidence">
+      <expected>float between 0 and 1</expected>
+      <received>very confident</received>
+    </field>
+  </details>
+  <instruction>Please provide the output again in the correct format.</instruction>
+</error>"""
+
+NOT_CALLED = """\
+<error type="validation">
+  <message>`__finish__` was not called; call it with your answer.</message>
+  <instruction>Please provide the output again in the correct format.</instruction>
+</error>"""
+
+REMINDER = "Please go on: call one of your tools, or call `__finish__` with your answer."
+SKIPPED = "Skipped: `__finish__` was called in the same response, so this call was not executed."
+
+
+def raw(name: str, arguments: str, **reply: Any) -> Reply:
+    """A call whose arguments are sent to the letter."""
+    return Reply(calls=[RawCall(None, name, arguments)], **reply)
+
+
+def names(request: ModelRequest) -> list[str]:
+    return [entry["function"]["name"] for entry in request.tools]
+
+
+def last(request: ModelRequest) -> dict[str, Any]:
+    """The last message of a request, without its call id."""
+    return {key: value for key, value in request.messages[-1].items() if key != "tool_call_id"}
+
+
+def told(run: Run[Any]) -> list[str]:
+    """The tool results of a history, in order."""
+    return [message["content"] for message in run.history if message["role"] == "tool"]
+
+
+def forced(model: ScriptedModel) -> list[str | None]:
+    return [request.forced_tool for request in model.requests]
+
+
+# The example of the documents, with a scripted model, a safe sum, and without streaming
+
+COMPLETE_MODULE = '''
+from acorn import module, tool
+from pydantic import BaseModel, Field
+
+@tool
+def search(query: str) -> list[str]:
+    """Search for information."""
+    return ["result 1", "result 2"]
+
+@tool
+def calculate(expression: str) -> float:
+    """Evaluate a math expression."""
+    return sum(float(term) for term in expression.split("+"))
+
+class QuestionInput(BaseModel):
+    question: str
+
+class AnswerOutput(BaseModel):
+    answer: str
+    confidence: float
+
+class ResearchAgent(module):
+    model = scripted
+    temperature = 0.7
+    max_tokens = 4096
+    max_steps = 15  # Enable agentic loop (default None = single turn)
+    parse_retries = 2
+
+    system_prompt = """
+    You are a research assistant. Use tools to find information,
+    then call __finish__ with your answer.
+    """
+
+    initial_input = QuestionInput
+    final_output = AnswerOutput
+    tools = [search, calculate]
+
+    def on_step(self, step):
+        print(f"Step {step.counter}: {len(step.tool_calls)} tool calls")
+        return step
+'''
+
+USAGE = """
+agent = ResearchAgent()
+result = agent(question="What is 2+2 and what year was Python created?")
+print(result.answer)       # "4, and Python was created in 1991"
+print(result.confidence)   # 0.95
+"""
+
+EXAMPLE_REPLIES = (
+    Reply("Let me look that up.") & calling("search", query="python creation") & calling("calculate", expression="2+2"),
+    finish(answer="4, and Python was created in 1991", confidence=0.95),
+)
+
+
+def example(model: ScriptedModel, text: str = COMPLETE_MODULE) -> Any:
+    space = ModuleType("example")
+    vars(space)["scripted"] = model
+    exec(text, vars(space))
+    return space
+
+
+def test_the_complete_module_of_the_documents_runs(
+    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = script(*EXAMPLE_REPLIES)
+    agent = example(model).ResearchAgent()
+    result = call(agent, question="What is 2+2 and what year was Python created?")
+    assert type(result).__name__ == "AnswerOutput"
+    assert (result.answer, result.confidence) == ("4, and Python was created in 1991", 0.95)
+    assert capsys.readouterr().out == "Step 1: 2 tool calls\n"
+    assert [names(request) for request in model.requests] == [["search", "calculate", "__finish__"]] * 2
+    assert [(request.temperature, request.max_tokens) for request in model.requests] == [(0.7, 4096)] * 2
+    assert forced(model) == [None, None]
+    assert model.requests[1].messages == [
+        {
+            "role": "system",
+            "content": "You are a research assistant. Use tools to find information,\n"
+            "then call __finish__ with your answer.",
+        },
+        {
+            "role": "user",
+            "content": "<input>\n  <question>What is 2+2 and what year was Python created?</question>\n</input>",
+        },
+        {
+            "role": "assistant",
+            "content": "Let me look that up.",
+            "tool_calls": [
+                {
+                    "id": "call_1_0",
+                    "type": "function",
+                    "function": {"name": "search", "arguments": '{"query":"python creation"}'},
+                },
+                {
+                    "id": "call_1_1",
+                    "type": "function",
+                    "function": {"name": "calculate", "arguments": '{"expression":"2+2"}'},
+                },
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1_0", "content": '["result 1","result 2"]'},
+        {"role": "tool", "tool_call_id": "call_1_1", "content": "4.0"},
+    ]
+
+
+def test_the_usage_of_the_documents_prints_what_it_says(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    example(script(*EXAMPLE_REPLIES), COMPLETE_MODULE + USAGE)
+    assert capsys.readouterr().out == "Step 1: 2 tool calls\n4, and Python was created in 1991\n0.95\n"
+
+
+def test_the_sentiment_classifier_of_the_documents_runs(call: Call, script: Script) -> None:
+    space = example(
+        script(finish(sentiment="positive", confidence=0.95)),
+        textwrap.dedent(
+            '''
+            from acorn import module
+            from pydantic import BaseModel, Field
+
+            class TextInput(BaseModel):
+                text: str
+
+            class SentimentOutput(BaseModel):
+                sentiment: str = Field(description="positive, negative, or neutral")
+                confidence: float = Field(description="Confidence score 0-1")
+
+            class SentimentClassifier(module):
+                """Classify the sentiment of the given text."""
+
+                model = scripted
+                # max_steps = None is the default - single turn
+
+                initial_input = TextInput
+                final_output = SentimentOutput
+            '''
+        ),
+    )
+    result = call(space.SentimentClassifier(), text="I love this product!")
+    assert (result.sentiment, result.confidence) == ("positive", 0.95)
+
+
+def test_the_flow_of_normal_termination_is_that_of_the_documents(call: Call, script: Script) -> None:
+    class AnswerOutput(BaseModel):
+        answer: str
+        confidence: float
+        sources: list[str]
+
+    class Agent(module[Any, AnswerOutput]):
+        pass
+
+    given = {"answer": "Paris", "confidence": 0.95, "sources": ["wiki"]}
+    assert call(Agent(model=script(finish(**given)))) == AnswerOutput(answer="Paris", confidence=0.95, sources=["wiki"])
+
+
+def test_the_risky_tool_of_the_documents_tells_the_model_its_error(call: Call, script: Script) -> None:
+    @tool
+    def risky_operation(x: int) -> str:
+        if x < 0:
+            raise ValueError("x must be positive")
+        return "success"
+
+    class Agent(Asker):
+        tools = [risky_operation]
+        max_steps = 3
+
+    model = script(calling("risky_operation", x=-1), calling("risky_operation", x=1), finish(answer="done"))
+    call(Agent(model=model), question="?")
+    assert last(model.requests[1]) == {"role": "tool", "content": "Tool error: ValueError: x must be positive"}
+    assert last(model.requests[2]) == {"role": "tool", "content": "success"}
+
+
+# First messages
+
+
+def test_a_run_begins_with_the_prompt_and_the_input_as_xml(call: Call, script: Script) -> None:
+    model = script(finish(answer="Paris"))
+    assert call(Asker(model=model), question="What is <b>?") == Answer(answer="Paris")
+    assert model.requests[0].messages == [
+        {"role": "system", "content": "Answer the question."},
+        {"role": "user", "content": "<input>\n  <question>What is &lt;b&gt;?</question>\n</input>"},
+    ]
+
+
+def test_without_a_prompt_the_input_is_the_first_message(call: Call, script: Script) -> None:
+    class Silent(module[Question, Answer]):
+        pass
+
+    model = script(finish(answer="Paris"))
+    call(Silent(model=model), question="?")
+    assert [message["role"] for message in model.requests[0].messages] == ["user"]
+
+
+def test_a_module_without_input_says_so_in_an_empty_element(call: Call, script: Script) -> None:
+    class Bare(module[Any, Answer]):
+        xml_input_root = "task"
+
+    model = script(finish(answer="Paris"))
+    call(Bare(model=model))
+    assert model.requests[0].messages == [{"role": "user", "content": "<task />"}]
+
+
+def test_every_call_begins_afresh(call: Call, script: Script) -> None:
+    model = script(finish(answer="one"), finish(answer="two"))
+    agent = Asker(model=model)
+    call(agent, question="first")
+    call(agent, question="second")
+    assert len(model.requests[0].messages) == len(model.requests[1].messages) == 2
+    assert "second" in model.requests[1].messages[1]["content"]
+
+
+# Tools and `__finish__` in every request
+
+
+def test_every_request_carries_the_tools_and_finish(call: Call, script: Script) -> None:
+    model = script(
+        calling("search", query="a"),
+        "Let me think.",
+        finish(**SURE),
+        calling("search", query="b"),
+        calling("search", query="c"),
+        calling("search", query="d"),
+        finish(answer="Paris"),
+    )
+    call(Searcher(model=model), question="?")
+    assert [names(request) for request in model.requests] == [["search", "__finish__"]] * 7
+    assert all(request.tools == model.requests[0].tools for request in model.requests)
+
+
+def test_finish_takes_the_fields_of_the_output(call: Call, script: Script) -> None:
+    model = script(finish(answer="Paris"))
+    call(Asker(model=model), question="?")
+    (entry,) = model.requests[0].tools
+    assert entry["type"] == "function"
+    assert entry["function"]["name"] == "__finish__"
+    assert entry["function"]["description"]
+    assert entry["function"]["parameters"] == {
+        "type": "object",
+        "properties": {
+            "answer": {"type": "string"},
+            "confidence": {"type": "number", "minimum": 0, "maximum": 1, "default": 1.0},
+        },
+        "required": ["answer"],
+    }
+
+
+def test_a_request_carries_temperature_and_max_tokens_as_declared(call: Call, script: Script) -> None:
+    model = script(finish(answer="Paris"), finish(answer="Paris"))
+    call(Asker(model=model), question="?")
+    call(Asker(model=model, temperature=0.1, max_tokens=99), question="?")
+    default, declared = model.requests
+    assert (default.temperature, default.max_tokens) == (0.7, 4096)
+    assert not default.declared & {"temperature", "max_tokens"}
+    assert (declared.temperature, declared.max_tokens) == (0.1, 99)
+    assert declared.declared >= {"temperature", "max_tokens"}
+
+
+# Forcing in a single turn
+
+
+def test_a_single_turn_without_tools_forces_finish_from_the_first_call(call: Call, script: Script) -> None:
+    model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
+    assert call(Asker(model=model), question="?") == RIGHT
+    assert forced(model) == ["__finish__", "__finish__"]
+    body = json.loads(model.requests[0].body("some-model"))
+    assert body["tool_choice"] == {"type": "function", "function": {"name": "__finish__"}}
+
+
+def test_a_single_turn_with_tools_leaves_the_choice_to_the_model(call: Call, script: Script) -> None:
+    model = script(finish(**SURE), "Paris.", finish(answer="Paris"))
+    call(Picky(model=model), question="?")
+    assert forced(model) == [None, None, None]
+    assert "tool_choice" not in json.loads(model.requests[0].body("some-model"))
+
+
+def test_a_loop_without_tools_leaves_the_choice_to_the_model(call: Call, script: Script) -> None:
+    class Thinker(Asker):
+        max_steps = 2
+
+    model = script("Hm.", finish(answer="Paris"))
+    call(Thinker(model=model), question="?")
+    assert forced(model) == [None, None]
+
+
+def test_a_model_that_cannot_force_is_asked_without(call: Call, script: Script) -> None:
+    model = script(finish(answer="Paris"), forces=False)
+    assert call(Asker(model=model), question="?") == Answer(answer="Paris")
+    assert forced(model) == [None]
+
+
+@pytest.mark.parametrize(
+    ("settings", "forces"),
+    [
+        ({}, True),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, False),
+        ({"reasoning_effort": "low"}, False),
+        ({"thinking": {"type": "disabled"}}, True),
+        ({"thinking": None, "reasoning_effort": None}, True),
+        ({"reasoning_effort": "none"}, True),
+    ],
+)
+def test_a_model_dict_that_asks_for_thinking_is_not_forced(settings: dict[str, Any], forces: bool) -> None:
+    agent = Asker(model={"model": "some/model", **settings})
+    plan = Plan(spec_of(agent), (), resolve=lambda declared: ScriptedModel([]))
+    ask = Loop(plan, Run("id", Question(question="?"))).ask(0.0)
+    assert isinstance(ask, AskModel)
+    assert ask.request.forced_tool == ("__finish__" if forces else None)
+
+
+# The end of the loop
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_after_its_steps_a_loop_is_forced_to_finish_once(call: Call, script: Script, steps: int) -> None:
+    replies = [calling("search", query=str(at)) for at in range(steps)]
+    model = script(*replies, finish(answer="Paris", confidence=0.9))
+    run = call.run(Searcher(model=model, max_steps=steps), question="?")
+    assert run.output == RIGHT
+    assert (run.steps, run.stop_reason, run.usage.requests) == (steps, "forced", steps + 1)
+    assert forced(model) == [None] * steps + ["__finish__"]
+
+
+def test_the_forced_call_leaves_messages_and_tools_as_they_were(call: Call, script: Script) -> None:
+    model = script(calling("search", query="a"), calling("search", query="b"), finish(answer="Paris"))
+    call(Searcher(model=model, max_steps=2), question="?")
+    for earlier, later in zip(model.requests, model.requests[1:], strict=False):
+        assert later.messages[: len(earlier.messages)] == earlier.messages
+        assert later.tools == earlier.tools
+        assert (later.temperature, later.max_tokens) == (earlier.temperature, earlier.max_tokens)
+    before, after = model.requests[1:]
+    assert [message["role"] for message in after.messages[len(before.messages) :]] == ["assistant", "tool"]
+
+
+def test_a_finish_in_the_last_step_is_not_forced(call: Call, script: Script) -> None:
+    model = script(calling("search", query="a"), finish(answer="Paris"))
+    run = call.run(Searcher(model=model, max_steps=2), question="?")
+    assert (run.steps, run.stop_reason, forced(model)) == (1, "finish", [None, None])
+
+
+def test_a_forced_output_that_does_not_validate_is_corrected(call: Call, script: Script) -> None:
+    model = script(calling("search", query="a"), finish(**SURE), finish(answer="Paris", confidence=0.9))
+    run = call.run(Searcher(model=model, max_steps=1), question="?")
+    assert (run.output, run.steps, run.stop_reason) == (RIGHT, 1, "forced")
+    assert forced(model) == [None, "__finish__", "__finish__"]
+    assert last(model.requests[2]) == {"role": "tool", "content": WRONG_CONFIDENCE}
+
+
+def test_a_forced_output_that_never_validates_is_a_parse_error(call: Call, script: Script) -> None:
+    model = script(calling("search", query="a"), finish(**SURE), finish(**SURE))
+    with pytest.raises(ParseError) as caught:
+        call(Searcher(model=model, max_steps=1, parse_retries=1), question="?")
+    assert caught.value.attempts == 2
+
+
+# Finishing
+
+
+def test_a_valid_finish_ends_the_run_and_is_answered_in_the_history(call: Call, script: Script) -> None:
+    run = call.run(Searcher(model=script(finish(answer="Paris", confidence=0.9))), question="?")
+    assert (run.output, run.stop_reason, run.steps, run.error) == (RIGHT, "finish", 0, None)
+    assert run.history[-2:] == [
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {
+                    "id": "call_1_0",
+                    "type": "function",
+                    "function": {"name": "__finish__", "arguments": '{"answer":"Paris","confidence":0.9}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_1_0", "content": "Finished."},
+    ]
+
+
+def test_of_several_finishes_the_first_valid_one_counts(call: Call, script: Script) -> None:
+    reply = finish(**SURE) & finish(answer="Paris", confidence=0.9) & finish(answer="Lyon") & finish(confidence=2)
+    run = call.run(Searcher(model=script(reply)), question="?")
+    assert (run.output, run.usage.requests) == (RIGHT, 1)
+    assert told(run) == [SKIPPED, "Finished.", SKIPPED, SKIPPED]
+
+
+def test_several_wrong_finishes_are_each_told_and_spend_one_retry(call: Call, script: Script) -> None:
+    model = script(finish(**SURE) & finish(confidence=0.5), finish(answer="Paris"))
+    run = call.run(Searcher(model=model, parse_retries=1), question="?")
+    first, second, _ = told(run)
+    assert first == WRONG_CONFIDENCE
+    assert '<field name="answer">\n      <expected>string</expected>\n      <received>missing</received>' in second
+
+
+@pytest.mark.parametrize("max_steps", [None, 3])
+def test_other_calls_beside_a_valid_finish_are_not_executed(call: Call, script: Script, max_steps: int | None) -> None:
+    called: list[str] = []
+
+    @tool
+    def delete(name: str) -> str:
+        called.append(name)
+        return "deleted"
+
+    class Deleter(Asker):
+        tools = [delete]
+
+    reply = calling("delete", name="a") & finish(answer="Paris") & calling("delete", name="b") & calling("unknown")
+    run = call.run(Deleter(model=script(reply), max_steps=max_steps), question="?")
+    assert called == []
+    assert (run.output, run.steps) == (Answer(answer="Paris"), 0)
+    assert told(run) == [SKIPPED, "Finished.", SKIPPED, SKIPPED]
+
+
+@pytest.mark.parametrize("max_steps", [None, 3])
+def test_other_calls_beside_an_invalid_finish_are_not_executed(
+    call: Call, script: Script, max_steps: int | None
+) -> None:
+    called: list[str] = []
+    seen: list[int] = []
+
+    @tool
+    def delete(name: str) -> str:
+        called.append(name)
+        return "deleted"
+
+    class Deleter(Asker):
+        tools = [delete]
+
+        def on_step(self, step: Step) -> None:
+            seen.append(step.counter)
+
+    model = script(calling("delete", name="a") & finish(**SURE) & calling("delete", name="b"), finish(answer="Paris"))
+    run = call.run(Deleter(model=model, max_steps=max_steps), question="?")
+    assert (called, seen, run.steps) == ([], [], 0)
+    assert told(run) == [SKIPPED, WRONG_CONFIDENCE, SKIPPED, "Finished."]
+
+
+# Corrections
+
+
+@pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
+def test_a_wrong_output_goes_back_as_the_result_of_that_call(call: Call, script: Script, agent: type[Asker]) -> None:
+    model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
+    run = call.run(agent(model=model), question="?")
+    assert (run.output, run.steps) == (RIGHT, 0)
+    before, after = model.requests
+    assert after.messages[: len(before.messages)] == before.messages
+    made, answered = after.messages[len(before.messages) :]
+    assert made["tool_calls"][0]["id"] == answered["tool_call_id"]
+    assert answered["content"] == WRONG_CONFIDENCE
+
+
+def test_the_error_document_has_a_field_for_every_error(call: Call, script: Script) -> None:
+    class Source(BaseModel):
+        title: str = Field(max_length=5)
+
+    class Report(BaseModel):
+        sources: list[Source]
+        count: int = Field(ge=1)
+        kind: Literal["long", "short"]
+
+    class Reporter(module[Any, Report]):
+        pass
+
+    right = {"sources": [{"title": "a"}], "count": 1, "kind": "long"}
+    model = script(finish(sources=[{"title": "a"}, {"title": "<too long>"}], count=0, kind="&"), finish(**right))
+    call(Reporter(model=model))
+    assert last(model.requests[1])["content"] == textwrap.dedent(
+        """\
+        <error type="validation">
+          <message>Output validation failed</message>
+          <details>
+            <field name="sources.1.title">
+              <expected>string of at most 5 characters</expected>
+              <received>&lt;too long&gt;</received>
+            </field>
+            <field name="count">
+              <expected>integer of at least 1</expected>
+              <received>0</received>
+            </field>
+            <field name="kind">
+              <expected>one of "long", "short"</expected>
+              <received>&amp;</received>
+            </field>
+          </details>
+          <instruction>Please provide the output again in the correct format.</instruction>
+        </error>"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "received"),
+    [
+        ('{"answer": ', "valid JSON", '{"answer":'),
+        ("not json", "valid JSON", "not json"),
+        ('["Paris"]', "object with answer, confidence", '["Paris"]'),
+        ("null", "object with answer, confidence", "null"),
+        ('"Paris"', "object with answer, confidence", "Paris"),
+    ],
+)
+def test_arguments_that_are_no_json_object_are_corrected(
+    call: Call, script: Script, arguments: str, expected: str, received: str
+) -> None:
+    model = script(raw("__finish__", arguments), finish(answer="Paris"))
+    run = call.run(Asker(model=model), question="?")
+    assert run.output == Answer(answer="Paris")
+    document = told(run)[0]
+    assert '<field name="output">' in document
+    assert f"<expected>{expected}" in document
+    assert f"<received>{received}" in document.replace("&quot;", '"')
+    assert run.history[2]["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+@pytest.mark.parametrize("arguments", ["", "{}"])
+def test_empty_arguments_are_an_empty_object(call: Call, script: Script, arguments: str) -> None:
+    model = script(raw("__finish__", arguments), finish(answer="Paris"))
+    run = call.run(Asker(model=model), question="?")
+    assert "<received>missing</received>" in told(run)[0]
+
+
+def test_half_a_character_in_an_output_is_corrected(call: Call, script: Script) -> None:
+    model = script(raw("__finish__", '{"answer": "\ud83d"}'), finish(answer="Paris"))
+    assert call(Asker(model=model), question="?") == Answer(answer="Paris")
+
+
+def test_an_output_is_converted_by_its_types(call: Call, script: Script) -> None:
+    assert call(Asker(model=script(finish(answer="Paris", confidence="0.9"))), question="?") == RIGHT
+
+
+def test_a_rule_of_the_output_class_is_told_in_its_own_words(call: Call, script: Script) -> None:
+    from pydantic import field_validator
+
+    class Polite(BaseModel):
+        answer: str
+
+        @field_validator("answer")
+        @classmethod
+        def _ends(cls, value: str) -> str:
+            if not value.endswith("please"):
+                raise ValueError("must end with 'please'")
+            return value
+
+    class Agent(module[Any, Polite]):
+        parse_retries = 0
+
+    with pytest.raises(ParseError, match="`answer` is refused: must end with 'please' \\(got 'Paris'\\)") as caught:
+        call(Agent(model=script(finish(answer="Paris"))))
+    assert caught.value.errors == [{"path": "answer", "expected": "must end with 'please'", "received": "Paris"}]
+
+
+def test_corrections_are_not_steps(call: Call, script: Script) -> None:
+    seen: list[int] = []
+
+    class Agent(Searcher):
+        max_steps = 2
+
+        def on_step(self, step: Step) -> None:
+            seen.append(step.counter)
+
+    model = script(
+        finish(**SURE),
+        calling("search", query="a"),
+        finish(**SURE),
+        calling("search", query="b"),
+        finish(answer="Paris"),
+    )
+    run = call.run(Agent(model=model), question="?")
+    assert (seen, run.steps, run.usage.requests, run.stop_reason) == ([1, 2], 2, 5, "forced")
+
+
+def test_the_corrections_of_a_whole_run_are_counted_together(call: Call, script: Script) -> None:
+    model = script(finish(**SURE), calling("search", query="a"), finish(**SURE), "Paris.", finish(**SURE))
+    with pytest.raises(ParseError) as caught:
+        call(Searcher(model=model, parse_retries=2), question="?")
+    assert caught.value.attempts == 3
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_a_run_makes_as_many_corrections_as_it_is_allowed(call: Call, script: Script, retries: int) -> None:
+    wrong = [finish(**SURE)] * retries
+    assert call(Asker(model=script(*wrong, finish(answer="a")), parse_retries=retries), question="?") == Answer(
+        answer="a"
+    )
+    with pytest.raises(ParseError) as caught:
+        call(Asker(model=script(*wrong, finish(**SURE)), parse_retries=retries), question="?")
+    assert caught.value.attempts == retries + 1
+
+
+def test_a_parse_error_tells_what_came_and_what_was_wrong(call: Call, script: Script) -> None:
+    model = script(finish(answer="Lyon", confidence=7), finish(**SURE), name="some-model")
+    with pytest.raises(ParseError) as caught:
+        call(Asker(model=model, parse_retries=1), question="?")
+    error = caught.value
+    assert str(error) == (
+        "`Asker` got no valid output from `some-model` in 2 attempts: `confidence` must be float between 0 and 1, "
+        "got 'very confident'. Raise `parse_retries`, or make `final_output` easier to fill."
+    )
+    assert error.raw_output == '{"answer":"Paris","confidence":"very confident"}'
+    assert error.errors == [
+        {"path": "confidence", "expected": "float between 0 and 1", "received": "very confident"},
+    ]
+    assert error.attempts == 2
+    assert error.run.error is error
+    assert (error.run.stop_reason, error.run.output, error.run.usage.requests) == ("error", None, 2)
+    assert told(error.run)[1] == WRONG_CONFIDENCE
+
+
+def test_without_retries_the_first_wrong_output_is_the_last(call: Call, script: Script) -> None:
+    with pytest.raises(ParseError, match="in 1 attempt: `answer` is missing \\(expected string\\)\\.") as caught:
+        call(Asker(model=script(finish(confidence=0.5)), parse_retries=0), question="?")
+    assert caught.value.attempts == 1
+    assert caught.value.errors == [{"path": "answer", "expected": "string", "received": "missing"}]
+
+
+# Replies without a tool call
+
+
+@pytest.mark.parametrize("text", ["The answer is Paris.", "", "  \n"])
+def test_a_text_in_a_single_turn_with_tools_counts_as_a_failed_output(call: Call, script: Script, text: str) -> None:
+    model = script(text, finish(answer="Paris"))
+    run = call.run(Picky(model=model), question="?")
+    assert (run.output, run.steps) == (Answer(answer="Paris"), 0)
+    assert last(model.requests[1]) == {"role": "user", "content": NOT_CALLED}
+
+
+def test_texts_in_a_single_turn_end_in_a_parse_error(call: Call, script: Script) -> None:
+    with pytest.raises(ParseError, match="in 3 attempts: `__finish__` was not called") as caught:
+        call(Picky(model=script("Paris.", "Paris!", "I said Paris.")), question="?")
+    assert (caught.value.raw_output, caught.value.errors, caught.value.attempts) == ("I said Paris.", [], 3)
+    assert [message["role"] for message in caught.value.run.history[2:]] == ["assistant", "user"] * 2 + ["assistant"]
+
+
+def test_a_text_in_a_loop_is_a_step_and_a_reminder_follows(call: Call, script: Script) -> None:
+    seen: list[tuple[int, str, list[Any], list[Any]]] = []
+
+    class Agent(Searcher):
+        def on_step(self, step: Step) -> None:
+            seen.append((step.counter, step.content, step.tool_calls, step.tool_results))
+
+    model = script("Let me think.", finish(answer="Paris"))
+    run = call.run(Agent(model=model), question="?")
+    assert seen == [(1, "Let me think.", [], [])]
+    assert run.steps == 1
+    assert model.requests[1].messages[2:] == [
+        {"role": "assistant", "content": "Let me think."},
+        {"role": "user", "content": REMINDER},
+    ]
+
+
+def test_texts_in_a_loop_use_up_its_steps(call: Call, script: Script) -> None:
+    model = script("Hm.", "Hm!", finish(answer="Paris"))
+    run = call.run(Searcher(model=model, max_steps=2), question="?")
+    assert (run.steps, forced(model)) == (2, [None, None, "__finish__"])
+
+
+def test_an_empty_reply_in_a_loop_is_a_step_that_is_not_sent(call: Call, script: Script) -> None:
+    model = script("", finish(answer="Paris"))
+    run = call.run(Searcher(model=model), question="?")
+    assert run.steps == 1
+    assert [message["role"] for message in model.requests[1].messages] == ["system", "user", "user"]
+    assert last(model.requests[1]) == {"role": "user", "content": REMINDER}
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (Reply(refusal="I can't help with that."), "refused to answer: I can't help with that\\."),
+        (Reply(refusal=""), "refused to answer"),
+        (Reply("As far as", stop_reason="content_filter"), "content filter: As far as"),
+        (Reply(stop_reason="content_filter"), "content filter"),
+        (finish(answer="Paris") & Reply(stop_reason="content_filter"), "content filter"),
+    ],
+)
+def test_a_refusal_is_a_model_error_with_its_text(
+    call: Call, script: Script, agent: type[Asker], reply: Reply, words: str
+) -> None:
+    with pytest.raises(ModelError, match=words) as caught:
+        call(agent(model=script(reply, name="some-model")), question="?")
+    error = caught.value
+    assert "`some-model`" in str(error)
+    assert not error.retryable
+    assert (error.run.error, error.run.usage.requests) == (error, 1)
+
+
+def test_a_failing_provider_ends_the_run_with_its_record(call: Call, script: Script) -> None:
+    model = script(calling("search", query="a"), Failure(status=503, message="busy"))
+    with pytest.raises(ModelError, match="HTTP 503") as caught:
+        call(Searcher(model=model), question="?")
+    assert (caught.value.status, caught.value.retryable) == (503, True)
+    assert (caught.value.run.steps, caught.value.run.stop_reason) == (1, "error")
+    assert told(caught.value.run) == ['["about a"]']
+
+
+# Replies cut off by the token limit
+
+
+@pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
+@pytest.mark.parametrize("arguments", ['{"answer": "Par', "", "{"])
+def test_a_finish_that_was_cut_off_is_told_so(call: Call, script: Script, agent: type[Asker], arguments: str) -> None:
+    model = script(raw("__finish__", arguments, stop_reason="length"), finish(answer="Paris"))
+    run = call.run(agent(model=model, max_tokens=50), question="?")
+    assert run.output == Answer(answer="Paris")
+    assert "<message>The reply was cut off at the limit of 50 tokens" in told(run)[0]
+
+
+def test_a_finish_that_is_always_cut_off_is_a_parse_error_that_says_so(call: Call, script: Script) -> None:
+    model = script(*[raw("__finish__", '{"answer": "Par', stop_reason="length")] * 2)
+    with pytest.raises(ParseError, match=r"cut off at the limit of 50 tokens.* Raise `max_tokens`") as caught:
+        call(Asker(model=model, max_tokens=50, parse_retries=1), question="?")
+    assert caught.value.raw_output == '{"answer": "Par'
+
+
+def test_a_whole_finish_is_taken_though_the_limit_was_reached(call: Call, script: Script) -> None:
+    model = script(finish(answer="Paris") & Reply(stop_reason="length"))
+    assert call(Asker(model=model), question="?") == Answer(answer="Paris")
+
+
+def test_a_wrong_but_whole_finish_is_not_blamed_on_the_limit(call: Call, script: Script) -> None:
+    model = script(finish(**SURE) & Reply(stop_reason="length"), finish(answer="Paris"))
+    assert told(call.run(Asker(model=model), question="?"))[0] == WRONG_CONFIDENCE
+
+
+def test_a_text_that_was_cut_off_in_a_single_turn_is_told_so(call: Call, script: Script) -> None:
+    replies = [Reply("Let me think this", stop_reason="length"), Reply("", stop_reason="length")]
+    with pytest.raises(ParseError, match="cut off at the limit of 9 tokens"):
+        call(Picky(model=script(*replies), max_tokens=9, parse_retries=1), question="?")
+
+
+@pytest.mark.parametrize("arguments", ['{"query": "Par', "", '{"query"'])
+def test_another_call_that_was_cut_off_is_a_tool_error_that_says_so(call: Call, script: Script, arguments: str) -> None:
+    searched: list[str] = []
+    seen: list[Any] = []
+
+    @tool
+    def look(query: str = "everything") -> str:
+        searched.append(query)
+        return "found"
+
+    class Agent(Asker):
+        tools = [look]
+        max_steps = 3
+
+        def on_step(self, step: Step) -> None:
+            seen.extend((call.arguments, call.raw_arguments) for call in step.tool_calls)
+
+    model = script(raw("look", arguments, stop_reason="length"), finish(answer="Paris"))
+    run = call.run(Agent(model=model), question="?")
+    assert searched == []
+    assert "Tool error: The reply was cut off" in told(run)[0]
+    assert seen == [({}, arguments or "{}")]
+
+
+def test_only_the_last_call_of_a_cut_reply_was_cut(call: Call, script: Script) -> None:
+    reply = calling("search", query="a") & raw("search", '{"query', stop_reason="length")
+    run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
+    assert told(run)[0] == '["about a"]'
+    assert "cut off" in told(run)[1]
+
+
+# A single turn in which another tool is called
+
+
+def test_a_single_turn_with_another_tool_called_is_unfinished(call: Call, script: Script) -> None:
+    seen: list[int] = []
+
+    class Agent(Picky):
+        def on_step(self, step: Step) -> None:
+            seen.append(step.counter)
+
+    reply = Reply("Let me look.") & calling("search", query="a") & calling("search", query="b")
+    run = call.run(Agent(model=script(reply)), question="?")
+    found = run.output
+    assert isinstance(found, Unfinished)
+    assert not found
+    assert found.content == "Let me look."
+    assert [(one.name, one.arguments) for one in found.tool_calls] == [
+        ("search", {"query": "a"}),
+        ("search", {"query": "b"}),
+    ]
+    assert [one.output for one in found.tool_results] == [["about a"], ["about b"]]
+    assert (run.steps, run.stop_reason, seen) == (1, "unfinished", [1])
+    assert told(run) == ['["about a"]', '["about b"]']
+    assert repr(found) == "Unfinished(tool_calls=['search', 'search'])"
+
+
+def test_an_unfinished_result_says_why_it_has_no_answer(call: Call, script: Script) -> None:
+    found = call(Picky(model=script(calling("search", query="a"))), question="?")
+    with pytest.raises(AttributeError, match=r"`Picky` did not finish.*`search`.*no `answer`.*Set `max_steps`"):
+        found.answer  # noqa: B018
+    assert not hasattr(found, "confidence")
+
+
+def test_a_tool_that_fails_in_a_single_turn_leaves_its_error_in_the_unfinished_result(
+    call: Call, script: Script
+) -> None:
+    found = call(Picky(model=script(calling("search") & calling("unknown"))), question="?")
+    assert isinstance(found, Unfinished)
+    missing, unknown = found.tool_results
+    assert missing.error == "argument `query` is missing, expected string"
+    assert "no tool `unknown`" in str(unknown.error)
+
+
+def test_a_correction_in_a_single_turn_may_end_unfinished(call: Call, script: Script) -> None:
+    found = call(Picky(model=script(finish(**SURE), calling("search", query="a"))), question="?")
+    assert isinstance(found, Unfinished)
+
+
+# Kinds of output
+
+
+def test_an_output_of_nothing_returns_none(call: Call, script: Script) -> None:
+    class Doer(module):
+        """Do it."""
+
+    class Declared(Doer):
+        final_output = []
+
+    for agent in (Doer, Declared):
+        model = script(finish())
+        run = call.run(agent(model=model))
+        assert (run.output, run.stop_reason) == (None, "finish")
+        assert model.requests[0].tools[0]["function"]["parameters"] == {"type": "object", "properties": {}}
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+class Movie(TypedDict):
+    title: str
+
+
+class Tags(RootModel[list[str]]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "wanted"),
+    [
+        (str, "Paris", "Paris"),
+        (str, "", ""),
+        (int, 0, 0),
+        (bool, False, False),
+        (float, "0.5", 0.5),
+        (list[str], [], []),
+        (list[Answer], [{"answer": "a"}], [Answer(answer="a")]),
+        (dict[str, int], {"a": 1}, {"a": 1}),
+        (Point, {"x": 1, "y": 2}, Point(1, 2)),
+        (Movie, {"title": "Alien"}, {"title": "Alien"}),
+        (Literal["yes", "no"], "no", "no"),
+        (int | str, "7 o'clock", "7 o'clock"),
+        (Answer | None, None, None),
+        (Path, "a/b", Path("a/b")),
+        (Tags, ["a", "b"], Tags(["a", "b"])),
+    ],
+)
+def test_a_plain_type_travels_in_result_and_comes_back_unwrapped(
+    call: Call, script: Script, kind: Any, given: Any, wanted: Any
+) -> None:
+    class Plain(module):
+        final_output = kind
+
+    model = script(finish(result=given))
+    found = call(Plain(model=model))
+    assert found == wanted
+    assert type(found) is type(wanted)
+    assert list(model.requests[0].tools[0]["function"]["parameters"]["properties"]) == ["result"]
+
+
+def test_a_plain_type_that_does_not_validate_is_corrected_in_its_field(call: Call, script: Script) -> None:
+    class Counter(module[Any, int]):
+        pass
+
+    run = call.run(Counter(model=script(finish(result="many"), finish(result=3))))
+    assert run.output == 3
+    assert '<field name="result">\n      <expected>integer</expected>\n      <received>many</received>' in told(run)[0]
+
+
+def test_a_list_of_fields_is_an_output(call: Call, script: Script) -> None:
+    class Agent(module):
+        initial_input = ["question", ("limit", int, 3)]
+        final_output = ["answer", ("score", float), ("tags", list[str], [])]
+
+    model = script(finish(answer="Paris", score="0.5"))
+    found = call(Agent(model=model), question="?")
+    assert (found.answer, found.score, found.tags) == ("Paris", 0.5, [])
+    assert model.requests[0].messages[-1]["content"] == (
+        "<input>\n  <question>?</question>\n  <limit>3</limit>\n</input>"
+    )
+
+
+class Renamed(BaseModel):
+    answer: str = Field(alias="finalAnswer")
+    how_sure: float = Field(default=1.0, alias="howSure", le=1)
+
+
+@pytest.mark.parametrize("fields", [{"finalAnswer": "Paris", "howSure": 0.5}, {"answer": "Paris", "how_sure": 0.5}])
+def test_an_output_with_aliases_is_asked_for_by_alias_and_taken_by_either_name(
+    call: Call, script: Script, fields: dict[str, Any]
+) -> None:
+    class Agent(module[Any, Renamed]):
+        pass
+
+    model = script(finish(finalAnswer="Paris", howSure=7), finish(**fields))
+    run = call.run(Agent(model=model))
+    assert run.output == Renamed(finalAnswer="Paris", howSure=0.5)
+    assert list(model.requests[0].tools[0]["function"]["parameters"]["properties"]) == ["finalAnswer", "howSure"]
+    assert '<field name="howSure">\n      <expected>float of at most 1</expected>' in told(run)[0]
+
+
+# Calls that cannot be executed
+
+
+def test_an_unknown_tool_gets_an_error_that_lists_the_tools(call: Call, script: Script) -> None:
+    run = call.run(Searcher(model=script(calling("serach", query="a"), finish(answer="Paris"))), question="?")
+    assert run.steps == 1
+    assert told(run)[0] == "Tool error: There is no tool `serach`. There are: `search`, `__finish__`."
+
+
+def test_known_tools_beside_an_unknown_one_are_executed_in_order(call: Call, script: Script) -> None:
+    reply = calling("search", query="a") & calling("nothing") & calling("search", query="b")
+    run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
+    assert told(run)[::2] == ['["about a"]', '["about b"]']
+    assert told(run)[1].startswith("Tool error: There is no tool `nothing`.")
+
+
+def test_arguments_that_are_no_json_are_a_tool_error(call: Call, script: Script) -> None:
+    run = call.run(Searcher(model=script(raw("search", '{"query": '), finish(answer="Paris"))), question="?")
+    assert told(run)[0].startswith("Tool error: The arguments are not valid JSON")
+
+
+# What the record says
+
+
+def test_the_record_adds_up_what_the_requests_used(call: Call, script: Script) -> None:
+    used = Usage(input_tokens=10, output_tokens=2, cached_tokens=4, reasoning_tokens=1, requests=1)
+    text = Reply("Hm.", usage=used)
+    model = script(text, calling("search", query="a") & Reply(usage=used), finish(answer="Paris") & Reply(usage=used))
+    run = call.run(Searcher(model=model), question="?")
+    assert run.usage == Usage(30, 6, 12, 3, 3)
+    assert (run.model, run.steps, run.input) == ("scripted", 2, Question(question="?"))
+    assert run.started is not None
+    assert run.seconds >= 0
+
+
+def test_the_history_is_that_of_the_last_run(call: Call, script: Script) -> None:
+    model = script(calling("search", query="a"), finish(answer="Paris"))
+    run = call.run(Searcher(model=model), question="?")
+    assert run.history[:4] == model.requests[1].messages[:2] + run.history[2:4]
+    assert [message["role"] for message in run.history] == ["system", "user", *["assistant", "tool"] * 2]

@@ -1,0 +1,364 @@
+"""The scripted model keeps its own promises, by itself and behind a module."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.behaviour.conftest import Call, Script
+
+from acorn import AcornError, LimitError, ModelError, Usage, module, tool
+from acorn.models import ModelRequest, ModelResponse, Price, RawCall
+from acorn.models.port import is_model
+from acorn.testing import Failure, Reply, ScriptedModel, finish
+from acorn.testing import call as calling
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Answer(BaseModel):
+    answer: str
+
+
+@tool
+def search(query: str) -> str:
+    """Search for information."""
+    return f"about {query}"
+
+
+class Asker(module[Question, Answer]):
+    """Answer the question."""
+
+
+class Searcher(Asker):
+    tools = [search]
+    max_steps = 5
+
+
+def request(text: str = "hello", **fields: Any) -> ModelRequest:
+    return ModelRequest([{"role": "user", "content": text}], [], temperature=0.7, max_tokens=100, **fields)
+
+
+def ask_sync(model: ScriptedModel, asked: ModelRequest) -> ModelResponse:
+    return model.complete(asked)
+
+
+def ask_async(model: ScriptedModel, asked: ModelRequest) -> ModelResponse:
+    return asyncio.run(model.acomplete(asked))
+
+
+Ask = Callable[[ScriptedModel, ModelRequest], ModelResponse]
+
+both_ways = pytest.mark.parametrize("ask", [ask_sync, ask_async], ids=["complete", "acomplete"])
+
+
+# Replies
+
+
+@both_ways
+def test_replies_come_in_their_order(ask: Ask) -> None:
+    model = ScriptedModel(["one", Reply("two"), calling("search", query="three"), finish(answer="four")])
+    responses = [ask(model, request()) for _ in range(4)]
+    assert [response.content for response in responses] == ["one", "two", "", ""]
+    assert [response.stop_reason for response in responses] == ["stop", "stop", "tool_calls", "tool_calls"]
+    assert responses[2].tool_calls == [RawCall("call_3_0", "search", '{"query":"three"}')]
+    assert responses[3].tool_calls == [RawCall("call_4_0", "__finish__", '{"answer":"four"}')]
+    model.done()
+
+
+@both_ways
+def test_replies_may_be_made_by_a_function_of_the_request(ask: Ask) -> None:
+    model = ScriptedModel(lambda asked: f"You said {asked.messages[-1]['content']}")
+    assert ask(model, request("a")).content == "You said a"
+    assert ask(model, request("b")).content == "You said b"
+    assert len(model.requests) == 2
+    model.done()
+
+
+def test_a_function_can_play_a_whole_run(call: Call, script: Script) -> None:
+    def play(asked: ModelRequest) -> Reply:
+        if asked.messages[-1]["role"] == "tool":
+            return finish(answer=asked.messages[-1]["content"])
+        return calling("search", query="acorns")
+
+    assert call(Searcher(model=script(play)), question="?") == Answer(answer="about acorns")
+
+
+def test_the_example_of_its_docstring_runs(call: Call, script: Script) -> None:
+    model = script(calling("search", query="acorns"), finish(answer="They are nuts."))
+    with model:
+        assert call(Searcher(model=model), question="?") == Answer(answer="They are nuts.")
+
+
+@both_ways
+def test_a_reply_carries_what_it_was_given(ask: Ask) -> None:
+    used = Usage(input_tokens=5, output_tokens=6, requests=1)
+    reply = Reply("text", stop_reason="length", reasoning="because", refusal="no", usage=used)
+    response = ask(ScriptedModel([reply], name="some-model"), request())
+    assert (response.content, response.stop_reason, response.reasoning) == ("text", "length", "because")
+    assert (response.refusal, response.usage, response.model) == ("no", used, "some-model")
+
+
+@both_ways
+def test_usage_is_made_up_where_none_was_given(ask: Ask) -> None:
+    used = ask(ScriptedModel(["word" * 10]), request("text" * 100)).usage
+    assert (used.input_tokens, used.output_tokens, used.requests) == (100, 11, 1)
+
+
+def test_arguments_may_have_any_name_and_value() -> None:
+    made = calling("search", name="n", self=1, nested={"a": [None, 1.5]}, text='é"\n')
+    assert made.calls[0].name == "search"
+    assert json.loads(made.calls[0].arguments) == {"name": "n", "self": 1, "nested": {"a": [None, 1.5]}, "text": 'é"\n'}
+
+
+@both_ways
+def test_ids_are_given_where_the_script_has_none(ask: Ask) -> None:
+    model = ScriptedModel([calling("a") & calling("b", _id="mine") & calling("c", _id=""), calling("a")])
+    assert [made.id for made in ask(model, request()).tool_calls] == ["call_1_0", "mine", ""]
+    assert [made.id for made in ask(model, request()).tool_calls] == ["call_2_0"]
+
+
+# Both in one response
+
+
+def test_text_and_calls_are_joined_by_an_ampersand() -> None:
+    reply = Reply("Let me ") & calling("a", x=1) & Reply("see.") & calling("b") & finish(answer="c")
+    assert reply.content == "Let me see."
+    assert [(made.name, made.arguments) for made in reply.calls] == [
+        ("a", '{"x":1}'),
+        ("b", "{}"),
+        ("__finish__", '{"answer":"c"}'),
+    ]
+
+
+def test_joining_keeps_everything_that_either_has() -> None:
+    used = Usage(input_tokens=1)
+    joined = (
+        Reply("a", reasoning="think ", usage=used, delay=0.1)
+        & calling("x")
+        & Reply(stop_reason="length", reasoning="more", refusal="no", delay=0.2)
+    )
+    assert (joined.content, joined.reasoning, joined.refusal) == ("a", "think more", "no")
+    assert (joined.stop_reason, joined.usage, joined.delay) == ("length", used, 0.2)
+    assert calling("x") & calling("y") == Reply(calls=[RawCall(None, "x", "{}"), RawCall(None, "y", "{}")])
+
+
+def test_joining_leaves_the_parts_as_they_were() -> None:
+    one, other = calling("x"), calling("y")
+    assert len((one & other).calls) == 2
+    assert (len(one.calls), len(other.calls)) == (1, 1)
+
+
+def test_one_reply_may_be_used_several_times(call: Call, script: Script) -> None:
+    again = calling("search", query="a")
+    model = script(again, again, finish(answer="b"))
+    call(Searcher(model=model), question="?")
+    asked = [message["tool_calls"][0]["id"] for message in model.requests[2].messages if message.get("tool_calls")]
+    assert asked == ["call_1_0", "call_2_0"]
+
+
+# What it remembers
+
+
+def test_it_keeps_every_request(call: Call, script: Script) -> None:
+    model = script(calling("search", query="a"), "Hm.", finish(answer="b"))
+    run_messages = call.run(Searcher(model=model), question="?").history
+    assert [len(asked.messages) for asked in model.requests] == [2, 4, 6]
+    assert model.requests[2].messages[0] == run_messages[0]
+    assert repr(model) == "ScriptedModel('scripted', 3 requests)"
+
+
+def test_a_kept_request_does_not_change_afterwards(call: Call, script: Script) -> None:
+    class Changer(Searcher):
+        def on_step(self, step: Any) -> None:
+            self.history[1]["content"] = "changed"
+            self.history.append({"role": "user", "content": "more"})
+
+    model = script(calling("search", query="a"), finish(answer="b"))
+    call(Changer(model=model), question="when?")
+    assert "when?" in model.requests[0].messages[1]["content"]
+    assert len(model.requests[0].messages) == 2
+
+
+def test_a_failed_request_is_kept_too() -> None:
+    model = ScriptedModel([Failure(500), KeyError("x")])
+    for kind in (ModelError, KeyError):
+        with pytest.raises(kind):
+            model.complete(request())
+    assert len(model.requests) == 2
+    model.done()
+
+
+# Complaints
+
+
+@both_ways
+def test_it_complains_of_an_unexpected_request(ask: Ask) -> None:
+    model = ScriptedModel(["only this"], name="some-model")
+    ask(model, request())
+    with pytest.raises(AssertionError, match=r"`some-model` was asked 2 times, but its script has 1 .*what now"):
+        ask(model, request("what now?"))
+
+
+def test_an_unexpected_request_of_a_run_fails_the_test(call: Call) -> None:
+    with pytest.raises(AssertionError, match="asked 1 times, but its script has 0 replies"):
+        call(Asker(model=ScriptedModel([])), question="?")
+
+
+def test_it_complains_again_of_a_request_whose_complaint_was_swallowed(call: Call, script: Script) -> None:
+    inner = ScriptedModel([])
+
+    @tool
+    def delegate(question: str) -> str:
+        """Ask another module."""
+        return Asker(model=inner)(question=question).answer
+
+    class Outer(Asker):
+        tools = [delegate]
+        max_steps = 3
+
+    call(Outer(model=script(calling("delegate", question="a"), finish(answer="b"))), question="?")
+    with pytest.raises(AssertionError, match="asked 1 times, but its script has 0 replies"):
+        inner.done()
+
+
+def test_it_complains_of_replies_that_nobody_asked_for() -> None:
+    model = ScriptedModel(["a", "b", "c"], name="some-model")
+    model.complete(request())
+    with pytest.raises(AssertionError, match="`some-model` has 2 unused replies, the first of them 'b'"):
+        model.done()
+    model.complete(request())
+    with pytest.raises(AssertionError, match="has 1 unused reply, the first of them 'c'"):
+        model.done()
+    model.complete(request())
+    model.done()
+
+
+def test_a_with_block_complains_at_its_end() -> None:
+    with pytest.raises(AssertionError, match="1 unused reply"), ScriptedModel(["a"]) as model:
+        assert isinstance(model, ScriptedModel)
+    with ScriptedModel(["a"]) as model:
+        model.complete(request())
+
+
+def test_a_with_block_does_not_hide_another_error() -> None:
+    with pytest.raises(KeyError, match="the real one"), ScriptedModel(["a"]):
+        raise KeyError("the real one")
+
+
+@both_ways
+def test_it_complains_of_what_is_no_reply(ask: Ask) -> None:
+    made: Any = ScriptedModel(lambda asked: None)  # type: ignore[arg-type, return-value]
+    listed: Any = ScriptedModel([5])  # type: ignore[list-item]
+    for model, what in ((made, "None"), (listed, "5")):
+        with pytest.raises(AssertionError, match=f"holds {what}, which is neither a reply nor a failure"):
+            ask(model, request())
+
+
+# Failures
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("status", "retryable"),
+    [(400, False), (401, False), (404, False), (408, True), (409, True), (429, True), (500, True), (529, True)],
+)
+def test_it_fails_with_a_status(ask: Ask, status: int, retryable: bool) -> None:
+    model = ScriptedModel([Failure(status, "too much")], name="some-model")
+    with pytest.raises(ModelError, match=rf"`some-model` failed \(HTTP {status}\): too much") as caught:
+        ask(model, request())
+    error = caught.value
+    assert (error.status, error.retryable, error.provider) == (status, retryable, "scripted")
+
+
+@both_ways
+def test_it_fails_with_a_broken_connection(ask: Ask) -> None:
+    with pytest.raises(ModelError, match="the connection broke") as caught:
+        ask(ScriptedModel([Failure()]), request())
+    assert (caught.value.status, caught.value.retryable) == (None, True)
+
+
+@both_ways
+def test_it_raises_an_exception_as_it_is(ask: Ask) -> None:
+    error = AcornError("as it is")
+    with pytest.raises(AcornError) as caught:
+        ask(ScriptedModel([error]), request())
+    assert caught.value is error
+
+
+@both_ways
+@pytest.mark.parametrize("reply", [Reply("late", delay=0.05), Failure(500, delay=0.05)])
+def test_it_waits_before_it_answers_or_fails(ask: Ask, reply: Reply | Failure) -> None:
+    began = time.monotonic()
+    try:
+        ask(ScriptedModel([reply]), request())
+    except ModelError:
+        assert isinstance(reply, Failure)
+    assert time.monotonic() - began >= 0.05
+
+
+def test_waiting_leaves_the_event_loop_free() -> None:
+    model = ScriptedModel([Reply("a", delay=0.2)] * 20)
+
+    async def main() -> float:
+        began = time.monotonic()
+        await asyncio.gather(*(model.acomplete(request()) for _ in range(20)))
+        return time.monotonic() - began
+
+    assert asyncio.run(main()) < 2
+
+
+@both_ways
+def test_it_gives_up_when_the_run_has_no_more_time(ask: Ask) -> None:
+    began = time.monotonic()
+    with pytest.raises(ModelError, match=r"took longer than 0\.02 s") as caught:
+        ask(ScriptedModel([Reply("late", delay=30)]), request(timeout=0.02))
+    assert caught.value.retryable
+    assert time.monotonic() - began < 5
+
+
+def test_a_late_reply_ends_a_run_with_a_time_limit(call: Call, script: Script) -> None:
+    began = time.monotonic()
+    with pytest.raises(LimitError, match="max_seconds"):
+        call(Asker(model=script(finish(answer="a") & Reply(delay=30)), max_seconds=0.05), question="?")
+    assert time.monotonic() - began < 5
+
+
+# As a model of the port
+
+
+def test_it_is_a_model_of_the_port() -> None:
+    assert is_model(ScriptedModel([]))
+    assert ScriptedModel([], name="some-model").name == "some-model"
+
+
+def test_it_can_force_a_tool_unless_told_otherwise() -> None:
+    assert ScriptedModel([]).can_force_tool(request())
+    assert not ScriptedModel([], forces=False).can_force_tool(request())
+
+
+def test_it_has_a_price_where_it_is_given_one(call: Call, script: Script) -> None:
+    assert ScriptedModel([]).price() is None
+    used = Usage(input_tokens=10, output_tokens=5, requests=1)
+    model = script(finish(answer="a") & Reply(usage=used), price=Price(1.0, 2.0))
+    assert call.run(Asker(model=model), question="?").cost == 20.0
+
+
+def test_it_serves_many_threads(script: Script) -> None:
+    model = script(*[finish(answer=str(at)) for at in range(50)])
+    agent = Asker(model=model)
+    answers: list[str] = []
+    threads = [threading.Thread(target=lambda: answers.append(agent(question="?").answer)) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers, key=int) == [str(at) for at in range(50)]

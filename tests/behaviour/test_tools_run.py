@@ -1,0 +1,1397 @@
+"""Tools at work: what they are given, what the model reads of them, and when they run."""
+
+import asyncio
+import concurrent.futures
+import contextvars
+import dataclasses
+import datetime
+import decimal
+import enum
+import functools
+import itertools
+import json
+import math
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, field_serializer
+from tests.behaviour.conftest import Call, Script
+
+from acorn import (
+    AcornError,
+    DeclarationError,
+    ModelError,
+    Run,
+    Step,
+    ToolCall,
+    ToolConflictError,
+    ToolResult,
+    capture,
+    current_run,
+    module,
+    tool,
+)
+from acorn.models import RawCall
+from acorn.testing import Failure, Reply, ScriptedModel, finish
+from acorn.testing import call as calling
+
+PATIENCE = 20.0
+"""Seconds after which a test gives up on what should have come long before."""
+
+
+class Worker(module[Any, str]):
+    """Use the tools."""
+
+    final_output = str
+    max_steps = 5
+
+
+class Watched(Worker):
+    """Keeps what `on_step` saw."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.calls: list[ToolCall] = []
+        self.results: list[ToolResult] = []
+        super().__init__(**settings)
+
+    def on_step(self, step: Step) -> None:
+        self.calls += step.tool_calls
+        self.results += step.tool_results
+
+
+def together(*replies: Reply) -> Reply:
+    """One response with all the calls."""
+    return functools.reduce(lambda one, other: one & other, replies)
+
+
+def raw(name: str, arguments: str) -> Reply:
+    """A call whose arguments are sent to the letter."""
+    return Reply(calls=[RawCall(None, name, arguments)])
+
+
+def read(run: Run[Any]) -> list[str]:
+    """What the model read of its tools, without the answer to `__finish__`."""
+    return [message["content"] for message in run.history if message["role"] == "tool"][:-1]
+
+
+def use(call: Call, script: Script, tools: list[Any], reply: Reply, **settings: Any) -> list[str]:
+    """Let the model call some tools once, and see what it reads."""
+    run = call.run(Worker(model=script(reply, finish(result="done")), tools=tools, **settings))
+    assert run.output == "done"
+    return read(run)
+
+
+def in_time(function: Callable[[], Any]) -> Any:
+    """Call something that must not hang."""
+    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return outcome.result(PATIENCE)
+
+
+# Arguments
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Place(BaseModel):
+    city: str
+    zip_code: int = 0
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+def taking(hint: Any, got: list[Any]) -> Callable[..., None]:
+    """A tool with one argument `value` of some type, which it keeps."""
+
+    def take(value: Any) -> None:
+        got.append(value)
+
+    take.__annotations__ = {"value": hint}
+    return take
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "expected"),
+    [
+        (int, '"5"', 5),
+        (int, "5.0", 5),
+        (float, "5", 5.0),
+        (float, '"1e3"', 1000.0),
+        (str, '"5"', "5"),
+        (bool, '"true"', True),
+        (bool, "0", False),
+        (int | None, "null", None),
+        (int | None, '"7"', 7),
+        (int | str, '"7"', "7"),
+        (list[int], '["1", 2]', [1, 2]),
+        (set[int], "[1, 1, 2]", {1, 2}),
+        (tuple[int, str], '["1", "a"]', (1, "a")),
+        (dict[str, list[float]], '{"a": ["1.5"]}', {"a": [1.5]}),
+        (Color, '"red"', Color.RED),
+        (Literal["a", "b"], '"b"', "b"),
+        (datetime.date, '"2026-01-02"', datetime.date(2026, 1, 2)),
+        (datetime.datetime, '"2026-01-02T03:04:05Z"', datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)),
+        (datetime.timedelta, '"PT90S"', datetime.timedelta(seconds=90)),
+        (decimal.Decimal, '"1.50"', decimal.Decimal("1.50")),
+        (uuid.UUID, '"12345678123456781234567812345678"', uuid.UUID("12345678-1234-5678-1234-567812345678")),
+        (Path, '"a/b"', Path("a/b")),
+        (bytes, '"abc"', b"abc"),
+        (Place, '{"city": "Rome", "zip_code": "100"}', Place(city="Rome", zip_code=100)),
+        (list[Place], '[{"city": "Rome"}]', [Place(city="Rome")]),
+        (Point, '{"x": "3"}', Point(3)),
+        (Annotated[int, Field(ge=1)], '"3"', 3),
+        (dict[str, Point | None], '{"a": {"x": 1}, "b": null}', {"a": Point(1), "b": None}),
+        (Any, '{"a": [1, null]}', {"a": [1, None]}),
+    ],
+)
+def test_arguments_are_converted_by_the_type_hints(script: Script, hint: Any, given: str, expected: Any) -> None:
+    got: list[Any] = []
+    model = script(raw("take", f'{{"value": {given}}}'), finish(result="done"))
+    assert read(Worker(model=model, tools=[taking(hint, got)]).run()) == ["null"]
+    assert got == [expected]
+    assert type(got[0]) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("hint", "given", "words"),
+    [
+        (int, '"five"', ["`value`", "int", "five"]),
+        (int, "5.5", ["`value`", "int", "5.5"]),
+        (int, "null", ["`value`", "int"]),
+        (bool, '"maybe"', ["`value`", "maybe"]),
+        (list[int], '[1, "two"]', ["`value.1`", "int", "two"]),
+        (Color, '"green"', ["`value`", "red", "blue", "green"]),
+        (Literal["a", "b"], '"c"', ["`value`", "a", "b", "c"]),
+        (Place, '{"zip_code": 1}', ["`value.city`", "missing"]),
+        (Place, '"Rome"', ["`value`", "Rome"]),
+        (Annotated[int, Field(ge=1, le=9)], "10", ["`value`", "9", "10"]),
+        (datetime.date, '"soon"', ["`value`", "soon"]),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_named_and_the_function_is_not_called(
+    call: Call, script: Script, hint: Any, given: str, words: list[str]
+) -> None:
+    got: list[Any] = []
+    (text,) = use(call, script, [taking(hint, got)], raw("take", f'{{"value": {given}}}'))
+    assert text.startswith("Tool error: ")
+    assert [word for word in words if word not in text] == []
+    assert got == []
+
+
+def test_every_wrong_argument_is_named(call: Call, script: Script) -> None:
+    def book(city: str, nights: int, rooms: int = 1) -> str:
+        raise AssertionError("not called")
+
+    agent = Watched(model=script(calling("book", nights="two", rooms="many"), finish(result="done")), tools=[book])
+    call(agent)
+    (result,) = agent.results
+    assert result.output is None
+    assert result.error is not None
+    assert all(f"`{name}`" in result.error for name in ("city", "nights", "rooms"))
+
+
+def test_an_argument_that_does_not_exist_is_named(call: Call, script: Script) -> None:
+    def book(city: str) -> str:
+        raise AssertionError("not called")
+
+    (text,) = use(call, script, [book], calling("book", city="Rome", country="Italy"))
+    assert text.startswith("Tool error: ")
+    assert "`country`" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ('{"city": "Rome"', "not valid JSON"),
+        ("Rome", "not valid JSON"),
+        ("{'city': 'Rome'}", "not valid JSON"),
+        ('{"city": "\ud800"}', ""),
+        ('["Rome"]', "must be a JSON object"),
+        ('"Rome"', "must be a JSON object"),
+        ("null", "must be a JSON object"),
+    ],
+)
+def test_arguments_that_are_no_json_object_are_a_tool_error(
+    call: Call, script: Script, arguments: str, words: str
+) -> None:
+    def book(city: str) -> str:
+        raise AssertionError("not called")
+
+    agent = Watched(model=script(raw("book", arguments), finish(result="done")), tools=[book])
+    (text,) = read(call.run(agent))
+    assert text.startswith("Tool error: ")
+    assert words in text
+    assert agent.calls[0].arguments == {}
+    assert agent.calls[0].raw_arguments == arguments
+
+
+def test_no_arguments_may_come_as_an_empty_text(call: Call, script: Script) -> None:
+    def ping() -> str:
+        return "pong"
+
+    assert use(call, script, [ping], raw("ping", "")) == ["pong"]
+
+
+def test_a_call_that_does_not_fit_leaves_the_others_alone(call: Call, script: Script) -> None:
+    def double(number: int) -> int:
+        return 2 * number
+
+    reply = together(calling("double", number=1), calling("double", number="x"), calling("double", number="3"))
+    first, second, third = use(call, script, [double], reply)
+    assert (first, third) == ("2", "6")
+    assert second.startswith("Tool error: ")
+    assert "`number`" in second
+
+
+def test_an_unknown_tool_gets_the_names_of_those_there_are(call: Call, script: Script) -> None:
+    def search(query: str) -> str:
+        return query
+
+    (text,) = use(call, script, [search], calling("serach", query="x"))
+    assert text.startswith("Tool error: ")
+    assert "`serach`" in text
+    assert "`search`" in text
+    assert "`__finish__`" in text
+
+
+def test_parameters_of_every_kind_are_passed(call: Call, script: Script) -> None:
+    got: list[Any] = []
+
+    def odd(first: int, /, second: int, *, third: int = 3, **rest: int) -> None:
+        got.append((first, second, third, rest))
+
+    reply = together(calling("odd", first="1", second=2), calling("odd", first=1, second=2, third=4, more="5"))
+    use(call, script, [tool(parallel=False)(odd)], reply)
+    assert got == [(1, 2, 3, {}), (1, 2, 4, {"more": 5})]
+
+
+def test_a_parameter_may_have_any_name(call: Call, script: Script) -> None:
+    got: list[Any] = []
+
+    def plot(function: str, invocation: int, call: int, args: int, kwargs: int, self_: int, limit: int) -> None:
+        got.append((function, invocation, call, args, kwargs, self_, limit))
+
+    async def aplot(function: str, awaitable: int) -> None:
+        got.append((function, awaitable))
+
+    values: dict[str, Any] = {"function": "f", "invocation": 1, "call": 2, "args": 3, "kwargs": 4, "self_": 5}
+    assert use(call, script, [plot, aplot], calling("plot", **values, limit=6)) == ["null"]
+    reply = together(calling("plot", **values, limit=6), calling("aplot", function="g", awaitable=1))
+    assert use(call, script, [plot, aplot], reply) == ["null", "null"]
+    assert sorted(got, key=len) == [("g", 1), ("f", 1, 2, 3, 4, 5, 6), ("f", 1, 2, 3, 4, 5, 6)]
+
+
+# Results
+
+
+class Money(BaseModel):
+    amount: decimal.Decimal
+    currency: str = Field("EUR", alias="cur")
+
+
+class Stubborn(BaseModel):
+    good: int = 1
+    bad: int = 2
+
+    @field_serializer("bad")
+    def _refuse(self, value: int) -> int:
+        raise RuntimeError("no")
+
+
+class Nameless:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+class Plain:
+    def __repr__(self) -> str:
+        return "<plain>"
+
+
+class Answers:
+    """Has whatever one asks for, as a remote object or a mock does."""
+
+    def __getattr__(self, name: str) -> "Answers":
+        return self
+
+    def __repr__(self) -> str:
+        return "<answers>"
+
+
+def a_circle() -> list[Any]:
+    circle: list[Any] = [1]
+    circle.append(circle)
+    return circle
+
+
+def a_tower() -> list[Any]:
+    tower: list[Any] = []
+    for _ in range(2000):
+        tower = [tower]
+    return tower
+
+
+RESULTS: dict[str, tuple[Callable[[], Any], str]] = {
+    "text": (lambda: "as it is", "as it is"),
+    "text with odd characters": (lambda: ' <b>&amp;"é\n\t漢 ', ' <b>&amp;"é\n\t漢 '),
+    "empty text": (lambda: "", ""),
+    "text that looks like JSON": (lambda: '{"a":1}', '{"a":1}'),
+    "None": (lambda: None, "null"),
+    "True": (lambda: True, "true"),
+    "a number": (lambda: 1.5, "1.5"),
+    "NaN": (lambda: math.nan, "null"),
+    "infinity in a list": (lambda: [math.inf, -math.inf, 1], "[null,null,1]"),
+    "a dict": (lambda: {"a": [1, None], "é": "漢"}, '{"a":[1,null],"é":"漢"}'),
+    "keys that are no text": (lambda: {1: "a", None: "b", Color.RED: "c"}, '{"1":"a","None":"b","red":"c"}'),
+    "a tuple": (lambda: (1, "a"), '[1,"a"]'),
+    "a set": (lambda: {7}, "[7]"),
+    "a frozenset": (lambda: frozenset([7]), "[7]"),
+    "a model": (lambda: Place(city="Rome"), '{"city":"Rome","zip_code":0}'),
+    "a list of models": (lambda: [Place(city="Rome")], '[{"city":"Rome","zip_code":0}]'),
+    "a model with an alias": (
+        lambda: Money(amount=decimal.Decimal("1.50"), cur="CHF"),
+        '{"amount":"1.50","currency":"CHF"}',
+    ),
+    "a dataclass": (lambda: Point(1), '{"x":1,"y":0}'),
+    "a datetime": (lambda: datetime.datetime(2026, 1, 2, 3, 4, 5), '"2026-01-02T03:04:05"'),
+    "a date": (lambda: {"on": datetime.date(2026, 1, 2)}, '{"on":"2026-01-02"}'),
+    "a duration": (lambda: datetime.timedelta(seconds=90), '"PT1M30S"'),
+    "an enum": (lambda: Color.RED, '"red"'),
+    "a UUID": (lambda: uuid.UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+    "a path": (lambda: Path("a/b"), '"a/b"'),
+    "bytes of text": (lambda: "café".encode(), '"café"'),
+    "other bytes": (lambda: b"\xff\x00", '"/wA="'),
+    "other bytes among others": (lambda: {"a": b"\xff", "b": b"b"}, '{"a":"/w==","b":"b"}'),
+    "a part that cannot be written": (lambda: {"a": Plain(), "b": 1}, '{"a":"<plain>","b":1}'),
+    "an object": (lambda: Plain(), '"<plain>"'),
+    "an object that has everything": (lambda: Answers(), '"<answers>"'),
+    "a type": (lambda: [int], """["<class 'int'>"]"""),
+    "a range": (lambda: {"r": range(2)}, '{"r":"range(0, 2)"}'),
+    "half a surrogate pair": (lambda: ["\ud800"], '["\ufffd"]'),
+    "a model inside plain things": (
+        lambda: {"p": [(Place(city="a"), Point(1))]},
+        '{"p":[[{"city":"a","zip_code":0},{"x":1,"y":0}]]}',
+    ),
+    "a generator": (lambda: (n * n for n in range(3)), "[0,1,4]"),
+    "an exception": (lambda: ValueError("x"), """"ValueError('x')\""""),
+}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_a_result_reaches_the_model_as_text_or_as_json(call: Call, script: Script, kind: str) -> None:
+    make, expected = RESULTS[kind]
+
+    def produce() -> Any:
+        return make()
+
+    assert use(call, script, [produce], calling("produce")) == [expected]
+
+
+@pytest.mark.parametrize(
+    "make", [a_circle, a_tower, Nameless, lambda: {"a": Nameless()}, Stubborn, lambda: [Stubborn()]]
+)
+def test_no_result_is_a_crash(call: Call, script: Script, make: Callable[[], Any]) -> None:
+    def produce() -> Any:
+        return make()
+
+    (text,) = use(call, script, [produce], calling("produce"))
+    json.loads(text)
+
+
+def test_one_field_that_cannot_be_written_does_not_cost_the_others(call: Call, script: Script) -> None:
+    def produce() -> Any:
+        return Stubborn()
+
+    assert use(call, script, [produce], calling("produce")) == ['{"good":1,"bad":2}']
+
+
+def test_a_huge_result_is_passed_on_whole(call: Call, script: Script) -> None:
+    def text() -> str:
+        return "x" * 3_000_000
+
+    def numbers() -> list[int]:
+        return list(range(200_000))
+
+    one, other = use(call, script, [text, numbers], together(calling("text"), calling("numbers")))
+    assert one == "x" * 3_000_000
+    assert json.loads(other) == list(range(200_000))
+
+
+def test_what_on_step_sees_of_a_result_is_the_object_itself(call: Call, script: Script) -> None:
+    made = Place(city="Rome")
+
+    def produce() -> Place:
+        return made
+
+    agent = Watched(model=script(calling("produce"), finish(result="done")), tools=[produce])
+    call(agent)
+    assert agent.results[0].output is made
+    assert agent.results[0].error is None
+
+
+def test_a_generator_function_gives_the_list_of_its_items(call: Call, script: Script) -> None:
+    where: list[int] = []
+
+    def pages(count: int) -> Iterator[str]:
+        where.append(threading.get_ident())
+        yield from (f"page {n}" for n in range(count))
+
+    async def apages(count: int) -> AsyncIterator[str]:
+        for n in range(count):
+            await asyncio.sleep(0)
+            yield f"page {n}"
+
+    expected = '["page 0","page 1"]'
+    assert use(call, script, [pages], calling("pages", count=2)) == [expected]
+    assert use(call, script, [apages], calling("apages", count=2)) == [expected]
+    reply = together(calling("pages", count=2), calling("apages", count=2))
+    agent = Watched(model=script(reply, finish(result="done")), tools=[pages, apages])
+    assert read(call.run(agent)) == [expected, expected]
+    assert [result.output for result in agent.results] == [["page 0", "page 1"]] * 2
+
+
+def test_a_generator_that_fails_halfway_is_a_failed_tool(call: Call, script: Script) -> None:
+    def pages() -> Iterator[str]:
+        yield "page 0"
+        raise ValueError("no more paper")
+
+    assert use(call, script, [pages], calling("pages")) == ["Tool error: ValueError: no more paper"]
+
+
+# Tools that raise
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("I have no words")
+
+
+class LateError(Exception):
+    pass
+
+
+def failing(error: BaseException, kind: str) -> Callable[..., Any]:
+    """A tool `fail` that raises: sync, async, or sync with something to await."""
+
+    def fail() -> str:
+        raise error
+
+    async def afail() -> str:
+        await asyncio.sleep(0)
+        raise error
+
+    def later() -> Awaitable[str]:
+        return afail()
+
+    return tool(name="fail")({"sync": fail, "async": afail, "awaitable": later}[kind])
+
+
+KINDS = ["sync", "async", "awaitable"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("x must be positive"), "ValueError: x must be positive"),
+        (ValueError(), "ValueError"),
+        (ValueError("two\nlines"), "ValueError: two\nlines"),
+        (KeyError("k"), "KeyError: 'k'"),
+        (LateError("too late"), "LateError: too late"),
+        (MuteError(), "MuteError"),
+        (StopIteration(), "StopIteration"),
+        (StopIteration("x"), "StopIteration: x"),
+        (StopAsyncIteration("x"), "StopAsyncIteration: x"),
+        (TimeoutError("the database"), "TimeoutError: the database"),
+        (TimeoutError(), "TimeoutError"),
+        (concurrent.futures.CancelledError("x"), "CancelledError: x"),
+        (ExceptionGroup("several", [ValueError("x")]), "ExceptionGroup: several (1 sub-exception)"),
+        (RecursionError("deep"), "RecursionError: deep"),
+        (ModelError("not ours"), "ModelError: not ours"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_a_tool_that_raises_tells_the_model_and_the_run_goes_on(
+    call: Call, script: Script, error: Exception, words: str, kind: str
+) -> None:
+    def well() -> str:
+        return "well"
+
+    for reply in (calling("fail"), together(calling("fail"), calling("well"))):
+        agent = Watched(model=script(reply, finish(result="done")), tools=[failing(error, kind), well])
+        run = in_time(lambda agent=agent: call.run(agent))  # type: ignore[misc]
+        assert run.output == "done"
+        assert read(run) == [f"Tool error: {words}", "well"][: len(reply.calls)]
+        assert agent.results[0].error == words
+        assert agent.results[0].output is None
+
+
+ESCAPES = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", ESCAPES)
+def test_interrupts_exits_and_cancellation_are_not_caught(
+    call: Call, script: Script, error: type[BaseException], kind: str
+) -> None:
+    raised = error("enough")
+    agent = Worker(model=script(calling("fail")), tools=[failing(raised, kind)])
+    with capture() as runs, pytest.raises(error) as caught:
+        call(agent)
+    assert caught.value is raised
+    assert runs[0].error is raised
+    assert runs[0].stop_reason == "cancelled"
+    assert [message["role"] for message in runs[0].history] == ["system", "user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", ESCAPES)
+def test_an_interrupt_does_not_wait_for_the_other_tools(
+    call: Call, script: Script, error: type[BaseException], kind: str
+) -> None:
+    release, cancelled, begun = threading.Event(), threading.Event(), threading.Barrier(3, timeout=PATIENCE)
+
+    def hang() -> None:
+        begun.wait()
+        release.wait(PATIENCE)
+
+    async def ahang() -> None:
+        try:
+            await asyncio.to_thread(begun.wait)
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    def begin() -> None:
+        begun.wait()
+
+    inner = failing(error("enough"), kind)
+
+    async def afail() -> Any:
+        await asyncio.to_thread(begin)
+        return await inner()
+
+    def fail() -> Any:
+        begin()
+        return inner()
+
+    last = tool(name="last")(afail if kind == "async" else fail)
+    model = script(together(calling("hang"), calling("ahang"), calling("last")))
+    began = time.monotonic()
+    with capture() as runs, pytest.raises(error):
+        call(Worker(model=model, tools=[hang, ahang, last]))
+    assert time.monotonic() - began < PATIENCE / 2
+    assert cancelled.wait(PATIENCE)
+    release.set()
+    assert [message["role"] for message in runs[0].history] == ["system", "user", "assistant", "tool", "tool", "tool"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("reply", ["call('hang')", "call('rest') & call('hang')"])
+@pytest.mark.parametrize("way", ["agent()", "asyncio.run(agent.acall())"])
+def test_ctrl_c_ends_a_run_and_cancels_its_async_tools(way: str, reply: str) -> None:
+    program = f"""
+        import asyncio, os, signal, threading
+        from acorn import capture, module, tool
+        from acorn.testing import ScriptedModel, call
+
+        ended = threading.Event()
+
+        @tool
+        async def hang() -> None:
+            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                ended.set()
+                raise
+
+        @tool
+        async def rest() -> None:
+            await asyncio.sleep(60)
+
+        class Worker(module):
+            final_output = str
+            max_steps = 3
+            tools = [hang, rest]
+            model = ScriptedModel([{reply}])
+
+        agent = Worker()
+        with capture() as runs:
+            try:
+                {way}
+            except KeyboardInterrupt:
+                print(ended.wait(20), runs[0].stop_reason, runs[0].history[-1]["role"])
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "True cancelled tool\n"), ended.stderr
+
+
+# Side by side
+
+
+def test_several_sync_tools_run_at_the_same_time(call: Call, script: Script) -> None:
+    barrier = threading.Barrier(4, timeout=PATIENCE)
+
+    def meet(name: str) -> str:
+        barrier.wait()  # breaks unless all four are there
+        return name
+
+    reply = together(*(calling("meet", name=name) for name in "abcd"))
+    assert use(call, script, [meet], reply) == ["a", "b", "c", "d"]
+
+
+def test_several_async_tools_run_at_the_same_time(call: Call, script: Script) -> None:
+    waiting: list[asyncio.Future[None]] = []
+
+    async def meet(name: str) -> str:
+        arrived = asyncio.get_running_loop().create_future()
+        waiting.append(arrived)
+        if len(waiting) == 4:
+            for other in waiting:
+                other.set_result(None)
+        await asyncio.wait_for(arrived, PATIENCE)
+        return name
+
+    reply = together(*(calling("meet", name=name) for name in "abcd"))
+    assert use(call, script, [meet], reply) == ["a", "b", "c", "d"]
+
+
+def test_sync_and_async_tools_run_at_the_same_time(call: Call, script: Script) -> None:
+    barrier = threading.Barrier(4, timeout=PATIENCE)
+
+    def meet(name: str) -> str:
+        barrier.wait()
+        return name
+
+    async def ameet(name: str) -> str:
+        await asyncio.to_thread(barrier.wait)
+        return name
+
+    def later(name: str) -> Awaitable[str]:
+        return ameet(name)
+
+    reply = together(
+        calling("meet", name="a"), calling("ameet", name="b"), calling("later", name="c"), calling("meet", name="d")
+    )
+    assert use(call, script, [meet, ameet, later], reply) == ["a", "b", "c", "d"]
+
+
+def test_forty_tools_run_at_the_same_time(call: Call, script: Script) -> None:
+    barrier = threading.Barrier(40, timeout=PATIENCE)
+
+    def meet(number: int) -> int:
+        barrier.wait()
+        return number
+
+    reply = together(*(calling("meet", number=number) for number in range(40)))
+    assert use(call, script, [meet], reply) == [str(number) for number in range(40)]
+
+
+def test_results_keep_the_order_of_the_calls_whichever_ends_first(call: Call, script: Script) -> None:
+    ended = [threading.Event() for _ in range(6)]
+    order: list[int] = []
+
+    def sync(number: int) -> int:
+        assert number == 5 or ended[number + 1].wait(PATIENCE)
+        order.append(number)
+        ended[number].set()
+        return number
+
+    async def other(number: int) -> int:
+        return await asyncio.to_thread(sync, number)
+
+    reply = together(*(calling(("sync", "other")[number % 2], number=number) for number in range(6)))
+    assert use(call, script, [sync, other], reply) == ["0", "1", "2", "3", "4", "5"]
+    assert order == [5, 4, 3, 2, 1, 0]
+
+
+def test_one_call_alone_in_a_sync_run_runs_in_the_callers_thread(call: Call, script: Script) -> None:
+    def where() -> int:
+        return threading.get_ident()
+
+    (ident,) = use(call, script, [where], calling("where"))
+    # In an async run it may not block the event loop, which runs in this thread.
+    assert (int(ident) == threading.get_ident()) is (call.way != "async")
+
+
+def test_an_async_tool_runs_on_the_loop_of_an_async_run(call: Call, script: Script) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def where() -> int:
+        loops.append(asyncio.get_running_loop())
+        return threading.get_ident()
+
+    (ident,) = use(call, script, [where], calling("where"))
+    assert (int(ident) == threading.get_ident()) is (call.way == "async")
+
+
+def test_the_async_tools_of_all_sync_runs_share_one_long_lived_loop(script: Script) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def where() -> None:
+        loops.append(asyncio.get_running_loop())
+
+    for reply in (calling("where"), together(calling("where"), calling("where"))):
+        Worker(model=script(reply, finish(result="done")), tools=[where])()
+    other = threading.Thread(
+        target=Worker(model=script(calling("where"), finish(result="done")), tools=[where]), daemon=True
+    )
+    other.start()
+    other.join(PATIENCE)
+    assert len(loops) == 4
+    assert len(set(loops)) == 1
+    assert loops[0].is_running()
+
+
+tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
+
+
+def test_tools_see_the_callers_context_variables(call: Call, script: Script) -> None:
+    def sync() -> str:
+        return tenant.get()
+
+    async def other() -> str:
+        await asyncio.sleep(0)
+        return tenant.get()
+
+    def later() -> Awaitable[str]:
+        return other()
+
+    tools = [sync, other, later]
+    token = tenant.set("me")
+    try:
+        for function in tools:
+            assert use(call, script, tools, calling(function.__name__)) == ["me"]
+        reply = together(*(calling(function.__name__) for function in tools))
+        assert use(call, script, tools, reply) == ["me", "me", "me"]
+    finally:
+        tenant.reset(token)
+
+
+def test_a_tool_that_must_run_alone_never_overlaps_another(call: Call, script: Script) -> None:
+    lock = threading.Lock()
+    busy: list[str] = []
+    seen: dict[str, list[str]] = {}
+    barrier = threading.Barrier(2, timeout=PATIENCE)
+
+    def work(name: str, meets: bool) -> str:
+        with lock:
+            busy.append(name)
+        if meets:
+            barrier.wait()
+        time.sleep(0.01)
+        with lock:
+            seen[name] = list(busy)
+            busy.remove(name)
+        return name
+
+    @tool
+    def shared(name: str) -> str:
+        return work(name, True)
+
+    @tool(parallel=False)
+    def alone(name: str) -> str:
+        return work(name, False)
+
+    @tool(parallel=False)
+    async def aalone(name: str) -> str:
+        return await asyncio.to_thread(work, name, False)
+
+    reply = together(
+        calling("alone", name="a"),
+        calling("shared", name="b"),
+        calling("shared", name="c"),
+        calling("aalone", name="d"),
+        calling("alone", name="e"),
+        calling("shared", name="f"),
+        calling("shared", name="g"),
+    )
+    assert use(call, script, [shared, alone, aalone], reply) == list("abcdefg")
+    assert [seen[name] for name in "ade"] == [["a"], ["d"], ["e"]]
+    assert all("a" not in seen[name] and "d" not in seen[name] and "e" not in seen[name] for name in "bcfg")
+
+
+# Within their time
+
+
+def test_a_sync_tool_that_takes_too_long_is_an_error_and_the_run_goes_on(call: Call, script: Script) -> None:
+    release, ended = threading.Event(), threading.Event()
+
+    @tool(timeout=0.05)
+    def hang() -> str:
+        assert release.wait(PATIENCE)
+        ended.set()
+        return "too late"
+
+    assert use(call, script, [hang], calling("hang")) == ["Tool error: TimeoutError: it took longer than 0.05 s"]
+    assert not ended.is_set()  # the run did not wait for it
+    release.set()
+    assert ended.wait(PATIENCE)
+
+
+def test_an_async_tool_that_takes_too_long_is_cancelled(call: Call, script: Script) -> None:
+    cancelled = threading.Event()
+
+    @tool(timeout=0.05)
+    async def hang() -> str:
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return "too late"
+
+    assert use(call, script, [hang], calling("hang")) == ["Tool error: TimeoutError: it took longer than 0.05 s"]
+    assert cancelled.wait(PATIENCE)
+
+
+def test_a_tool_that_takes_too_long_does_not_harm_the_others(call: Call, script: Script) -> None:
+    release = threading.Event()
+
+    @tool(timeout=0.05)
+    def hang() -> None:
+        release.wait(PATIENCE)
+
+    @tool(timeout=0.07)
+    async def ahang() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    @tool(timeout=PATIENCE)
+    def patient() -> str:
+        time.sleep(0.15)
+        return "patient"
+
+    def free() -> str:
+        time.sleep(0.15)
+        return "free"
+
+    async def afree() -> str:
+        await asyncio.sleep(0.15)
+        return "afree"
+
+    names = ["free", "hang", "patient", "ahang", "afree"]
+    assert use(call, script, [hang, ahang, patient, free, afree], together(*map(calling, names))) == [
+        "free",
+        "Tool error: TimeoutError: it took longer than 0.05 s",
+        "patient",
+        "Tool error: TimeoutError: it took longer than 0.07 s",
+        "afree",
+    ]
+    release.set()
+
+
+def test_the_time_of_a_tool_counts_from_its_own_beginning(call: Call, script: Script) -> None:
+    ended = threading.Event()
+
+    @tool
+    def slow() -> str:
+        assert ended.wait(PATIENCE)
+        return "slow"
+
+    @tool(timeout=0.05)
+    def slower_than_allowed() -> str:
+        time.sleep(0.5)
+        ended.set()
+        return "within the time of the other, but not within its own"
+
+    reply = together(calling("slow"), calling("slower_than_allowed"))
+    first, second = use(call, script, [slow, slower_than_allowed], reply)
+    assert first == "slow"
+    assert second == "Tool error: TimeoutError: it took longer than 0.05 s"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [TimeoutError("the database"), TimeoutError(), concurrent.futures.TimeoutError("x")])
+def test_a_timeout_of_the_tools_own_is_told_apart(call: Call, script: Script, error: Exception, kind: str) -> None:
+    limited = tool(name="fail", timeout=PATIENCE)(functools.partial(failing(error, kind)))
+    words = f"TimeoutError: {error}" if str(error) else "TimeoutError"
+    assert use(call, script, [limited], calling("fail")) == [f"Tool error: {words}"]
+    assert use(call, script, [limited], together(calling("fail"), calling("fail"))) == [f"Tool error: {words}"] * 2
+
+
+@pytest.mark.parametrize("way", ["agent()", "asyncio.run(agent.acall())"])
+def test_a_hung_tool_does_not_keep_the_process_from_ending(way: str) -> None:
+    program = f"""
+        import asyncio, threading
+        from acorn import module, tool
+        from acorn.testing import ScriptedModel, call, finish
+
+        @tool(timeout=0.05)
+        def hang() -> None:
+            threading.Event().wait()
+
+        @tool(timeout=0.05)
+        async def ahang() -> None:
+            await asyncio.Event().wait()
+
+        class Worker(module):
+            final_output = str
+            max_steps = 3
+            tools = [hang, ahang]
+            model = ScriptedModel([call("hang") & call("ahang"), call("ahang"), finish(result="done")])
+
+        agent = Worker()
+        print({way})
+    """
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+
+
+# Everything that can be called
+
+
+class Toolbox:
+    """Methods of an object that is no module."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def bound(self, text: str) -> str:
+        return f"{self.prefix} {text}"
+
+    async def abound(self, text: str) -> str:
+        return f"{self.prefix} {text}"
+
+    @staticmethod
+    def static(text: str) -> str:
+        return f"static {text}"
+
+    @classmethod
+    def of_class(cls, text: str) -> str:
+        return f"{cls.__name__} {text}"
+
+
+class Shout:
+    """Say it loudly."""
+
+    def __call__(self, text: str) -> str:
+        return text.upper()
+
+
+class Whisper:
+    """Say it softly."""
+
+    async def __call__(self, text: str) -> str:
+        await asyncio.sleep(0)
+        return text.lower()
+
+
+def joined(first: str, text: str) -> str:
+    return f"{first} {text}"
+
+
+async def ajoined(first: str, text: str) -> str:
+    return f"{first} {text}"
+
+
+def awaited(text: str) -> Awaitable[str]:
+    return ajoined("awaited", text)
+
+
+def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return around
+
+
+CALLABLES: dict[str, tuple[Any, str]] = {
+    "bound": (Toolbox("my").bound, "my Hi"),
+    "abound": (Toolbox("my").abound, "my Hi"),
+    "static": (Toolbox.static, "static Hi"),
+    "of_class": (Toolbox.of_class, "Toolbox Hi"),
+    "shout": (Shout(), "HI"),
+    "whisper": (Whisper(), "hi"),
+    "joined": (functools.partial(joined, "partial"), "partial Hi"),
+    "ajoined": (functools.partial(functools.partial(ajoined), "partial"), "partial Hi"),
+    "awaited": (awaited, "awaited Hi"),
+    "renamed": (tool(name="renamed")(decorated(functools.partial(joined, "decorated"))), "decorated Hi"),
+    "arenamed": (tool(name="arenamed")(decorated(functools.partial(ajoined, "decorated"))), "decorated Hi"),
+}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_everything_that_can_be_called_is_a_tool(call: Call, script: Script, name: str) -> None:
+    function, expected = CALLABLES[name]
+    assert use(call, script, [function], calling(name, text="Hi")) == [expected]
+
+
+def test_all_of_them_in_one_response(call: Call, script: Script) -> None:
+    tools, expected = zip(*CALLABLES.values(), strict=True)
+    reply = together(*(calling(name, text="Hi") for name in CALLABLES))
+    assert use(call, script, list(tools), reply) == list(expected)
+
+
+class Counter(Worker):
+    """Has tools of its own."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.count = 0
+        super().__init__(**settings)
+
+    @tool
+    def increase(self, by: int = 1) -> int:
+        self.count += by
+        return self.count
+
+    @tool
+    async def aincrease(self, by: int = 1) -> int:
+        self.count += by
+        return self.count
+
+    @tool
+    @staticmethod
+    def static(text: str) -> str:
+        return f"static {text}"
+
+    @tool
+    @classmethod
+    def of_class(cls, text: str) -> str:
+        return f"{cls.__name__} {text}"
+
+
+def test_methods_are_called_on_the_instance(call: Call, script: Script) -> None:
+    one = Counter(
+        model=script(
+            calling("increase", by="2"),
+            calling("aincrease"),
+            together(calling("static", text="x"), calling("of_class", text="x")),
+            finish(result="done"),
+        )
+    )
+    other = Counter(model=script(calling("increase", by=40), finish(result="done")))
+    assert read(call.run(one)) == ["2", "3", "static x", "Counter x"]
+    assert read(call.run(other)) == ["40"]
+    assert (one.count, other.count) == (3, 40)
+
+
+# Modules inside modules
+
+
+class Inner(module[Any, str]):
+    """Ask an async tool."""
+
+    final_output = str
+    max_steps = 3
+
+    def __init__(self, depth: int = 0) -> None:
+        replies = [together(calling("dig"), calling("dig")), calling("dig"), finish(result=f"inner {depth}")]
+        super().__init__(model=ScriptedModel(replies))
+        self.depth = depth
+
+    @tool
+    async def dig(self) -> str:
+        await asyncio.sleep(0)
+        return Inner(self.depth - 1)() if self.depth else "ground"
+
+
+def test_an_async_tool_may_call_a_module_in_the_sync_way(call: Call, script: Script) -> None:
+    async def ask() -> str:
+        return Inner(2)()
+
+    for reply in (calling("ask"), together(calling("ask"), calling("ask"))):
+        asked = in_time(lambda reply=reply: use(call, script, [ask], reply))  # type: ignore[misc]
+        assert asked == ["inner 2"] * len(reply.calls)
+
+
+def test_an_async_tool_may_call_a_module_in_the_async_way(call: Call, script: Script) -> None:
+    async def ask() -> str:
+        return await Inner().acall()
+
+    reply = together(calling("ask"), calling("ask"))
+    assert in_time(lambda: use(call, script, [ask], reply)) == ["inner 0"] * 2
+
+
+def test_sync_tools_inside_a_module_inside_an_async_tool_may_call_modules(call: Call, script: Script) -> None:
+    def middle() -> str:
+        return Inner()()
+
+    async def outer() -> str:
+        model = ScriptedModel(
+            [together(calling("middle"), calling("middle")), calling("middle"), finish(result="outer")]
+        )
+        return Worker(model=model, tools=[middle])()
+
+    reply = together(calling("outer"), calling("outer"), calling("middle"))
+    assert in_time(lambda: use(call, script, [outer, middle], reply)) == ["outer", "outer", "inner 0"]
+
+
+def test_tools_may_call_modules_from_threads_of_their_own(call: Call, script: Script) -> None:
+    def many() -> list[str]:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            return list(pool.map(lambda depth: Inner(depth)(), range(4)))
+
+    async def amany() -> list[str]:
+        return await asyncio.gather(*(asyncio.to_thread(Inner(depth)) for depth in range(4)))
+
+    expected = '["inner 0","inner 1","inner 2","inner 3"]'
+    reply = together(calling("many"), calling("amany"), calling("many"))
+    assert in_time(lambda: use(call, script, [many, amany], reply)) == [expected] * 3
+
+
+class Nested(Worker):
+    """Calls modules wherever it can."""
+
+    def system_prompt(self) -> str:
+        return f"Prompt: {Inner(1)()}"
+
+    async def on_step(self, step: Step) -> None:  # type: ignore[override]
+        step.add_to_context(f"sync {Inner(1)()}, async {await Inner(1).acall()}")
+
+    def on_finish(self, output: str) -> str:
+        return f"{output} {Inner(1)()}"
+
+
+def test_hooks_and_prompts_may_call_modules(call: Call, script: Script) -> None:
+    async def ask() -> str:
+        return Inner(1)()
+
+    model = script(calling("ask"), finish(result="done"))
+    assert in_time(lambda: call(Nested(model=model, tools=[ask]))) == "done inner 1"
+    assert model.requests[0].messages[0]["content"] == "Prompt: inner 1"
+    assert "sync inner 1, async inner 1" in model.requests[1].messages[-1]["content"]
+
+
+# Sources of tools
+
+
+class Source:
+    """A source that keeps a diary."""
+
+    def __init__(self, name: str, diary: list[str], *, fails: str = "") -> None:
+        self.name = name
+        self.diary = diary
+        self.fails = fails
+
+    def _write(self, what: str) -> None:
+        self.diary.append(f"{what} {self.name}")
+        if what == self.fails:
+            raise OSError(f"{self.name} cannot {what}")
+
+    def open(self) -> None:
+        self._write("open")
+
+    def tools(self) -> list[Callable[..., Any]]:
+        self._write("list")
+        return [tool(name=self.name)(functools.partial(self._fetch))]
+
+    def _fetch(self, what: str) -> str:
+        self._write("use")
+        return f"{what} from {self.name}"
+
+    def close(self) -> None:
+        self._write("close")
+
+
+class AsyncSource(Source):
+    """The same, all async."""
+
+    async def open(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        super().open()
+
+    async def tools(self) -> list[Callable[..., Any]]:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().tools()
+
+    async def close(self) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        super().close()
+
+
+class Shelf:
+    """The least a source can be."""
+
+    def tools(self) -> list[Callable[..., Any]]:
+        return [joined]
+
+
+SOURCES = pytest.mark.parametrize("kind", [Source, AsyncSource])
+
+
+@SOURCES
+def test_a_source_is_opened_used_and_closed_with_the_run(call: Call, script: Script, kind: type[Source]) -> None:
+    diary: list[str] = []
+    sources = [kind("a", diary), kind("b", diary)]
+    reply = together(calling("a", what="1"), calling("joined", first="2", text="3"))
+    model = script(reply, calling("b", what="4"), finish(result="done"))
+    assert read(call.run(Worker(model=model, tools=[*sources, Shelf()]))) == ["1 from a", "2 3", "4 from b"]
+    assert diary == ["open a", "list a", "open b", "list b", "use a", "use b", "close b", "close a"]
+    names = [entry["function"]["name"] for entry in model.requests[0].tools]
+    assert names == ["a", "b", "joined", "__finish__"]
+
+
+def test_a_source_is_opened_anew_for_each_run(call: Call, script: Script) -> None:
+    diary: list[str] = []
+    agent = Worker(model=script(finish(result="1"), finish(result="2")), tools=[Source("a", diary)])
+    assert [call(agent), call(agent)] == ["1", "2"]
+    assert diary == ["open a", "list a", "close a"] * 2
+
+
+def test_a_source_listed_twice_is_one_source(call: Call, script: Script) -> None:
+    diary: list[str] = []
+    source = Source("a", diary)
+    call(Worker(model=script(finish(result="done")), tools=[source, source]))
+    assert diary == ["open a", "list a", "close a"]
+
+
+class Broken(Worker):
+    """Its hook fails."""
+
+    def on_step(self, step: Step) -> None:
+        raise LookupError("in the hook")
+
+
+@SOURCES
+def test_sources_are_closed_when_the_run_fails(call: Call, script: Script, kind: type[Source]) -> None:
+    diary: list[str] = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    sources = [kind("a", diary), kind("b", diary), interrupt]
+    with pytest.raises(ModelError):
+        call(Worker(model=script(Failure(400)), tools=sources))
+    with pytest.raises(LookupError):
+        call(Broken(model=script(calling("nothing")), tools=sources))
+    with pytest.raises(KeyboardInterrupt):
+        call(Worker(model=script(calling("interrupt")), tools=sources))
+    assert diary == ["open a", "list a", "open b", "list b", "close b", "close a"] * 3
+
+
+@SOURCES
+@pytest.mark.parametrize(
+    ("fails", "rest"),
+    [("open", []), ("list", ["list b", "close b"])],
+)
+def test_a_source_that_does_not_open_ends_the_run_and_closes_the_others(
+    call: Call, script: Script, kind: type[Source], fails: str, rest: list[str]
+) -> None:
+    diary: list[str] = []
+    sources = [kind("a", diary), kind("b", diary, fails=fails), kind("c", diary)]
+    with pytest.raises(OSError, match=f"b cannot {fails}") as caught:
+        call(Worker(model=script(), tools=sources))
+    assert diary == ["open a", "list a", "open b", *rest, "close a"]
+    assert caught.value.run.stop_reason == "error"  # type: ignore[attr-defined]
+
+
+@SOURCES
+def test_a_source_that_does_not_close_fails_a_run_that_was_well(call: Call, script: Script, kind: type[Source]) -> None:
+    diary: list[str] = []
+    sources = [kind("a", diary), kind("b", diary, fails="close"), kind("c", diary)]
+    with capture() as runs, pytest.raises(OSError, match="b cannot close") as caught:
+        call(Worker(model=script(finish(result="done")), tools=sources))
+    assert diary[-3:] == ["close c", "close b", "close a"]
+    (run,) = runs
+    assert run.error is caught.value
+    assert run.stop_reason == "error"
+    assert run.output == "done"  # it was there, and can be had from the record
+    assert caught.value.run is run  # type: ignore[attr-defined]
+
+
+@SOURCES
+def test_a_source_that_does_not_close_hides_no_earlier_error(call: Call, script: Script, kind: type[Source]) -> None:
+    diary: list[str] = []
+    sources = [kind("a", diary, fails="close"), kind("b", diary, fails="close")]
+    with pytest.raises(LookupError, match="in the hook") as caught:
+        call(Broken(model=script(calling("nothing")), tools=sources))
+    assert diary[-2:] == ["close b", "close a"]
+    notes = caught.value.__notes__
+    assert ["b cannot close" in notes[0], "a cannot close" in notes[1]] == [True, True]
+
+
+@pytest.mark.parametrize("declared", [[joined, Shelf()], [Shelf(), type("Other", (Shelf,), {})()], [Shelf(), joined]])
+def test_a_tool_of_two_sources_is_one_tool_if_it_is_the_same_function(
+    call: Call, script: Script, declared: list[Any]
+) -> None:
+    assert use(call, script, declared, calling("joined", first="a", text="b")) == ["a b"]
+
+
+def test_a_source_whose_tool_has_the_name_of_another_is_a_conflict(call: Call, script: Script) -> None:
+    diary: list[str] = []
+
+    def a(what: str) -> str:
+        return what
+
+    for tools in ([a, Source("a", diary)], [Source("a", diary), Source("a", diary)]):
+        diary.clear()
+        with pytest.raises(ToolConflictError, match="'a'"):
+            call(Worker(model=script(), tools=tools))
+        assert diary[-1] == "close a"
+        assert diary.count("open a") == diary.count("close a")
+
+
+def test_a_source_cannot_bring_the_tool_that_ends_a_run(call: Call, script: Script) -> None:
+    with pytest.raises(DeclarationError, match="__finish__"):
+        call(Worker(model=script(), tools=[Source("__finish__", [])]))
+
+
+@pytest.mark.parametrize("listed", [None, "search", 5])
+def test_a_source_must_list_its_tools(call: Call, script: Script, listed: Any) -> None:
+    class Odd:
+        def tools(self) -> Any:
+            return listed
+
+    with pytest.raises(AcornError, match="Odd"):
+        call(Worker(model=script(), tools=[Odd()]))
+
+
+def test_a_source_may_know_the_run(call: Call, script: Script) -> None:
+    seen: list[Run[Any]] = []
+
+    class Curious:
+        def open(self) -> None:
+            seen.append(current_run())
+
+        async def tools(self) -> list[Callable[..., Any]]:
+            seen.append(current_run())
+            return []
+
+        def close(self) -> None:
+            seen.append(current_run())
+
+    run = call.run(Worker(model=script(finish(result="done")), tools=[Curious()]))
+    assert seen == [run, run, run]
+
+
+def test_many_runs_at_once_open_and_close_one_source_each_for_itself(script: Script) -> None:
+    counter = itertools.count()
+    diary: list[str] = []
+    model = ScriptedModel(lambda request: finish(result=str(next(counter))))
+    agent = Worker(model=model, tools=[AsyncSource("a", diary)])
+
+    async def main() -> list[str]:
+        return await asyncio.gather(*(agent.acall() for _ in range(20)))
+
+    assert len(set(asyncio.run(main()))) == 20
+    assert sorted(diary) == sorted(["open a", "list a", "close a"] * 20)

@@ -45,7 +45,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python bench/run.py
 
 torture: $(VENV)/.installed-dev
-	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/unit
+	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/unit tests/behaviour
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

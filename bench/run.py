@@ -10,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-BENCHES = ["foundation", "loop", "streaming"]
+BENCHES = ["foundation", "loop", "streaming", "providers"]
 
 
 def main(names: list[str]) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pydantic_core import to_json
+
 from acorn.models import ModelRequest, ModelResponse, RawCall
 
 
@@ -41,6 +43,4 @@ def calling(*calls: tuple[Any, str, str], content: str = "", **fields: Any) -> M
 
 def finishing(**fields: Any) -> ModelResponse:
     """A response that finishes."""
-    from pydantic_core import to_json
-
     return calling(("the_end", "__finish__", to_json(fields).decode()))

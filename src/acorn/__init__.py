@@ -8,6 +8,7 @@ turn it is to act.
 
 from acorn._module import Module, module
 from acorn._tools.declare import tool
+from acorn.chunk import StreamChunk
 from acorn.errors import (
     AcornError,
     BranchError,
@@ -19,6 +20,7 @@ from acorn.errors import (
     StoreError,
     ToolConflictError,
 )
+from acorn.partial import Partial
 from acorn.record import Run, capture, current_run
 from acorn.step import Step
 from acorn.types import ToolCall, ToolResult, Unfinished, Usage
@@ -27,9 +29,11 @@ __all__ = [
     "module",
     "Module",
     "tool",
+    "Partial",
     "Step",
     "ToolCall",
     "ToolResult",
+    "StreamChunk",
     "Run",
     "Usage",
     "Unfinished",

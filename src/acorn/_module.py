@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Generic, Self, cast, get_args, get_origin
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from acorn._drive.record import LAST, last_run
 from acorn._loop.opening import prior_messages
 from acorn._loop.run import Loop, Plan
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
+from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, DeclarationError
 from acorn.models.resolve import resolve
 from acorn.record import Run, run_of
@@ -132,6 +134,24 @@ class module(Generic[In, Out]):
         await adrive(loop, self)
         return loop.run
 
+    def stream(self, *args: Any, **kwargs: Any) -> Generator[StreamChunk[Out]]:
+        """Iterate over the answer as it comes in; the last chunk has `result` and `run`.
+
+            for chunk in agent.stream(question="..."):
+                print(chunk.content or "", end="")
+
+        Leaving the loop early cancels the run.
+        """
+        from acorn._drive.sync import walk
+
+        return _stream(_loop(self, args, kwargs), lambda loop: walk(loop, self, iterates=True))
+
+    def astream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamChunk[Out]]:
+        """The same on the event loop: `async for chunk in agent.astream(...)`."""
+        from acorn._drive.aio import awalk
+
+        return _astream(_loop(self, args, kwargs), lambda loop: awalk(loop, self, iterates=True))
+
     def using(self, *, history: Any = _UNSET, deps: Any = _UNSET, **overrides: Any) -> Self:
         """A light copy with other settings, an earlier conversation, or something for the tools to use.
 
@@ -155,6 +175,10 @@ class module(Generic[In, Out]):
     def on_step(self, step: Step) -> Step | None:
         """Called after each step, before the model reads the tool results."""
         return step
+
+    def on_stream(self, chunk: StreamChunk[Out]) -> Any:
+        """Called with each chunk of a response while it comes in; overriding it makes requests stream."""
+        return None
 
     def on_finish(self, output: Out) -> Any:
         """Called with every output before it is returned; a `ValueError` sends it back to the model."""
@@ -192,7 +216,6 @@ Module = module
 def _loop(agent: module[In, Out], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
     spec = spec_of(agent)
-    cls = type(agent)
     brought: dict[str, Any] = vars(agent).get(_BROUGHT, {})
     given = spec.input.from_call(spec.owner, args, kwargs)
     plan = Plan(
@@ -200,11 +223,32 @@ def _loop(agent: module[In, Out], args: tuple[Any, ...], kwargs: dict[str, Any])
         tuple(tool.bound_to(agent) for tool in spec.tools),
         resolve=lambda declared: resolve(declared, spec.owner),
         prompt=agent.system_prompt if spec.prompt.is_method else None,
-        on_step=agent.on_step if cls.on_step is not module.on_step or "on_step" in vars(agent) else None,
-        on_finish=agent.on_finish if cls.on_finish is not module.on_finish or "on_finish" in vars(agent) else None,
+        on_step=_overridden(agent, "on_step"),
+        on_finish=_overridden(agent, "on_finish"),
+        on_stream=_overridden(agent, "on_stream"),
         prior=brought.get("prior", ()),
     )
     return Loop(plan, Run(uuid4().hex, given, deps=brought.get("deps")))
+
+
+def _overridden(agent: module[In, Out], hook: str) -> Any:
+    """The hook where the user has one."""
+    is_ours = getattr(type(agent), hook) is getattr(module, hook) and hook not in vars(agent)
+    return None if is_ours else getattr(agent, hook)
+
+
+def _stream(loop: Loop, walk: Callable[[Loop], Generator[StreamChunk[Any]]]) -> Generator[StreamChunk[Any]]:
+    yield from walk(loop)
+    yield StreamChunk(result=loop.run.output, run=loop.run)
+
+
+async def _astream(
+    loop: Loop, walk: Callable[[Loop], AsyncGenerator[StreamChunk[Any]]]
+) -> AsyncGenerator[StreamChunk[Any]]:
+    async with aclosing(walk(loop)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+    yield StreamChunk(result=loop.run.output, run=loop.run)
 
 
 def spec_of(agent: module[Any, Any]) -> Spec:

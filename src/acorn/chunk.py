@@ -6,6 +6,7 @@ somebody looks at it.
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
@@ -30,27 +31,29 @@ class AnswerReader:
         self._shape = shape
         self._parser: PushParser | None = None
         self._fed = 0
+        self._lock = Lock()  # a chunk may be read in another thread
 
     def at(self, count: int) -> tuple[Any, tuple[str, ...]]:
         """The partial answer and its complete fields after so many pieces."""
-        parser = self._parser
-        if parser is None:
-            parser = self._parser = PushParser(plan_of(self._shape.schema))
-        elif count < self._fed:  # an old chunk, read after a newer one: go through it once more
-            parser = PushParser(plan_of(self._shape.schema))
-            for piece in self._pieces[:count]:
-                parser.feed(piece)
+        with self._lock:
+            parser = self._parser
+            if parser is None:
+                parser = self._parser = PushParser(plan_of(self._shape.schema))
+            elif count < self._fed:  # an old chunk, read after a newer one: go through it once more
+                parser = PushParser(plan_of(self._shape.schema))
+                for piece in self._pieces[:count]:
+                    parser.feed(piece)
+                return self._value(parser), parser.completed()
+            while self._fed < count:
+                parser.feed(self._pieces[self._fed])
+                self._fed += 1
             return self._value(parser), parser.completed()
-        while self._fed < count:
-            parser.feed(self._pieces[self._fed])
-            self._fed += 1
-        return self._value(parser), parser.completed()
 
     def _value(self, parser: PushParser) -> Any:
         found = settled(parser.value())
-        if found is HIDDEN or not self._shape.wrapped:
-            return None if found is HIDDEN else found
-        return getattr(found, RESULT, None)
+        if found is HIDDEN or self._shape.is_empty:
+            return None
+        return getattr(found, RESULT, None) if self._shape.wrapped else found
 
 
 class StreamChunk(Generic[Out]):
@@ -107,7 +110,8 @@ class StreamChunk(Generic[Out]):
         self.result = result
         self.run = run
         self._answer = answer
-        self._call = call
+        # The name and the id may still be coming in; the text only ever grows.
+        self._call = None if call is None else (call.index, call.id, call.name, call.pieces)
         self._count = count
         self._read: tuple[Any, tuple[str, ...]] | None = None
 
@@ -130,11 +134,10 @@ class StreamChunk(Generic[Out]):
     @property
     def tool_call(self) -> dict[str, Any] | None:
         """The call of another tool so far: `index`, `id`, `name` and the text of its `arguments`."""
-        call = self._call
-        if call is None:
+        if self._call is None:
             return None
-        arguments = "".join(call.pieces[: self._count])
-        return {"index": call.index, "id": call.id, "name": call.name, "arguments": arguments}
+        index, id, name, pieces = self._call
+        return {"index": index, "id": id, "name": name, "arguments": "".join(pieces[: self._count])}
 
     def _look(self) -> tuple[Any, tuple[str, ...]]:
         if self._read is None:

@@ -6,16 +6,18 @@ is left. Only the loop writes it, but for `history`, which is also the user's.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
+from acorn._json import to_plain
 from acorn.errors import AcornError
 from acorn.types import Usage
 
@@ -55,6 +57,22 @@ class Run(Generic[Out]):
     def step(self) -> int:
         """The step the run is in, counted from 1."""
         return self.steps
+
+    def __copy__(self) -> Run[Out]:
+        return replace(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The record hangs on the error of a run, which must reach another process whatever the run was about.
+        return {**vars(self), "deps": None, "input": _portable(self.input), "output": _portable(self.output)}
+
+
+def _portable(value: Any) -> Any:
+    """The value, or its plain data where it cannot be pickled."""
+    try:
+        pickle.dumps(value)
+    except Exception:  # whatever a user's class raises
+        return to_plain(value)
+    return value
 
 
 _current: ContextVar[tuple[tuple[Any, Run[Any]], ...]] = ContextVar("acorn_current_runs", default=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import enum
 import json
@@ -16,7 +17,19 @@ from tests.behaviour.conftest import Call
 from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import RawModel, calling, finishing
 
-from acorn import AcornError, InputError, LimitError, ParseError, Run, Step, ToolResult, current_run, module, tool
+from acorn import (
+    AcornError,
+    InputError,
+    LimitError,
+    ParseError,
+    Run,
+    Step,
+    ToolResult,
+    capture,
+    current_run,
+    module,
+    tool,
+)
 from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
@@ -1157,12 +1170,31 @@ def test_results_of_a_finish_stand_behind_it_whatever_on_finish_appends(call: Ca
     assert_complete(run.history)
 
 
-def test_the_history_outside_a_run_is_that_of_the_last_one(call: Call) -> None:
-    if call.way == "async":
-        pytest.skip("the task in which it ran is over")
-    agent = Looker(model=ScriptedModel([DONE, DONE]))
-    run = call.run(agent, question="Where is it?")
-    if call.way == "sync":
-        assert agent.history is run.history
+def test_a_run_that_is_cancelled_leaves_a_complete_history() -> None:
+    async def wait(place: str) -> str:
+        """Wait for nothing."""
+        await asyncio.sleep(60)
+        return place
+
+    async def cancelled() -> Run[Any]:
+        model = ScriptedModel([LOOK & calls("wait", "w", place="here")])
+        with capture() as runs:
+            task = asyncio.ensure_future(Looker(model=model, tools=[look, wait]).arun(question="Where is it?"))
+            while not model.requests:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        return runs[0]
+
+    run = asyncio.run(cancelled())
+    assert run.stop_reason == "cancelled"
+    assert roles(run.history) == ["system", "user", "assistant", "tool", "tool"]
+    assert_complete(run.history)
+
+
+def test_the_history_outside_a_run_is_that_of_the_last_one_and_cannot_be_replaced() -> None:
+    agent = Looker(model=ScriptedModel([DONE]))
+    run = agent.run(question="Where is it?")
+    assert agent.history is run.history
     with pytest.raises(AttributeError, match=r"using\(history=messages\)"):
         agent.history = []

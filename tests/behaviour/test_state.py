@@ -228,12 +228,18 @@ class Looker(module[Question, Answer]):
     max_steps = 8
 
 
-SCENARIOS: dict[str, Callable[[], Setup]] = {}
+Make = Callable[[], Setup]
+SCENARIOS: dict[str, tuple[Make, str]] = {}
 
 
-def scenario(make: Callable[[], Setup]) -> Callable[[], Setup]:
-    SCENARIOS[make.__name__.replace("_", " ")] = make
-    return make
+def ends(reason: str) -> Callable[[Make], Make]:
+    """A scenario, and the `stop_reason` that shows it is what its name says."""
+
+    def note(make: Make) -> Make:
+        SCENARIOS[make.__name__.replace("_", " ")] = make, reason
+        return make
+
+    return note
 
 
 def setup(
@@ -253,23 +259,23 @@ def setup(
 DONE = finish(answer="nowhere")
 
 
-@scenario
+@ends("finish")
 def a_single_turn() -> Setup:
     return setup(Looker, DONE, max_steps=None, tools=[])
 
 
-@scenario
+@ends("unfinished")
 def a_single_turn_that_does_not_finish() -> Setup:
     return setup(Looker, Reply("Hm.") & call("look") & call("fetch", kind="model") & call("none"), max_steps=None)
 
 
-@scenario
+@ends("finish")
 def tools_side_by_side_and_words_between() -> Setup:
     both = call("look", place="the attic") & call("look", place=5) & call("boom") & call("nothing")
     return setup(Looker, both, "Hm.", call("look"), DONE)
 
 
-@scenario
+@ends("finish")
 def results_of_every_kind() -> Setup:
     class Fetcher(Looker):
         def on_step(self, step: Step) -> None:
@@ -279,39 +285,39 @@ def results_of_every_kind() -> Setup:
     return setup(Fetcher, *every, every[6] & every[7] & every[8], DONE, max_steps=100)
 
 
-@scenario
+@ends("finish")
 def corrections() -> Setup:
     return setup(Looker, finish(answer=5) & call("look"), finish(), finish(answer=5) & DONE)
 
 
-@scenario
+@ends("error")
 def corrections_that_run_out() -> Setup:
     return setup(Looker, call("look"), finish(), finish(answer=5), parse_retries=1)
 
 
-@scenario
+@ends("finish")
 def words_in_a_single_turn() -> Setup:
     return setup(Looker, "Hm.", DONE, max_steps=None)
 
 
-@scenario
+@ends("forced")
 def a_forced_finish() -> Setup:
     return setup(Looker, call("look"), call("look"), DONE, max_steps=2)
 
 
-@scenario
+@ends("forced")
 def a_forced_finish_that_is_ignored() -> Setup:
     form = "<output><answer>nowhere</answer><score>0.5</score></output>"
     return setup(Looker, call("look"), call("look"), Reply(form) & call("look"), max_steps=1)
 
 
-@scenario
+@ends("forced")
 def a_model_that_cannot_be_forced() -> Setup:
     wrong = "<output><answer>nowhere</answer><score>much</score></output>"
     return setup(Looker, call("look"), wrong, "Hm.", wrong.replace("much", "0.5"), max_steps=1, forces=False)
 
 
-@scenario
+@ends("finish")
 def a_model_that_cannot_be_forced_in_a_single_turn() -> Setup:
     return setup(Looker, "Hm.", "<output><answer>nowhere</answer></output>", max_steps=None, tools=[], forces=False)
 
@@ -325,28 +331,28 @@ class Judged(Looker):
         return {"the answer": output.answer, "score": output.score} if output.answer == "replace" else None
 
 
-@scenario
+@ends("finish")
 def answers_that_on_finish_rejects() -> Setup:
     return setup(Judged, finish(answer="a") & call("look"), call("look"), finish(answer="b"), DONE)
 
 
-@scenario
+@ends("finish")
 def an_answer_that_on_finish_replaces() -> Setup:
     return setup(Judged, finish(answer="replace"))
 
 
-@scenario
+@ends("finish")
 def an_answer_that_json_cannot_hold() -> Setup:
     return setup(Judged, raw=[calling(("a", "__finish__", '{"answer": "long enough", "score": NaN}'))])
 
 
-@scenario
+@ends("forced")
 def answers_in_xml_that_on_finish_rejects() -> Setup:
     short, long = "<output><answer>a</answer></output>", "<output><answer>nowhere</answer></output>"
     return setup(Judged, call("look"), short, long, max_steps=1, forces=False)
 
 
-@scenario
+@ends("step")
 def an_answer_of_on_steps_that_on_finish_rejects() -> Setup:
     class Hasty(Judged):
         def on_step(self, step: Step) -> None:
@@ -355,12 +361,12 @@ def an_answer_of_on_steps_that_on_finish_rejects() -> Setup:
     return setup(Hasty, call("look"), "Hm.", call("look"))
 
 
-@scenario
+@ends("finish")
 def going_in_circles() -> Setup:
     return setup(Looker, *[call("look")] * 5, DONE)
 
 
-@scenario
+@ends("loop")
 def going_in_circles_until_forced() -> Setup:
     return setup(Looker, *[call("look")] * 4, DONE, loop_guard="force")
 
@@ -369,12 +375,12 @@ def used(reply: Reply, tokens: int) -> Reply:
     return replace(reply, usage=Usage(tokens, tokens, requests=1))
 
 
-@scenario
+@ends("limit")
 def a_limit_of_tokens() -> Setup:
     return setup(Looker, *[used(call("look", place=str(n)), 100) for n in range(3)], DONE, max_total_tokens=1200)
 
 
-@scenario
+@ends("limit")
 def a_limit_of_tokens_with_a_history_cut_short() -> Setup:
     class Cutter(Looker):
         def on_step(self, step: Step) -> None:
@@ -383,20 +389,20 @@ def a_limit_of_tokens_with_a_history_cut_short() -> Setup:
     return setup(Cutter, *[used(call("look", place=str(n)), 50) for n in range(3)], DONE, max_total_tokens=1100)
 
 
-@scenario
+@ends("error")
 def a_limit_that_leaves_no_room() -> Setup:
     return setup(Looker, used(call("look"), 1000), max_total_tokens=1500)
 
 
-@scenario
+@ends("limit")
 def a_limit_of_dollars() -> Setup:
-    replies = [used(call("look", place=str(n)), 100) for n in range(2)]
-    return setup(Looker, *replies, DONE, max_cost=0.9, price=Price(0.001, 0.001))
+    replies = [used(call("look", place=str(n)), 100) for n in range(3)]
+    return setup(Looker, *replies, DONE, max_cost=1.2, price=Price(0.001, 0.001))
 
 
-@scenario
+@ends("limit")
 def a_limit_of_seconds() -> Setup:
-    return setup(Looker, *[call("look", place=str(n)) for n in range(2)], DONE, max_seconds=1.5)
+    return setup(Looker, *[call("look", place=str(n)) for n in range(2)], DONE, max_seconds=1.2)
 
 
 class Changing(Looker):
@@ -412,23 +418,23 @@ class Changing(Looker):
             step.model = {"model": "other", "api_key": SECRET, "reasoning_effort": "high", "seed": 5}
 
 
-@scenario
+@ends("finish")
 def changed_settings() -> Setup:
     return setup(Changing, call("look"), call("look", place="a"), others=[call("look", place="b"), DONE])
 
 
-@scenario
+@ends("forced")
 def changed_settings_and_a_forced_finish() -> Setup:
     replies = [call("look"), call("look", place="a")]
     return setup(Changing, *replies, others=[call("look", place="b"), call("look"), DONE], max_steps=4)
 
 
-@scenario
+@ends("finish")
 def a_declared_model_with_a_key() -> Setup:
     return setup(Looker, call("look"), DONE, model={"model": "main", "api_key": SECRET, "thinking": {"type": "on"}})
 
 
-@scenario
+@ends("finish")
 def removed_tools() -> Setup:
     class Remover(Looker):
         def on_step(self, step: Step) -> None:
@@ -443,7 +449,7 @@ def removed_tools() -> Setup:
     return setup(Remover, call("look"), call("boom"), call("look", place="a"), call("look"), call("boom"), DONE)
 
 
-@scenario
+@ends("finish")
 def a_history_that_is_cut_and_copied() -> Setup:
     class Editor(Looker):
         def on_step(self, step: Step) -> None:
@@ -473,7 +479,7 @@ def meddle(how: str) -> str:
     return how
 
 
-@scenario
+@ends("finish")
 def a_tool_that_meddles_with_the_history() -> Setup:
     class Meddled(Looker):
         tools = [meddle]
@@ -486,7 +492,7 @@ def a_tool_that_meddles_with_the_history() -> Setup:
     )
 
 
-@scenario
+@ends("finish")
 def an_earlier_conversation_and_a_prompt_method() -> Setup:
     class Prompted(Looker):
         def system_prompt(self) -> str:
@@ -497,18 +503,18 @@ def an_earlier_conversation_and_a_prompt_method() -> Setup:
     return setup(Prompted, call("look"), DONE, history=prior, deps="French")
 
 
-@scenario
+@ends("finish")
 def ids_that_are_missing_or_come_again() -> Setup:
     two = calling((None, "look", "{}"), ("a", "look", "{"), ("a", "look", '{"place": "\ud800"}'), content="\ud83d")
     return setup(Looker, raw=[two, two, two, finishing(answer="nowhere")])
 
 
-@scenario
+@ends("error")
 def a_model_that_refuses() -> Setup:
     return setup(Looker, call("look"), Reply(refusal="No."))
 
 
-@scenario
+@ends("error")
 def a_hook_that_fails() -> Setup:
     class Failing(Looker):
         def on_step(self, step: Step) -> None:
@@ -522,7 +528,7 @@ class Nothing(module[Any, Any]):
     """Do nothing."""
 
 
-@scenario
+@ends("finish")
 def no_input_and_no_output() -> Setup:
     return setup(Nothing, finish())
 
@@ -540,10 +546,30 @@ class Words(module[Any, Any]):
             raise ValueError("say something")
 
 
-@scenario
+@ends("finish")
 def plain_types() -> Setup:
     made = setup(Words, call("look"), finish(result=[]), finish(result=["a"]))
     return replace(made, given={"result": "a\nb"})
+
+
+class Exact(BaseModel):
+    model_config = ConfigDict(strict=True, ser_json_inf_nan="constants")
+
+    when: datetime
+    pair: tuple[int, str]
+    colors: set[Color]
+    rate: float
+    raw: bytes
+
+
+class Exacting(module[Exact, Answer]):
+    """Be exact."""
+
+
+@ends("finish")
+def an_input_that_is_checked_strictly() -> Setup:
+    given = {"when": datetime(2026, 1, 2, tzinfo=UTC), "pair": (1, "a"), "colors": {Color.red}, "rate": math.inf}
+    return replace(setup(Exacting, DONE), given={**given, "raw": b"raw"})
 
 
 class Toolbox:
@@ -565,7 +591,7 @@ class Toolbox:
         return [dig]
 
 
-@scenario
+@ends("finish")
 def tools_from_a_source() -> Setup:
     class Digger(Judged):
         def on_step(self, step: Step) -> None:
@@ -580,13 +606,13 @@ def tools_from_a_source() -> Setup:
 
 
 @pytest.mark.parametrize("restart", ["before each ask", "after each ask", "both"])
-@pytest.mark.parametrize("make", SCENARIOS.values(), ids=SCENARIOS.keys())
+@pytest.mark.parametrize(("make", "reason"), SCENARIOS.values(), ids=SCENARIOS.keys())
 def test_a_run_that_is_saved_and_loaded_between_any_two_asks_is_the_same_run(
-    make: Callable[[], Setup], restart: Restart
+    make: Make, reason: str, restart: Restart
 ) -> None:
     there, back = drive(make(), "never"), drive(make(), restart)
-    assert back.saved >= 1
-    assert there.requests
+    assert there.stop_reason == reason
+    assert back.saved >= len(there.requests)
     for mine, theirs in zip(back.requests, there.requests, strict=False):
         assert mine == theirs
     assert replace(back, saved=0) == replace(there, saved=0)
@@ -669,6 +695,13 @@ def test_a_model_that_on_step_gave_as_an_object_is_an_error_on_load_that_says_so
     saved = json.loads(json.dumps(loop.save()))
     with pytest.raises(AcornError, match=r"a model that `on_step` gave as an object.*`step\.model`"):
         Loop.load(plan, saved)
+
+
+def test_an_input_that_does_not_fit_the_class_any_more_is_an_error_on_load_that_says_so() -> None:
+    _, loop = paused(setup(Looker, call("look"), DONE), "tools")
+    changed, _ = paused(replace(setup(Words, finish(result=["a"])), given={"result": "a"}), "model")
+    with pytest.raises(AcornError, match="The input of the saved run does not fit its class any more"):
+        Loop.load(changed, json.loads(json.dumps(loop.save())))
 
 
 @pytest.mark.parametrize("phase", ["model", "tools", "step", "judge"])

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 from xml.parsers import expat
 
@@ -30,18 +30,30 @@ from pydantic_core import to_json
 from tests.unit.xml_schemas import FORBIDDEN, KEYS, WORDS, some_shape
 
 from acorn._schema.shape import Shape
-from acorn._xml.decode import decode
+from acorn._xml.decode import decode, read
 from acorn._xml.encode import XmlStyle, encode
 from acorn._xml.report import error_document
 from acorn._xml.skeleton import skeleton
 from acorn.errors import AcornError
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-VALUES = 100_000 if TORTURE else 4_000
-MUTANTS = 20_000 if TORTURE else 2_000
+VALUES = 100_000 if TORTURE else 8_000
+MUTANTS = 20_000 if TORTURE else 4_000
 
 EVIL = "</x><evil a='1'/><!-- --><![CDATA[ ]]>&lol;"
-TEXTS = [*WORDS, "", "5", EVIL, "]]>" + EVIL, 'a" b="c', "\x0b\x0c\x1f", "\ud83d", "\udc00\ud800", "\x00" * 3, "e\u0301"]
+TEXTS = [
+    *WORDS,
+    "",
+    "5",
+    EVIL,
+    "]]>" + EVIL,
+    'a" b="c',
+    "\x0b\x0c\x1f",
+    "\ud83d",
+    "\udc00\ud800",
+    "\x00" * 3,
+    "e\u0301",
+]
 NAMES = [*KEYS, "evil/", EVIL, "a ", "xmlns", "xml:lang", "a\u0301", "_", "\ufeff", "א", "ı", "ª", "\u2160", "€"]
 
 
@@ -128,7 +140,7 @@ class Table(Mapping[str, Any]):
         return f"Table({EVIL})"
 
 
-class Colour(str, enum.Enum):
+class Colour(str, enum.Enum):  # noqa: UP042 - unlike a StrEnum's, its `str` is not its value
     RED = "<red/>"
 
 
@@ -168,8 +180,8 @@ class Root(RootModel[Any]):
 
 # The oracle: a value as the tree it must become.
 
-Tree = tuple[str, "str | list[Any]"]
-"""A name and the text or the elements inside."""
+Tree = tuple[str, Any]
+"""A name, and the text or the list of trees inside."""
 
 
 def oracle(name: str, value: Any, around: tuple[int, ...] = ()) -> Tree:
@@ -284,9 +296,10 @@ def some_value(rng: random.Random, size: int) -> Any:
 def some_instance(rng: random.Random, inner: list[Any]) -> Any:
     """A model or dataclass whose fields hold anything at all."""
     cls = rng.choice(CLASSES)
-    names = [field.name for field in fields(cls)] if dataclasses.is_dataclass(cls) else list(cls.model_fields)
+    is_model = issubclass(cls, BaseModel)
+    names = list(cls.model_fields) if is_model else [field.name for field in fields(cls)]
     rng.shuffle(names)
-    if dataclasses.is_dataclass(cls):
+    if not is_model:
         return cls(**dict(itertools.zip_longest(names, inner[: len(names)])))
     extra = {name: item for name, item in zip(NAMES, inner, strict=False) if rng.random() < 0.2 and name not in names}
     return cls.model_construct(**dict(zip(names, inner, strict=False)), **extra)
@@ -395,7 +408,8 @@ def test_a_description_stays_a_description(description: str) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_an_error_document_quotes_without_harm(text: str) -> None:
-    document = error_document([{"path": text, "expected": text, "received": text}], text)
+    problem: Any = {"path": text, "expected": text, "received": text}
+    document = error_document([problem], text)
     expat.ParserCreate().Parse(document.encode(), True)
     error = etree.fromstring(document.encode())
     field = error.find("details/field")
@@ -407,11 +421,12 @@ def test_an_error_document_quotes_without_harm(text: str) -> None:
 # Broken documents.
 
 INSERTS = [
-    "<", ">", "&", "</", "/>", "<a>", "</a>", "<output>", "</output>", "<output/>", "<item>", "</item>", '<entry key="', "<entry key='x'>",
-    "<!--", "-->", "<![CDATA[", "]]>", "<?", "?>", "<!DOCTYPE x>", '<!DOCTYPE x [<!ENTITY a "b">]>', "<!ENTITY", "&a;", "&#0;",
-    "&#xD800;", "&#99999999;", "&amp", "&lt;", "\x00", "\x0b", "\ud800", "\udfff", "\ufffe", "\r", "\n", "\t", " ", "```", "```xml\n", "{", "[",
-    '{"a": [1, {"b": null}]}', "[" * 300, '{"a":' * 300, "9" * 5000, "1e999", "NaN", "-Infinity", "null", "None", "true", "\u2028", "🦔", "=", '"', "'",
-    "key=", " a=1", "<a b='c' d=\"e\" />", "<é>", "<a:b>", "Here is my answer:\n", "\nThe <output> element is above.",
+    "<", ">", "&", "</", "/>", "<a>", "</a>", "<output>", "</output>", "<output/>", "<item>", "</item>", '<entry key="',
+    "<entry key='x'>", "<!--", "-->", "<![CDATA[", "]]>", "<?", "?>", "<!DOCTYPE x>", '<!DOCTYPE x [<!ENTITY a "b">]>',
+    "<!ENTITY", "&a;", "&#0;", "&#xD800;", "&#99999999;", "&amp", "&lt;", "\x00", "\x0b", "\ud800", "\udfff", "\ufffe",
+    "\r", "\n", "\t", " ", "```", "```xml\n", "{", "[", '{"a": [1, {"b": null}]}', "[" * 300, '{"a":' * 300, "9" * 5000,
+    "1e999", "NaN", "-Infinity", "null", "None", "true", "\u2028", "🦔", "=", '"', "'", "key=", " a=1", "<é>", "<a:b>",
+    "<a b='c' d=\"e\" />", "Here is my answer:\n", "\nThe <output> element is above.",
 ]  # fmt: skip
 
 
@@ -479,7 +494,7 @@ BOMBS = {
     "1,000,000 levels": "<output>" + "<a>" * 1_000_000 + "</a>" * 1_000_000 + "</output>",
     "1,000,000 levels, left open": "<output>" + "<a>" * 1_000_000,
     "JSON of 100 levels": "<output><items>" + "[" * 100 + "]" * 100 + "</items></output>",
-    "one character too many": "<output><text>" + "x" * (1_000_001 - 31) + "</text></output>",
+    "one character too many": "<output><text>" + "x" * (1_000_001 - 30) + "</text></output>",
     "100 MB": "<output>" + "x" * 100_000_000,
 }
 
@@ -503,8 +518,9 @@ def test_what_stands_within_the_bounds_is_read() -> None:
 
 # What would take hours if any of it were looked at again and again.
 UNITS = [
-    "<!--", "<![CDATA[", "<?", '<a b="', "</a>", "<a>", "&", "<", "<a ", "<a b=", "<a/>", "<!-- -->", "<![CDATA[]]>", "&#", "&lt;", " ", "\n",
-    "<output>", "</output>", "<output/>", "<output><text>", "<!DOCTYP", "-", "--", "```", "[", '{"a":', "\r", "<item>x</item>", '<entry key="',
+    "<!--", "<![CDATA[", "<?", '<a b="', "</a>", "<a>", "&", "<", "<a ", "<a b=", "<a/>", "<!-- -->", "<![CDATA[]]>", "&#",
+    "&lt;", " ", "\n", "<output>", "</output>", "<output/>", "<output><text>", "<!DOCTYP", "-", "--", "```", "[", '{"a":',
+    "\r", "<item>x</item>", '<entry key="',
 ]  # fmt: skip
 FRAMES = {
     "bare": "{}",
@@ -529,24 +545,41 @@ def test_the_work_grows_with_the_length_and_no_faster(unit: str) -> None:
         assert time.process_time() - started < 20, frame
 
 
-class Leaf(BaseModel):
-    value: int = 0
-
-
 class Left(BaseModel):
     value: int
-    inner: Left | Right | Leaf
+    inner: Left | Right | None = None
 
 
 class Right(BaseModel):
     value: str
-    inner: Left | Right | Leaf
+    inner: Left | Right | None = None
 
 
-def test_unions_inside_unions_are_not_tried_in_every_combination() -> None:
-    node: Any = Leaf(value=7)
+class Add(BaseModel):
+    kind: Literal["add"] = "add"
+    inner: Annotated[Add | Negate, Field(discriminator="kind")] | str
+
+
+class Negate(BaseModel):
+    kind: Literal["negate"] = "negate"
+    inner: Annotated[Add | Negate, Field(discriminator="kind")] | str
+
+
+def tower(low: type[BaseModel], high: type[BaseModel], *values: Any) -> Any:
+    """Instances of two classes in turn, sixty levels high."""
+    node: Any = None if values else "x"
     for level in range(60):
-        node = Left(value=level, inner=node) if level % 2 else Right(value="x", inner=node)
+        fields = {"value": values[level % 2]} if values else {}
+        node = (low, high)[level % 2].model_construct(**fields, inner=node)
+    return node
+
+
+def test_unions_inside_unions_are_not_read_in_every_combination() -> None:
+    # Pydantic does try them all where nothing tells the members apart at once, so it is not asked here.
     started = time.process_time()
-    assert decode(encode(node, "output"), Shape(type(node)), "output") == node
+    node = tower(Right, Left, "x", 5)
+    assert read(encode(node, "output"), Shape(Left).xml_schema, "output") == node.model_dump(exclude_none=True)
+    node = tower(Add, Negate)
+    node = Negate(inner=node.inner)
+    assert decode(encode(node, "output"), Shape(Negate), "output") == node
     assert time.process_time() - started < 20

@@ -223,8 +223,9 @@ def union_reasons(members: Sequence[Kind], value: Any) -> Iterator[str]:
         yield EMPTY
     if is_choice and value is not None and None in inside:
         yield TOLD_BY_NONE
-    forms = {member.form for member in members}
-    if "list" in forms and forms & {"dict", "object", "union"} and len(inside) == 1:
+    forms = [member.form for member in members if member.form not in ("scalar", "none")]
+    is_mixed = len(forms) > 1 and set(forms) != {"list"} and not set(forms) <= {"dict", "object"}
+    if is_mixed and len(contents(value) if is_object(value) else value if hasattr(value, "__len__") else ()) == 1:
         yield LIST_OR_DICT
 
 
@@ -387,7 +388,7 @@ def some_root(rng: random.Random, depth: int, names: list[str]) -> Kind:
         made = inner.make(rng)
         return Made(cls.model_validate(made.value, by_alias=False, by_name=True), made.reasons)
 
-    return Kind(cls, make, "union", inner.can_be_empty)
+    return Kind(cls, make, inner.form, inner.can_be_empty)
 
 
 def as_kind(cls: Any, parts: dict[str, Part]) -> Kind:

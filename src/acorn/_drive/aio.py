@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, assert_never
 
 from acorn._drive.bridge import call_async
@@ -13,63 +13,130 @@ from acorn._drive.sync import closers, could_not_close
 from acorn._drive.tools import arun_tools
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop
+from acorn._loop.stream import Streamer
+from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
+from acorn.models.assemble import as_deltas
+from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, can_stream
 from acorn.record import inside
 
 
-async def adrive(loop: Loop, agent: object) -> Any:
+async def adrive(loop: Loop, agent: object) -> None:
     """Walk a run to its end; cancelling it cancels what is under way."""
+    async with aclosing(awalk(loop, agent, iterates=False)) as chunks:
+        async for _ in chunks:
+            pass
+
+
+async def awalk(loop: Loop, agent: object, *, iterates: bool) -> AsyncGenerator[StreamChunk[Any]]:
+    """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
     began = open_record(loop.run)
     async with AsyncExitStack() as ends:
         ends.callback(close_record, loop.run, agent, began)
-        ends.enter_context(inside(agent, loop.run))
         try:
-            return await _walk(loop, began)
+            async with aclosing(_Walk(loop, agent, began, iterates).steps()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
         except BaseException as error:
             loop.abort(error)
             raise
         finally:
             for close in closers(loop):
-                ends.push_async_callback(_close, loop, close)
+                ends.push_async_callback(_close, loop, agent, close)
 
 
-async def _walk(loop: Loop, began: float) -> Any:
-    while True:
-        ask = loop.ask(_now(began))
-        match ask:
-            case AskModel():
-                outcome: Any = await _complete(loop, ask, began)
-            case AskTools():
-                outcome = await arun_tools(ask)
-            case AskHook():
-                outcome = await _call(ask)
-            case Done():
-                return ask.output
-            case _:
-                assert_never(ask)
-        loop.tell(outcome, _now(began))
+class _Walk:
+    def __init__(self, loop: Loop, agent: object, began: float, iterates: bool) -> None:
+        self.loop = loop
+        self.agent = agent
+        self.began = began
+        self.listener = loop.plan.on_stream
+        self.streams = iterates or self.listener is not None
+        self.response: ModelResponse | None = None
+
+    def now(self) -> float:
+        return time.monotonic() - self.began
+
+    async def steps(self) -> AsyncGenerator[StreamChunk[Any]]:
+        loop = self.loop
+        while True:
+            ask = loop.ask(self.now())
+            match ask:
+                case AskModel():
+                    if self.streams:
+                        async with aclosing(self.stream(ask)) as chunks:
+                            async for chunk in chunks:
+                                yield chunk
+                    outcome: Any = self.response if self.streams else await self.complete(ask)
+                case AskTools():
+                    with inside(self.agent, loop.run):
+                        outcome = await arun_tools(ask)
+                    for result in outcome if self.streams else ():
+                        yield await self.told(StreamChunk(tool_result=result))
+                case AskHook():
+                    outcome = await self.call(ask)
+                case Done():
+                    return
+                case _:
+                    assert_never(ask)
+            loop.tell(outcome, self.now())
+
+    async def complete(self, ask: AskModel) -> ModelResponse:
+        try:
+            return await ask.model.acomplete(ask.request)
+        except ModelError as error:
+            if late := self.loop.too_late(self.now()):
+                raise late from error
+            raise
+
+    async def stream(self, ask: AskModel) -> AsyncGenerator[StreamChunk[Any]]:
+        streamer = Streamer(self.loop.spec.output)
+        try:
+            async with aclosing(_deltas(ask.model, ask.request)) as deltas:
+                async for delta in deltas:
+                    for chunk in streamer.add(delta):
+                        yield await self.told(chunk)
+        except ModelError as error:
+            if late := self.loop.too_late(self.now()):
+                raise late from error
+            raise
+        self.response, last = streamer.end()
+        yield await self.told(last)
+
+    async def told(self, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
+        """The chunk, when the listener has seen it; in place and in order, so a sync one is simply called."""
+        if self.listener is not None:
+            with inside(self.agent, self.loop.run):
+                returned = self.listener(chunk)
+                if hasattr(returned, "__await__"):
+                    await returned
+        return chunk
+
+    async def call(self, ask: AskHook) -> Any:
+        try:
+            with inside(self.agent, self.loop.run):
+                return await call_async(ask.function, *ask.arguments)
+        except ask.forgives as error:
+            return error
 
 
-def _now(began: float) -> float:
-    return time.monotonic() - began
-
-
-async def _complete(loop: Loop, ask: AskModel, began: float) -> Any:
+async def _deltas(model: Model, request: ModelRequest) -> AsyncGenerator[Delta]:
+    if not can_stream(model):
+        for delta in as_deltas(await model.acomplete(request)):
+            yield delta
+        return
+    stream: Any = model.astream(request)
     try:
-        return await ask.model.acomplete(ask.request)
-    except ModelError as error:
-        raise loop.too_late(error, _now(began)) from error.__cause__
+        async for delta in stream:
+            yield delta
+    finally:
+        if hasattr(stream, "aclose"):
+            await stream.aclose()
 
 
-async def _call(ask: AskHook) -> Any:
+async def _close(loop: Loop, agent: object, close: Callable[[], Any]) -> None:
     try:
-        return await call_async(ask.function, *ask.arguments)
-    except ask.forgives as error:
-        return error
-
-
-async def _close(loop: Loop, close: Callable[[], Any]) -> None:
-    try:
-        await call_async(close)
+        with inside(agent, loop.run):
+            await call_async(close)
     except BaseException as error:
         could_not_close(loop, error)

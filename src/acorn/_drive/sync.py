@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing
 from typing import Any, assert_never
 
 from acorn._drive.bridge import call_sync
@@ -12,64 +12,112 @@ from acorn._drive.record import close_record, open_record
 from acorn._drive.tools import run_tools
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop
+from acorn._loop.stream import Streamer
+from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
+from acorn.models.assemble import as_deltas
+from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, can_stream
 from acorn.record import inside
 
 
-def drive(loop: Loop, agent: object) -> Any:
+def drive(loop: Loop, agent: object) -> None:
     """Walk a run to its end."""
+    for _ in walk(loop, agent, iterates=False):
+        pass
+
+
+def walk(loop: Loop, agent: object, *, iterates: bool) -> Generator[StreamChunk[Any]]:
+    """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
     began = open_record(loop.run)
     with ExitStack() as ends:
         ends.callback(close_record, loop.run, agent, began)
-        ends.enter_context(inside(agent, loop.run))
         try:
-            return _walk(loop, began)
+            yield from _Walk(loop, agent, began, iterates).steps()
         except BaseException as error:
             loop.abort(error)
             raise
         finally:
             for close in closers(loop):
-                ends.callback(_close, loop, close)
+                ends.callback(_close, loop, agent, close)
 
 
-def _walk(loop: Loop, began: float) -> Any:
-    while True:
-        ask = loop.ask(_now(began))
-        match ask:
-            case AskModel():
-                outcome: Any = _complete(loop, ask, began)
-            case AskTools():
-                outcome = run_tools(ask)
-            case AskHook():
-                outcome = _call(ask)
-            case Done():
-                return ask.output
-            case _:
-                assert_never(ask)
-        loop.tell(outcome, _now(began))
+class _Walk:
+    def __init__(self, loop: Loop, agent: object, began: float, iterates: bool) -> None:
+        self.loop = loop
+        self.agent = agent
+        self.began = began
+        self.listener = loop.plan.on_stream
+        self.streams = iterates or self.listener is not None
+
+    def now(self) -> float:
+        return time.monotonic() - self.began
+
+    def steps(self) -> Generator[StreamChunk[Any]]:
+        loop = self.loop
+        while True:
+            ask = loop.ask(self.now())
+            match ask:
+                case AskModel():
+                    outcome: Any = yield from self.complete(ask)
+                case AskTools():
+                    with inside(self.agent, loop.run):
+                        outcome = run_tools(ask)
+                    if self.streams:
+                        yield from self.tell(StreamChunk(tool_result=result) for result in outcome)
+                case AskHook():
+                    outcome = self.call(ask)
+                case Done():
+                    return
+                case _:
+                    assert_never(ask)
+            loop.tell(outcome, self.now())
+
+    def complete(self, ask: AskModel) -> Generator[StreamChunk[Any], None, ModelResponse]:
+        try:
+            if not self.streams:
+                return ask.model.complete(ask.request)
+            streamer = Streamer(self.loop.spec.output)
+            with closing(_deltas(ask.model, ask.request)) as deltas:
+                for delta in deltas:
+                    yield from self.tell(streamer.add(delta))
+        except ModelError as error:
+            if late := self.loop.too_late(self.now()):
+                raise late from error
+            raise
+        response, last = streamer.end()
+        yield from self.tell([last])
+        return response
+
+    def tell(self, chunks: Any) -> Iterator[StreamChunk[Any]]:
+        for chunk in chunks:
+            if self.listener is not None:
+                with inside(self.agent, self.loop.run):
+                    call_sync(self.listener, chunk)
+            yield chunk
+
+    def call(self, ask: AskHook) -> Any:
+        try:
+            with inside(self.agent, self.loop.run):
+                return call_sync(ask.function, *ask.arguments)
+        except ask.forgives as error:
+            return error
 
 
-def _now(began: float) -> float:
-    return time.monotonic() - began
+def _deltas(model: Model, request: ModelRequest) -> Generator[Delta]:
+    if can_stream(model):
+        stream: Any = model.stream(request)
+        try:
+            yield from stream
+        finally:
+            getattr(stream, "close", lambda: None)()
+    else:
+        yield from as_deltas(model.complete(request))
 
 
-def _complete(loop: Loop, ask: AskModel, began: float) -> Any:
+def _close(loop: Loop, agent: object, close: Callable[[], Any]) -> None:
     try:
-        return ask.model.complete(ask.request)
-    except ModelError as error:
-        raise loop.too_late(error, _now(began)) from error.__cause__
-
-
-def _call(ask: AskHook) -> Any:
-    try:
-        return call_sync(ask.function, *ask.arguments)
-    except ask.forgives as error:
-        return error
-
-
-def _close(loop: Loop, close: Callable[[], Any]) -> None:
-    try:
-        call_sync(close)
+        with inside(agent, loop.run):
+            call_sync(close)
     except BaseException as error:
         could_not_close(loop, error)
 

@@ -12,6 +12,9 @@ from typing import Literal
 from acorn.models.port import Price
 from acorn.types import Usage
 
+_SHARE_OF_ANSWER = 0.1
+"""Of the seconds of a run, what is kept for the answer at the least."""
+
 Room = Literal["step", "answer", "none"]
 
 
@@ -74,7 +77,8 @@ class Meter:
             needs.append(("max_cost", left_over, price.of(least), price.of(answer) + price.of(later)))
         if limits.seconds is not None:
             # A request is given no more time than is left, so it may as well be tried.
-            needs.append(("max_seconds", limits.seconds - now, 0.0, self.longest_call + self.longest_step))
+            with_answer = self.longest_step + self._answer_takes(limits.seconds)
+            needs.append(("max_seconds", limits.seconds - now, 0.0, with_answer))
         for name, remains, at_least, _ in needs:
             if remains <= at_least:
                 return "none", name
@@ -87,4 +91,7 @@ class Meter:
         """How long tools may take, so that an answer can still be asked for behind them."""
         if limits.seconds is None:
             return None
-        return max(0.001, limits.seconds - now - max(self.longest_call, limits.seconds / 10))
+        return max(0.001, limits.seconds - now - self._answer_takes(limits.seconds))
+
+    def _answer_takes(self, seconds: float) -> float:
+        return max(self.longest_call, _SHARE_OF_ANSWER * seconds)

@@ -23,11 +23,12 @@ from acorn._loop.asks import Ask, AskHook, AskModel, AskTools, Done, Invocation
 from acorn._loop.limits import Limits
 from acorn._loop.opening import first_messages, input_message, prompt_text
 from acorn._loop.outbox import Outbox
-from acorn._loop.state import State
+from acorn._loop.state import State, restored
 from acorn._schema.problems import public
 from acorn._spec import Spec, read_prompt_file
 from acorn._tools.bind import ArgumentError
 from acorn._tools.collect import FINISH, Tool, gather, merge
+from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, ParseError
 from acorn.models.port import Model, ModelRequest, ModelResponse, RawCall
 from acorn.record import Message, Run
@@ -47,6 +48,7 @@ class Plan:
     prompt: Callable[[], Any] | None = None
     on_step: Callable[[Step], Any] | None = None
     on_finish: Callable[[Any], Any] | None = None
+    on_stream: Callable[[StreamChunk[Any]], Any] | None = None
     prior: Sequence[Message] = ()
 
     @cached_property
@@ -151,14 +153,15 @@ class Loop:
         run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
         state.phase = "done"
 
-    def too_late(self, error: ModelError, now: float) -> AcornError:
-        """The error to raise for a failed request: the provider's, or ours where the time is up."""
+    def too_late(self, now: float) -> LimitError | None:
+        """The error to raise for a request that failed because the time was up; None where it was not."""
         seconds = self.plan.limits.seconds
         if seconds is None or now < seconds:
-            return error
-        late = LimitError(f"`{self.spec.owner}` used up its `max_seconds` of {seconds:g} while the model was asked.")
-        late.__cause__ = error
-        return late
+            return None
+        return LimitError(
+            f"`{self.spec.owner}` used up its `max_seconds` of {seconds:g} while the model was asked; raise the "
+            f"limit, or use a faster model."
+        )
 
     def save(self) -> dict[str, Any]:
         """The run between two asks, as plain JSON data."""
@@ -166,7 +169,7 @@ class Loop:
         return {
             "run": {
                 "id": run.id,
-                "input": from_json(run.input.model_dump_json(by_alias=False)),
+                "input": to_plain(run.input),
                 "history": to_plain(run.history),
                 "usage": {name: getattr(run.usage, name) for name in run.usage.__slots__},
                 "cost": run.cost,
@@ -181,7 +184,7 @@ class Loop:
     def load(cls, plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
         """A run as it was saved, ready for its next ask."""
         told = saved["run"]
-        given = plan.spec.input.schema.model_validate(told["input"], by_alias=True, by_name=True)
+        given = restored(plan.spec.input.schema, to_json(told["input"], inf_nan_mode="constants"), "input")
         kept = {name: told[name] for name in ("id", "history", "cost", "model", "steps", "seconds")}
         run: Run[Any] = Run(input=given, usage=Usage(**told["usage"]), deps=deps, **kept)
         state = State.from_json(saved["state"])
@@ -193,7 +196,7 @@ class Loop:
         if state.answer is not None and "judge" in (state.phase, state.resumes):
             said = [call.raw_arguments for call in state.calls if call.id == state.answered_by]
             text = said[0] if said else state.answer
-            loop._candidate = plan.spec.output.schema.model_validate_json(text, by_alias=True, by_name=True)
+            loop._candidate = restored(plan.spec.output.schema, text, "answer")
         if plan.spec.sources:  # they are not open here
             state.opened, state.resumes, state.phase = 0, state.resumes or state.phase, "open"
         else:
@@ -331,6 +334,7 @@ class Loop:
         run, meter = self.run, self.state.meter
         if response.cost is None and (price := self.model.price()) is not None:
             response.cost = price.of(response.usage)
+        response.usage.requests = response.usage.requests or 1  # a model of the user's need not count them
         run.usage.add(response.usage)
         if response.cost is not None:
             run.cost = (run.cost or 0.0) + response.cost
@@ -426,11 +430,9 @@ class Loop:
         if self._was_cut(call):
             return ToolResult(call.id, call.name, error=messages.CUT_OFF)
         try:
-            args, kwargs = tool.binding.bind(call.raw_arguments)
+            args, kwargs = tool.binding.bind(call.raw_arguments, self.run)
         except ArgumentError as error:
             return ToolResult(call.id, call.name, error=str(error))
-        for name in getattr(tool.binding, "injected", ()):
-            kwargs[name] = self.run
         return Invocation(call, tool, args, kwargs)
 
     def _was_cut(self, call: ToolCall) -> bool:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from acorn._json import to_plain, to_text
+from acorn._json import shorten, to_plain, to_text
 from acorn._loop.limits import Meter, Spent
 from acorn._secrets import redact, secrets_in
 from acorn.errors import AcornError
@@ -70,7 +71,7 @@ class State:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> State:
         """The memory as it was written."""
-        fields = dict(plain) | {"settings": _read_settings(plain["settings"])}
+        fields: dict[str, Any] = {**plain, "settings": _read_settings(plain["settings"])}
         if fields["response"] is not None:
             reply = dict(fields["response"])
             reply["tool_calls"] = [RawCall(**call) for call in reply["tool_calls"]]
@@ -84,6 +85,16 @@ class State:
         meter["spent"] = Spent(**meter["spent"])
         fields["meter"] = Meter(**meter)
         return cls(**fields)
+
+
+def restored(schema: type[BaseModel], text: str | bytes, what: str) -> BaseModel:
+    """An instance as it was saved; its class may have changed since."""
+    try:
+        return schema.model_validate_json(text, by_alias=True, by_name=True)
+    except ValidationError as error:
+        raise AcornError(
+            f"The {what} of the saved run does not fit its class any more: {shorten(str(error))}"
+        ) from error
 
 
 def _result(result: ToolResult) -> dict[str, Any]:

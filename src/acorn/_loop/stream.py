@@ -21,11 +21,13 @@ class Streamer:
 
     def add(self, delta: Delta) -> Iterator[StreamChunk]:
         """The chunks that a delta gives: one, or one for each call it touches."""
-        touched = self._assembly.add(delta)
+        touched = dict.fromkeys(self._assembly.add(delta))
         if delta.content or delta.reasoning:
             yield StreamChunk(content=delta.content or None, reasoning=delta.reasoning or None)
         for call in touched:
-            yield self._of_call(call)
+            # While only the name is coming in, half of it may be half of `__finish__`.
+            if call.pieces or call.name == FINISH or not FINISH.startswith(call.name):
+                yield self._of_call(call)
 
     def end(self) -> tuple[ModelResponse, StreamChunk]:
         """The response, and the last chunk of it; the answer is in that one too."""

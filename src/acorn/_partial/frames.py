@@ -75,15 +75,15 @@ class ListMark(Mark):
 class DictMark(Mark):
     __slots__ = ("count", "items", "key", "last")
 
-    def __init__(self, items: dict[str, Any], count: int, key: str | None, last: Any) -> None:
+    def __init__(self, items: dict[Any, Any], count: int, key: Any, last: Any) -> None:
         self.items = items
         self.count = count
         self.key = key
         self.last = last
 
-    def value(self) -> dict[str, Any]:
+    def value(self) -> dict[Any, Any]:
         found = dict(islice(self.items.items(), self.count))
-        if self.key is not None and self.last is not HIDDEN:
+        if self.key is not HIDDEN and self.last is not HIDDEN:
             found[self.key] = settled(self.last)
         return found
 
@@ -143,24 +143,26 @@ class ListFrame:
 class DictFrame:
     """A dict of one kind of value."""
 
-    __slots__ = ("item", "items", "key")
+    __slots__ = ("item", "items", "key", "keys")
     is_object = True
 
-    def __init__(self, item: Any) -> None:
+    def __init__(self, item: Any, keys: Any = None) -> None:
         self.item = item
-        self.items: dict[str, Any] = {}
-        self.key: str | None = None
+        self.keys = keys
+        """The plan of the keys, where they are more than text."""
+        self.items: dict[Any, Any] = {}
+        self.key: Any = HIDDEN
 
     def enter(self, key: str) -> Any:
-        if key in self.items:  # a mark counts entries from the front: start a container of its own
-            self.items = {name: value for name, value in self.items.items() if name != key}
-        self.key = key
+        self.key = key if self.keys is None else self.keys.text(key)
+        if self.key in self.items:  # a mark counts entries from the front: start a container of its own
+            self.items = {name: value for name, value in self.items.items() if name != self.key}
         return self.item
 
     def put(self, value: Any) -> None:
-        assert self.key is not None
-        self.items[self.key] = None if value is HIDDEN else value
-        self.key = None
+        if self.key is not HIDDEN:
+            self.items[self.key] = None if value is HIDDEN else value
+        self.key = HIDDEN
 
     def close(self) -> Any:
         return self.items
@@ -169,6 +171,6 @@ class DictFrame:
         if len(self.items) > LONG_LIST or isinstance(child, Mark):
             return DictMark(self.items, len(self.items), self.key, child)
         found = self.items.copy()
-        if self.key is not None and child is not HIDDEN:
+        if self.key is not HIDDEN and child is not HIDDEN:
             found[self.key] = child
         return found

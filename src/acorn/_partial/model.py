@@ -1,17 +1,26 @@
 """The partial class of a model, and the frame that fills it.
 
-A snapshot is a new instance that shares the values of the last one. Where the field that is being written
-is long, its key is left out of the instance's dict and filled in when somebody looks: at the attribute, or
-at the whole, as `model_dump`, `==`, `repr` and copying do through `__dict__`.
+One Pydantic class for each model, all fields optional, nested models partial as well. A snapshot is a new
+instance that shares the values of the last one. Where the field that is being written is long, its key is
+left out of the instance's dict and filled in when somebody looks: at the attribute, or at the whole, as
+`model_dump`, `==`, `repr` and copying do through `__dict__`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+import types
+import typing
+import warnings
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
 from acorn._partial.frames import HIDDEN, Mark
+
+LISTS = (list, Sequence, MutableSequence)
+DICTS = (dict, Mapping, MutableMapping)
 
 _slots: dict[str, Any] = dict(vars(BaseModel))
 _dict = _slots["__dict__"]
@@ -25,6 +34,11 @@ class PartialModel(BaseModel):
 
     model_config = ConfigDict(protected_namespaces=(), arbitrary_types_allowed=True)
     __slots__ = ("__acorn_open__",)
+    __acorn_whole__: ClassVar[type[BaseModel]]
+    """The model it is a part of."""
+
+    def __reduce__(self) -> Any:  # no module has the class under its name
+        return _restored, (self.__acorn_whole__, self.__getstate__())
 
     def __getattr__(self, name: str) -> Any:
         if _fill(self, name):
@@ -45,6 +59,7 @@ class PartialModel(BaseModel):
 
 
 _open: Any = vars(PartialModel)["__acorn_open__"]
+_METHODS = frozenset(dir(PartialModel))
 _new = object.__new__
 _get_dict, _get_open = _dict.__get__, _open.__get__
 _set_dict, _set_open = _dict.__set__, _open.__set__
@@ -67,26 +82,35 @@ def _fill(instance: PartialModel, name: str | None = None) -> bool:
     return True
 
 
+def _restored(kind: type[BaseModel], state: dict[Any, Any]) -> PartialModel:
+    instance = _new(partial_class(kind))
+    instance.__setstate__(state)
+    return instance
+
+
 class ModelFrame:
     """A model that is open."""
 
-    __slots__ = ("cls", "done", "fields", "name", "other", "seen", "values")
+    __slots__ = ("cls", "done", "extra", "fields", "key", "name", "other", "seen", "values")
     is_object = True
 
     def __init__(self, cls: type[PartialModel], fields: dict[str, tuple[str, Any]], other: Any) -> None:
         self.cls = cls
         self.fields = fields
         self.other = other
+        """The plan of what no field has a name for."""
         self.name: str | None = None
+        self.key = ""
         self.seen: set[str] = set()
         self.done: tuple[str, ...] = ()
         """The fields whose values are complete."""
-        self.values: dict[str, Any] = dict.fromkeys(cls.model_fields)
+        self.values: dict[str, Any] = dict.fromkeys(cls.__pydantic_fields__)
+        self.extra: dict[str, Any] | None = {} if cls.model_config.get("extra") == "allow" else None
 
     def enter(self, key: str) -> Any:
         found = self.fields.get(key)
         if found is None:  # a key that the model does not have: read it, show nothing
-            self.name = None
+            self.name, self.key = None, key
             return self.other
         self.name = found[0]
         if self.name in self.seen:  # written twice: the last one counts
@@ -99,6 +123,8 @@ class ModelFrame:
         if self.name is not None:
             self.values[self.name] = None if value is HIDDEN else value
             self.done = (*(name for name in self.done if name != self.name), self.name)
+        elif self.extra is not None:
+            self.extra = {**self.extra, self.key: value}
         self.name = None
 
     def close(self) -> Any:
@@ -109,8 +135,10 @@ class ModelFrame:
         if name is None or child is HIDDEN:
             return self._instance(values, None)
         if isinstance(child, Mark):
-            del values[name]
-            return self._instance(values, (name, child))
+            if name not in _METHODS:
+                del values[name]
+                return self._instance(values, (name, child))
+            child = child.value()  # left out, a field called `copy` would read as the method
         values[name] = child
         return self._instance(values, None)
 
@@ -119,7 +147,100 @@ class ModelFrame:
         instance = _new(self.cls)
         _set_dict(instance, values)
         _set_fields_set(instance, self.seen)
-        _set_extra(instance, None)
+        _set_extra(instance, self.extra)
         _set_private(instance, None)
         _set_open(instance, pending)
         return instance
+
+
+_lock = threading.RLock()
+# One partial class for each model for as long as the process lives: they are types, and compared as such.
+_classes: dict[type[BaseModel], type[PartialModel]] = {}
+
+
+def partial_class(kind: type[BaseModel]) -> type[PartialModel]:
+    """The model with every field optional, nested models partial too."""
+    with _lock:
+        if kind not in _classes:
+            batch: dict[type[BaseModel], str] = {}
+            _declare(kind, batch)
+            _complete(batch)
+        return _classes[kind]
+
+
+def partial_type(kind: Any) -> Any:
+    """Any type while it is being written: a partial class for a model, lists and dicts of them, itself otherwise."""
+    with _lock:
+        batch: dict[type[BaseModel], str] = {}
+        found = _partial_type(kind, batch)
+        _complete(batch)
+        return found
+
+
+def _complete(batch: dict[type[BaseModel], str]) -> None:
+    """Resolve the names by which the new classes refer to each other."""
+    names = {name: _classes[model] for model, name in batch.items()}
+    for cls in names.values():
+        cls.model_rebuild(force=True, _types_namespace=names)
+
+
+# What a model says about being written holds for its partial class as well.
+_KEPT = ("extra", "json_encoders", "serialize_by_alias", "use_enum_values")
+
+
+def _declare(kind: type[BaseModel], batch: dict[type[BaseModel], str]) -> None:
+    """Make the class of a model and those inside it; one that is still being made is referred to by name."""
+    kind.model_rebuild()  # it may have named a class that came later
+    taken = set(batch.values())
+    name = f"Partial{kind.__name__}".replace("[", "_").replace("]", "_").replace(", ", "_")
+    batch[kind] = name if name not in taken else f"{name}{len(batch)}"
+    fields: dict[str, Any] = {
+        field: (
+            Optional[_partial_type(info.annotation, batch)],  # noqa: UP045 - built at run time
+            Field(
+                default=None,
+                description=info.description,
+                serialization_alias=info.serialization_alias,
+                exclude=info.exclude,
+                repr=info.repr,
+            ),
+        )
+        for field, info in kind.model_fields.items()
+    }
+    config: dict[str, Any] = {
+        key: value for key, value in kind.model_config.items() if key in _KEPT or key.startswith("ser_json")
+    }
+    if config.get("extra") != "allow":
+        config.pop("extra", None)
+    make: Any = create_model
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Field name", category=UserWarning)
+        _classes[kind] = make(
+            batch[kind],
+            __base__=PartialModel,
+            __module__=kind.__module__,
+            __doc__=kind.__doc__,
+            __cls_kwargs__=config,
+            **fields,
+        )
+    _classes[kind].__acorn_whole__ = kind
+
+
+def _partial_type(annotation: Any, batch: dict[type[BaseModel], str]) -> Any:
+    """The type of a field while it is being written."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and not issubclass(annotation, RootModel):
+        if annotation not in _classes and annotation not in batch:
+            _declare(annotation, batch)
+        return _classes.get(annotation) or typing.ForwardRef(batch[annotation])
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is typing.Annotated:
+        inner = _partial_type(arguments[0], batch)
+        return annotation if inner is arguments[0] else inner
+    inner = tuple(_partial_type(argument, batch) for argument in arguments)
+    if origin in (Union, types.UnionType):
+        return Union[inner]  # noqa: UP007 - built at run time
+    if origin in LISTS and inner:
+        return list[inner[0]]  # type: ignore[valid-type]
+    if origin in DICTS and inner:
+        return dict[inner]  # type: ignore[valid-type, misc]
+    return annotation

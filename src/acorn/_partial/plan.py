@@ -1,28 +1,24 @@
 """What each type wants of the parser: which strings grow, what a complete value must be, what an object becomes.
 
-A plan is compiled once for each type. The partial classes are made here too: one Pydantic class for each
-model, all fields optional, nested models partial as well.
+A plan is compiled once for each type.
 """
 
 from __future__ import annotations
 
-import threading
 import types
 import typing
-import warnings
-from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Literal, Optional, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, NewType, Union, get_args, get_origin
 
-from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, JsonValue, RootModel, TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
 from acorn._partial.frames import HIDDEN, DictFrame, Frame, ListFrame, settled
-from acorn._partial.model import ModelFrame, PartialModel
+from acorn._partial.model import DICTS, LISTS, ModelFrame, PartialModel, partial_class
 from acorn._schema.shape import aliases_of
-
-_LISTS = (list, Sequence, MutableSequence)
-_DICTS = (dict, Mapping, MutableMapping)
 
 
 class Plan:
@@ -45,8 +41,19 @@ class Plan:
         """A complete number, boolean or null."""
         return value
 
+    def takes(self, form: str) -> bool:
+        """Whether it may be written as an `object` or an `array`."""
+        return True
+
+
+class Unseen(Plan):
+    """A value inside one that shows only when it is complete."""
+
+    grows = False
+
 
 ANYTHING = Plan()
+UNSEEN = Unseen()
 
 
 class Leaf(Plan):
@@ -54,33 +61,64 @@ class Leaf(Plan):
 
     grows = False
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any, config: ConfigDict | None) -> None:
         self.kind = kind
+        self.config = config
+        """That of the model around it."""
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
-        return TypeAdapter(self.kind)
+        try:
+            return TypeAdapter(self.kind, config=self.config)
+        except PydanticUserError:  # a model or a dataclass has its own
+            return TypeAdapter(self.kind)
 
     def judge(self, json: bytes | str) -> Any:
+        adapter = self.adapter
         try:
-            return self.adapter.validate_json(json)
-        except (ValidationError, ValueError):
+            return adapter.validate_json(json, by_alias=True, by_name=True)
+        except Exception:  # it does not fit, or a user's validator has failed
             return HIDDEN
 
+    def judge_plain(self, value: Any) -> Any:
+        try:
+            json = to_json(value, inf_nan_mode="constants")
+        except ValueError:  # half a surrogate pair
+            return HIDDEN
+        return self.judge(json)
+
+    def settle(self, value: Any) -> Any:
+        """A complete container, read without a plan."""
+        return self.judge_plain(value)
+
     def object_frame(self) -> Frame:
-        return Whole(DictFrame(ANYTHING), self)
+        return Whole(DictFrame(UNSEEN), self)
 
     def array_frame(self) -> Frame:
-        return Whole(ListFrame(ANYTHING), self)
+        return Whole(ListFrame(UNSEEN), self)
 
     def text(self, value: str) -> Any:
-        return self.judge(to_json(value))
+        return self.judge_plain(value)
 
     def scalar(self, value: Any, token: str) -> Any:
         kind = self.kind
-        if kind is type(value) or (kind is float and type(value) is int):
-            return float(value) if kind is float else value
+        if self.config is None:
+            if kind is type(value):
+                return value
+            if kind is float and type(value) is int:
+                return float(token)
         return self.judge(token)
+
+    def takes(self, form: str) -> bool:
+        return _may_be(self.adapter.json_schema(), form)
+
+
+def _may_be(schema: dict[str, Any], form: str) -> bool:
+    if "anyOf" in schema:
+        return any(_may_be(option, form) for option in schema["anyOf"])
+    if "type" in schema:
+        return bool(schema["type"] == form)
+    return "enum" not in schema and "const" not in schema
 
 
 class Words(Leaf):
@@ -89,29 +127,39 @@ class Words(Leaf):
     grows = True
 
     def text(self, value: str) -> Any:
-        return value if self.kind is str else super().text(value)
+        return value if self.kind is str and self.config is None else super().text(value)
+
+    def takes(self, form: str) -> bool:
+        return False
 
 
 class Items(Leaf):
     """A list."""
 
-    def __init__(self, kind: Any, item: Plan) -> None:
-        super().__init__(kind)
+    def __init__(self, kind: Any, config: ConfigDict | None, item: Plan) -> None:
+        super().__init__(kind, config)
         self.item = item
 
     def array_frame(self) -> Frame:
         return ListFrame(self.item)
 
+    def takes(self, form: str) -> bool:
+        return form == "array"
+
 
 class Entries(Leaf):
-    """A dict with text keys."""
+    """A dict."""
 
-    def __init__(self, kind: Any, item: Plan) -> None:
-        super().__init__(kind)
+    def __init__(self, kind: Any, config: ConfigDict | None, item: Plan, keys: Plan | None) -> None:
+        super().__init__(kind, config)
         self.item = item
+        self.keys = keys
 
     def object_frame(self) -> Frame:
-        return DictFrame(self.item)
+        return DictFrame(self.item, self.keys)
+
+    def takes(self, form: str) -> bool:
+        return form == "object"
 
 
 class Fields(Leaf):
@@ -122,18 +170,34 @@ class Fields(Leaf):
     """By every key the model may write: the field's own name and its aliases."""
 
     def object_frame(self) -> Frame:
-        return ModelFrame(self.partial, self.fields, ANYTHING)
+        return ModelFrame(self.partial, self.fields, UNSEEN)
+
+    def takes(self, form: str) -> bool:
+        return form == "object"
 
 
 class Choice(Leaf):
     """A union: what comes next decides, and among models their keys do."""
 
-    def __init__(self, kind: Any, members: list[Plan]) -> None:
-        super().__init__(kind)
-        self.members = members
-        self.grows = any(member.grows for member in members)
-        self.objects = [member for member in members if isinstance(member, Fields | Entries)]
-        self.arrays = [member for member in members if isinstance(member, Items)]
+    def __init__(self, kind: Any, config: ConfigDict | None, members: list[Plan]) -> None:
+        super().__init__(kind, config)
+        self.members: list[Plan] = []
+        for member in members:
+            self.members += member.members if isinstance(member, Choice) else [member]
+        self.grows = any(member.grows for member in self.members)
+        self.is_text = (
+            config is None
+            and get_origin(kind) is not typing.Annotated
+            and all(isinstance(member, Leaf) and member.kind in (str, NoneType) for member in self.members)
+        )
+
+    @cached_property
+    def objects(self) -> list[Plan]:
+        return [member for member in self.members if member.takes("object")]
+
+    @cached_property
+    def arrays(self) -> list[Plan]:
+        return [member for member in self.members if member.takes("array")]
 
     def object_frame(self) -> Frame:
         if len(self.objects) == 1:
@@ -145,7 +209,14 @@ class Choice(Leaf):
         return self.arrays[0].array_frame() if len(self.arrays) == 1 else super().array_frame()
 
     def text(self, value: str) -> Any:
-        return value if any(member.grows for member in self.members) else super().text(value)
+        return value if self.is_text else super().text(value)
+
+    def settle(self, value: Any) -> Any:
+        whole = self.judge_plain(value)
+        for member in self.members:  # its models are partial, like those that were decided early
+            if isinstance(member, Fields | Items | Entries) and member.judge_plain(value) == whole:
+                return by_plan(member, value)
+        return whole
 
 
 class Whole:
@@ -165,7 +236,7 @@ class Whole:
         self.inner.put(value)
 
     def close(self) -> Any:
-        return self.leaf.judge(to_json(self.inner.close(), inf_nan_mode="constants"))
+        return self.leaf.settle(self.inner.close())
 
     def snapshot(self, child: Any) -> Any:
         return HIDDEN
@@ -177,7 +248,7 @@ class Undecided:
     __slots__ = ("choice", "chosen", "key", "models", "raw")
     is_object = True
 
-    def __init__(self, models: list[Fields], choice: Leaf) -> None:
+    def __init__(self, models: list[Fields], choice: Choice) -> None:
         self.models = models
         self.choice = choice
         self.raw: dict[str, Any] = {}
@@ -187,7 +258,7 @@ class Undecided:
     def enter(self, key: str) -> Any:
         self.key = key
         self._narrow([*self.raw, key])
-        return ANYTHING if self.chosen is None else self.chosen.enter(key)
+        return UNSEEN if self.chosen is None else self.chosen.enter(key)
 
     def put(self, value: Any) -> None:
         if self.chosen is not None:
@@ -199,7 +270,8 @@ class Undecided:
     def _narrow(self, keys: list[str]) -> None:
         if self.chosen is not None:
             return
-        fitting = [model for model in self.models if all(key in model.fields for key in keys) and self._agrees(model)]
+        known = [key for key in keys if any(key in model.fields for model in self.models)]
+        fitting = [model for model in self.models if all(key in model.fields for key in known) and self._agrees(model)]
         if len(fitting) != 1:
             return
         self.chosen = fitting[0].object_frame()
@@ -209,23 +281,13 @@ class Undecided:
     def _agrees(self, model: Fields) -> bool:
         """Whether the values so far could be those of a model's literals."""
         for key, value in self.raw.items():
-            plan = model.fields[key][1]
-            is_literal = isinstance(plan, Leaf) and get_origin(plan.kind) is Literal
-            if is_literal and plan.judge(to_json(value)) is HIDDEN:  # type: ignore[attr-defined]
+            plan = model.fields.get(key, ("", ANYTHING))[1]
+            if isinstance(plan, Leaf) and get_origin(plan.kind) is Literal and plan.judge_plain(value) is HIDDEN:
                 return False
         return True
 
     def close(self) -> Any:
-        if self.chosen is not None:
-            return self.chosen.close()
-        whole = self.choice.judge(to_json(self.raw, inf_nan_mode="constants"))
-        for model in self.models:
-            if isinstance(whole, model.kind):
-                frame = model.object_frame()
-                for key, value in self.raw.items():
-                    put_whole(frame, key, value)
-                return frame.close()
-        return HIDDEN
+        return self.choice.settle(self.raw) if self.chosen is None else self.chosen.close()
 
     def snapshot(self, child: Any) -> Any:
         return HIDDEN if self.chosen is None else self.chosen.snapshot(child)
@@ -265,110 +327,59 @@ class _Compiler:
 
     def __init__(self) -> None:
         self.models: dict[type, Fields] = {}
+        self.config: ConfigDict | None = None
 
     def plan(self, kind: Any) -> Plan:
-        if kind is Any or kind is object:
+        if kind in (Any, object, JsonValue):
             return ANYTHING
         if kind is str:
-            return Words(str)
-        origin, arguments = get_origin(kind), get_args(kind)
+            return Words(str, self.config)
+        if isinstance(kind, NewType):
+            return self.plan(kind.__supertype__)
+        origin, arguments = get_origin(kind) or kind, get_args(kind)
         if origin is typing.Annotated:
             return self._annotated(kind, arguments[0])
         if origin in (Union, types.UnionType):
-            return Choice(kind, [self.plan(member) for member in arguments])
-        if origin in _LISTS and len(arguments) == 1:
-            return Items(kind, self.plan(arguments[0]))
-        if origin in _DICTS and len(arguments) == 2 and arguments[0] is str:
-            return Entries(kind, self.plan(arguments[1]))
-        if kind is list:
-            return Items(kind, ANYTHING)
-        if kind is dict:
-            return Entries(kind, ANYTHING)
+            return Choice(kind, self.config, [self.plan(member) for member in arguments])
+        if origin in LISTS:
+            return Items(kind, self.config, self.plan(arguments[0]) if arguments else ANYTHING)
+        if origin in DICTS:
+            name, value = arguments or (str, Any)
+            return Entries(kind, self.config, self.plan(value), None if name is str else Leaf(name, self.config))
         if isinstance(kind, type) and issubclass(kind, BaseModel) and not issubclass(kind, RootModel):
             return self._model(kind)
-        return Leaf(kind)
+        return Leaf(kind, self.config)
 
     def _annotated(self, kind: Any, inner: Any) -> Plan:
-        plan = self.plan(inner)
-        if isinstance(plan, Words):
-            return Words(kind)  # limits are checked when it is complete
-        return plan if isinstance(plan, Items | Entries | Fields | Choice) else Leaf(kind)
+        """Limits and validators are for complete values: the same plan, judged by the whole annotation."""
+        match self.plan(inner):
+            case Words():
+                return Words(kind, self.config)
+            case Items(item=item):
+                return Items(kind, self.config, item)
+            case Entries(item=item, keys=keys):
+                return Entries(kind, self.config, item, keys)
+            case Choice(members=members):
+                return Choice(kind, self.config, members)
+            case Fields() as plan:
+                return plan
+            case _:
+                return Leaf(kind, self.config)
 
     def _model(self, kind: type[BaseModel]) -> Fields:
         if kind in self.models:
             return self.models[kind]
-        plan = self.models[kind] = Fields(kind)
+        plan = self.models[kind] = Fields(kind, None)
         plan.partial = partial_class(kind)
-        plan.fields = {}
-        for name, field in kind.model_fields.items():
-            annotation: Any = field.annotation
-            declared = typing.Annotated[(annotation, *field.metadata)] if field.metadata else annotation
-            inner = self.plan(declared)
-            for key in (name, *aliases_of(field)):
-                plan.fields[key] = (name, inner)
+        outer, self.config = self.config, kind.model_config or None
+        plans = {name: self.plan(_declared(field)) for name, field in kind.model_fields.items()}
+        self.config = outer
+        plan.fields = {name: (name, inner) for name, inner in plans.items()}
+        for name, field in kind.model_fields.items():  # an alias may be the name of another field
+            plan.fields.update(dict.fromkeys(aliases_of(field), (name, plans[name])))
         return plan
 
 
-_lock = threading.RLock()
-# One partial class for each model for as long as the process lives: they are types, and compared as such.
-_classes: dict[type[BaseModel], type[PartialModel]] = {}
-
-
-def partial_class(kind: type[BaseModel]) -> type[PartialModel]:
-    """The model with every field optional, nested models partial too."""
-    with _lock:
-        if kind not in _classes:
-            batch: dict[type[BaseModel], str] = {}
-            _declare(kind, batch)
-            _complete(batch)
-        return _classes[kind]
-
-
-def partial_type(kind: Any) -> Any:
-    """Any type while it is being written: a partial class for a model, lists and dicts of them, itself otherwise."""
-    with _lock:
-        batch: dict[type[BaseModel], str] = {}
-        found = _partial_type(kind, batch)
-        _complete(batch)
-        return found
-
-
-def _complete(batch: dict[type[BaseModel], str]) -> None:
-    """Resolve the names by which the new classes refer to each other."""
-    names = {name: _classes[model] for model, name in batch.items()}
-    for cls in names.values():
-        cls.model_rebuild(force=True, _types_namespace=names)
-
-
-def _declare(kind: type[BaseModel], batch: dict[type[BaseModel], str]) -> None:
-    """Make the class of a model and those inside it; one that is still being made is referred to by name."""
-    taken = set(batch.values())
-    name = f"Partial{kind.__name__}".replace("[", "_").replace("]", "_").replace(", ", "_")
-    batch[kind] = name if name not in taken else f"{name}{len(batch)}"
-    fields: dict[str, Any] = {
-        field: (Optional[_partial_type(info.annotation, batch)], None)  # noqa: UP045 - built at run time
-        for field, info in kind.model_fields.items()
-    }
-    make: Any = create_model
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Field name", category=UserWarning)
-        _classes[kind] = make(
-            batch[kind], __base__=PartialModel, __module__=kind.__module__, __doc__=kind.__doc__, **fields
-        )
-
-
-def _partial_type(annotation: Any, batch: dict[type[BaseModel], str]) -> Any:
-    """The type of a field while it is being written."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and not issubclass(annotation, RootModel):
-        if annotation not in _classes and annotation not in batch:
-            _declare(annotation, batch)
-        return _classes.get(annotation) or typing.ForwardRef(batch[annotation])
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    inner = tuple(_partial_type(argument, batch) for argument in arguments)
-    if origin in (Union, types.UnionType):
-        return Union[inner]  # noqa: UP007 - built at run time
-    if origin in _LISTS and inner:
-        return list[inner[0]]  # type: ignore[valid-type]
-    if origin in _DICTS and inner:
-        return dict[inner]  # type: ignore[valid-type, misc]
-    return annotation
+def _declared(field: FieldInfo) -> Any:
+    annotation: Any = field.annotation
+    return typing.Annotated[(annotation, *field.metadata)] if field.metadata else annotation

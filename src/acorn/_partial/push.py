@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import inf, nan
 from typing import Any
 
 from acorn._partial.frames import HIDDEN, Frame, Text
@@ -16,8 +17,14 @@ _STOP = re.compile(r'["\\]')
 _BLANK = re.compile(r"[ \t\n\r]*")
 _TOKEN_END = re.compile(r"[,\]} \t\n\r]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_HEX = re.compile(r"[0-9a-fA-F]{4}")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_WORDS = {"true": True, "false": False, "null": None}
+_WORDS = {"true": True, "false": False, "null": None, "NaN": nan, "Infinity": inf, "-Infinity": -inf}
+"""Pydantic reads the last three too."""
+_DEEPEST = 201
+"""How many containers may be open; Pydantic reads no more."""
+_LONGEST_TOKEN = 10_000
+"""Pydantic reads numbers of less than half as many digits."""
 
 
 class PushParser:
@@ -45,7 +52,8 @@ class PushParser:
     def feed(self, piece: str) -> None:
         """Take in more text."""
         text = self._growing
-        if text is not None and '"' not in piece and "\\" not in piece:  # most pieces are the middle of a string
+        # Most pieces are the middle of a string.
+        if text is not None and piece and '"' not in piece and "\\" not in piece:
             self._changed = True
             self._snapshot = None  # it may hold the text, which then could not grow in place
             text.add(piece)
@@ -87,13 +95,11 @@ class PushParser:
             self._growing = self._text if self._shows else None
             self._changed = self._changed or self._shows
             self._state = self._string
-        elif sign == "{":
-            return self._open(self._plan.object_frame(), at)
-        elif sign == "[":
-            return self._open(self._plan.array_frame(), at)
+        elif sign in "{[" and len(self._stack) < _DEEPEST:
+            self._open(self._plan.object_frame() if sign == "{" else self._plan.array_frame())
         elif sign == "]" and self._stack and not self._stack[-1].is_object:
             self._close()
-        elif sign in "-0123456789tfn":
+        elif sign in "-0123456789tfnNI":
             self._token = ""
             self._state = self._scalar
             return at
@@ -101,7 +107,7 @@ class PushParser:
             return self._stop(piece)
         return at + 1
 
-    def _open(self, frame: Frame, at: int) -> int:
+    def _open(self, frame: Frame) -> None:
         if not self._stack:
             self._outermost = frame
         self._stack.append(frame)
@@ -111,7 +117,6 @@ class PushParser:
         else:
             self._plan = frame.enter("")
             self._state = self._value
-        return at + 1
 
     def _string(self, piece: str, at: int) -> int:
         text = self._text
@@ -152,10 +157,9 @@ class PushParser:
         taken = piece[at : at + 4 - len(self._hex)]
         self._hex += taken
         if len(self._hex) == 4:
-            try:
-                code = int(self._hex, 16)
-            except ValueError:
+            if not _HEX.fullmatch(self._hex):
                 return self._stop(piece)
+            code = int(self._hex, 16)
             if self._high and 0xDC00 <= code < 0xE000:
                 pair, self._high = self._high + chr(code), ""
                 self._add(pair.encode("utf-16", "surrogatepass").decode("utf-16"))
@@ -182,6 +186,7 @@ class PushParser:
         assert self._text is not None
         self._high = ""
         self._text.add("\ufffd")
+        self._changed = self._changed or self._shows
 
     def _in_string(self) -> Callable[[str, int], int]:
         return self._key if self._stack and self._plan is None else self._string
@@ -190,7 +195,7 @@ class PushParser:
         found = _TOKEN_END.search(piece, at)
         end = len(piece) if found is None else found.start()
         self._token += piece[at:end]
-        if found is not None and not self._settle_token():
+        if len(self._token) > _LONGEST_TOKEN or (found is not None and not self._settle_token()):
             return self._stop(piece)
         return end
 
@@ -202,7 +207,11 @@ class PushParser:
         number = _NUMBER.fullmatch(token)
         if number is None:
             return False
-        self._done(self._plan.scalar(float(token) if number[1] or number[2] else int(token), token))
+        try:
+            value = float(token) if number[1] or number[2] else int(token)
+        except ValueError:  # more digits than Python and Pydantic allow
+            return False
+        self._done(self._plan.scalar(value, token))
         return True
 
     def finish(self) -> None:

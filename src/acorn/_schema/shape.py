@@ -104,7 +104,9 @@ class Shape:
     def _call_schema(self) -> JsonSchema:
         """Every field under each of its names, for the words about a wrong one."""
         named = self.xml_schema["properties"]
-        aliases = {alias: named[name] for name, field in self.schema.model_fields.items() for alias in aliases_of(field)}
+        aliases = {
+            alias: named[name] for name, field in self.schema.model_fields.items() for alias in aliases_of(field)
+        }
         return {**self.json_schema, "properties": {**aliases, **self.json_schema["properties"], **named}}
 
     @cached_property

@@ -23,6 +23,7 @@ from acorn._json import shorten
 from acorn._schema.generate import JsonSchema, schema_of
 from acorn._schema.problems import problems
 from acorn.errors import DeclarationError
+from acorn.record import Run
 
 _P = inspect.Parameter
 
@@ -43,10 +44,12 @@ class Binding:
     validator: TypeAdapter[Any]
     positional: tuple[str, ...]
     """Parameters that can only be passed by position."""
+    injected: tuple[str, ...] = ()
+    """Parameters annotated `acorn.Run`, which receive the run."""
     filled: frozenset[str] = frozenset()
-    """Keywords that a partial has filled in, which `**kwargs` would let the model set."""
+    """Keywords that a partial or the run fills in, which `**kwargs` would let the model set."""
 
-    def bind(self, arguments: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def bind(self, arguments: str, run: Run[Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments from JSON text, converted by the type hints."""
         arguments = arguments or "{}"
         if arguments.lstrip().startswith("["):  # which Pydantic would take for positional arguments
@@ -57,6 +60,7 @@ class Binding:
             raise ArgumentError(self._complaint(error, arguments)) from error
         if taken := self.filled & named.keys():
             raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
+        named.update(dict.fromkeys(self.injected, run))
         return tuple(named.pop(name) for name in self.positional if name in named), named
 
     def _complaint(self, error: ValidationError, arguments: str) -> str:
@@ -94,6 +98,9 @@ def binding_of(
     parameters = [p for p in _parameters(plain, label, drop_first) if p.name not in filled]
     _check(parameters, label, inspect.isbuiltin(getattr(plain, "func", plain)))
     hints = _hints(plain, parameters, label, local_names or {})
+    positional = tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY)
+    injected = tuple(p.name for p in parameters if _is_run(hints[p.name]))
+    parameters = [p for p in parameters if p.name not in injected]
     try:
         validator: TypeAdapter[Any] = TypeAdapter(_shim(parameters, hints))
         schema = schema_of(validator)
@@ -111,7 +118,7 @@ def binding_of(
     for name, words in descriptions.items():
         if (key := keys.get(name, name)) in schema["properties"]:
             schema["properties"][key].setdefault("description", words)
-    return Binding(schema, validator, tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY), filled)
+    return Binding(schema, validator, positional, injected, filled | frozenset(injected))
 
 
 def _plain(function: Any) -> Any:
@@ -176,6 +183,16 @@ def _hints(
         if parameter.default is None:  # `limit: int = None` says in all but name that None is welcome
             hints[parameter.name] = _optional(hints[parameter.name])
     return {name: _eager(hint) for name, hint in hints.items()}
+
+
+def _is_run(hint: Any) -> bool:
+    """Whether it is `Run`, `Run[...]` or either of them or None."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _is_run(inner[0])
+    if origin in (typing.Union, types.UnionType):
+        return all(member is types.NoneType or _is_run(member) for member in inner)
+    return (origin or hint) is Run
 
 
 def _optional(hint: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 
-from acorn._json import compact
+from acorn._json import compact, whole_text
 from acorn._schema.generate import JsonSchema, resolve
 from acorn._schema.shape import Shape
 from acorn._xml.find import find
@@ -23,7 +23,6 @@ from acorn._xml.tree import MAX_DEPTH, Element, check_bounds, parse, refuse_dept
 from acorn.errors import ParseError
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _ANYTHING: JsonSchema = {}
 
 # How badly an element fits a schema is a number, and a union takes the member with the smallest. Readings
@@ -44,14 +43,15 @@ def decode(source: str, shape: Shape, root: str) -> BaseModel:
     try:
         return shape.schema.model_validate_json(text, by_alias=False, by_name=True)
     except ValidationError:
-        # We write fields under their own names; a model has seen their aliases in the tool's schema.
-        return shape.schema.model_validate_json(text, by_alias=True, by_name=True)
+        with suppress(ValidationError):  # a model has seen the aliases in the tool's schema
+            return shape.schema.model_validate_json(text, by_alias=True, by_name=True)
+        raise
 
 
 def read(source: str, schema: JsonSchema, root: str) -> Any:
     """The last outermost `root` element as JSON data by the schema."""
     check_bounds(source)
-    source = _HALF_CHARACTER.sub("\ufffd", source)  # JSON could not carry it on
+    source = whole_text(source)
     begin, stop = find(source, root)
     found = parse(source, begin, stop).children
     if not found or found[0].name != root:
@@ -121,22 +121,25 @@ class _Reader:
             schema = properties.get(name, others)
             found, cost = self.convert(child, schema if isinstance(schema, dict) else _ANYTHING)
             misfit += cost if schema is not None else _UNKNOWN
-            if properties and name not in properties:
-                misfit += 5 * _LIKING
-            if name in value:
-                misfit += _UNKNOWN
+            misfit += _UNKNOWN if name in value else 5 * _LIKING if properties and name not in properties else 0
             earlier = value.get(name)
             value[name] = earlier + found if isinstance(earlier, list) and isinstance(found, list) else found
         if list(value) == ["item"] and "item" not in properties:
             misfit += 3 * _LIKING  # rather a list
+        return value, misfit + self._fill(value, node)
+
+    def _fill(self, value: dict[str, Any], node: JsonSchema) -> float:
+        """Add the required fields that may be None, which is left out in writing; say what the others cost."""
+        misfit = 0.0
         for name in node.get("required", []):
-            if name not in value:
-                if _allows_null(properties.get(name, {}), self.top):
-                    value[name] = None  # None is left out when it is written
-                    misfit += 0.1 * _LIKING
-                else:
-                    misfit += _MISSING
-        return value, misfit
+            if name in value:
+                continue
+            if _allows_null(node.get("properties", {}).get(name, {}), self.top):
+                value[name] = None
+                misfit += 0.1 * _LIKING
+            else:
+                misfit += _MISSING
+        return misfit
 
     def _array(self, element: Element, node: JsonSchema) -> _Reading:
         if (found := self._inline_json(element, list)) is not None:
@@ -176,10 +179,11 @@ class _Reader:
 
     def _inline_json(self, element: Element, kind: type[Any]) -> Any:
         """A container that the model wrote as JSON inside its tag."""
-        if element.children:
-            return None
+        opening = "{" if kind is dict else "["
+        if element.children and not self.source[element.inner : element.outer].lstrip().startswith(opening):
+            return None  # spared the reading of a large text
         text = element.text(self.source).strip()
-        if not text.startswith("{" if kind is dict else "["):
+        if not text.startswith(opening):
             return None
         try:
             found = from_json(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from acorn._json import whole_text
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.types import Usage
 
@@ -30,7 +31,8 @@ class Assembly:
 
     def __init__(self) -> None:
         self.calls: list[CallParts] = []
-        self._open: dict[int, CallParts] = {}
+        self._open: dict[tuple[int, str | None], CallParts] = {}
+        """By index and id, and the last of each index under None."""
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
@@ -57,13 +59,15 @@ class Assembly:
         return [self._add_call(fragment) for fragment in delta.calls]
 
     def _add_call(self, fragment: CallDelta) -> CallParts:
-        call = self._open.get(fragment.index)
-        if call is None or (fragment.id and call.id and fragment.id != call.id):
+        index, id = fragment.index, fragment.id or None
+        call = self._open.get((index, id)) or self._open.get((index, None))
+        if call is None or _begins_another(fragment, call):
             call = CallParts(len(self.calls))
             self.calls.append(call)
-            self._open[fragment.index] = call
-        call.id = call.id or fragment.id
-        if fragment.name and not (call.pieces and fragment.name == call.name):
+        call.id = call.id or id
+        self._open[index, call.id] = self._open[index, None] = call
+        # A fragment that comes with the id again brings the whole name again too.
+        if fragment.name and not (fragment.name == call.name and (call.pieces or id)):
             call.name += fragment.name
         if fragment.arguments:
             call.pieces.append(fragment.arguments)
@@ -71,15 +75,27 @@ class Assembly:
 
     def response(self) -> ModelResponse:
         """The whole, once the stream has ended."""
-        made: list[Any] = [RawCall(call.id, call.name, "".join(call.pieces)) for call in self.calls]
+        made: list[Any] = [RawCall(call.id, call.name, _joined(call.pieces)) for call in self.calls]
         rest = self._rest
-        rest.content = "".join(self._content)
-        rest.reasoning = "".join(self._reasoning) or None
-        rest.refusal = "".join(self._refusal) or None
+        rest.content = _joined(self._content)
+        rest.reasoning = _joined(self._reasoning) or None
+        rest.refusal = _joined(self._refusal) or None
         rest.tool_calls = made
         rest.stop_reason = rest.stop_reason or ("tool_calls" if made else "stop")
         rest.usage = self._usage or Usage(requests=1)
         return rest
+
+
+def _begins_another(fragment: CallDelta, call: CallParts) -> bool:
+    """Whether a fragment is of a new call, though its index is that of another."""
+    if fragment.id and call.id:
+        return fragment.id != call.id
+    return bool(fragment.name and call.pieces and fragment.name != call.name)
+
+
+def _joined(pieces: list[str]) -> str:
+    text: str = whole_text("".join(pieces))  # a character may have been cut in two
+    return text
 
 
 def as_deltas(response: ModelResponse) -> list[Delta]:

@@ -7,9 +7,12 @@ adapter alone.
 from __future__ import annotations
 
 import json
+import math
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -17,45 +20,64 @@ from acorn._secrets import redact
 from acorn.models.port import ModelRequest
 
 
-def _chain(error: BaseException) -> list[BaseException]:
+@dataclass(frozen=True)
+class Wire:
+    """What was seen of a failed request on its way."""
+
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_broken: bool = False
+    """The connection failed before the whole answer was there."""
+    is_late: bool = False
+    """The answer did not come in time."""
+
+
+def causes(error: BaseException, outer: BaseException | None) -> list[BaseException]:
+    """The error and all that led to it; `outer` was being handled before the request began and is not of it."""
     found: list[BaseException] = []
-    here: BaseException | None = error
-    while here is not None and here not in found:
-        found.append(here)
-        here = here.__cause__ or here.__context__
+    open_ends: list[BaseException | None] = [error]
+    while open_ends:
+        here = open_ends.pop(0)
+        if here is not None and here is not outer and here not in found:
+            found.append(here)
+            open_ends += [here.__cause__, here.__context__]
     return found
 
 
-def on_the_wire(error: Exception) -> tuple[int | None, Mapping[str, str], bool]:
-    """The HTTP status and headers as they came, and whether the connection itself failed."""
+def on_the_wire(chain: list[BaseException]) -> Wire:
+    """The HTTP status and headers as they came, or how the connection failed."""
     import httpx
 
-    for cause in _chain(error):
+    for cause in chain:
         if isinstance(cause, httpx.HTTPStatusError):
-            return cause.response.status_code, cause.response.headers, False
+            return Wire(cause.response.status_code, cause.response.headers)
+    for cause in chain:
         if isinstance(cause, httpx.TimeoutException):
-            return 408, {}, True
+            return Wire(is_late=True)
         if isinstance(cause, httpx.TransportError | ConnectionError):
-            return None, {}, True
-    status = getattr(error, "status_code", None)
-    kind = type(error).__name__
+            return Wire(is_broken=True)
+    kind, status = type(chain[0]).__name__, getattr(chain[0], "status_code", None)
     if kind == "Timeout":
-        return 408, {}, True
-    headers: Any = getattr(error, "litellm_response_headers", None) or {}
-    if isinstance(status, int) and status >= 400 and (headers or kind in _HONEST):
-        return status, headers, False
-    return None, headers, False
+        return Wire(is_late=True)
+    headers: Any = getattr(chain[0], "litellm_response_headers", None) or {}
+    return Wire(status if isinstance(status, int) and kind in _HONEST else None, headers)
 
 
+# Whose status is to be believed without a sight of the answer. LiteLLM's other types are also raised for an
+# answer that came and made no sense, with a status of 500 that nobody sent.
 _HONEST = (
     "AuthenticationError",
     "NotFoundError",
     "RateLimitError",
     "PermissionDeniedError",
-    "BadRequestError",
     "ContextWindowExceededError",
     "ContentPolicyViolationError",
     "UnprocessableEntityError",
+)
+
+_WRAPPING = re.compile(r"^(?:litellm\.)?\w*(?:Error|Timeout|Exception)(?::| -)\s*")
+_ASIDES = re.compile(
+    r"\s*(?:Traceback \(most recent| Handle with `litellm\.|\.? To drop these, set `litellm\.).*", re.DOTALL
 )
 
 
@@ -70,37 +92,70 @@ def provider_text(error: Exception) -> str:
             return found.strip().rstrip(".") + "."
     except (ValueError, AttributeError):
         pass
-    text = (text.partition(" - ")[2] or text).partition("\nTraceback")[0].partition(" Handle with `litellm.")[0]
-    return text.strip()[:500]
+    text = _ASIDES.sub("", text)
+    while (bare := _WRAPPING.sub("", text, count=1)) != text:
+        text = bare
+    text = text.strip().rstrip(".")[:500]
+    return text and f"{text}."
 
 
-def advice(error: Exception, status: int | None, text: str, request: ModelRequest, name: str) -> str:
-    kind, words = type(error).__name__, text.lower()
-    if kind == "ContextWindowExceededError" or "context length" in words or "prompt is too long" in words:
+def advice(error: Exception, wire: Wire, text: str, request: ModelRequest, name: str) -> str:
+    """What the user can do about it; "" where nobody knows."""
+    kind, words, status = type(error).__name__, text.lower(), wire.status
+    if wire.is_late:
+        return "Give it more time with `timeout` in the model dict, or try again later."
+    if kind == "ContextWindowExceededError" or status == 413 or any(sign in words for sign in _TOO_LONG):
         return "The conversation is too long for the model: shorten it in `on_step`, or use a model with more room."
-    if kind == "ContentPolicyViolationError":
+    if kind == "ContentPolicyViolationError" or any(sign in words for sign in _FILTERED):
         return "The provider's content filter refused it: change the input or the prompt."
-    if kind == "UnsupportedParamsError" or status == 400:
+    if is_bad_request(error):
         for attribute in ("temperature", "max_tokens"):
             if attribute in words and attribute in request.declared:
                 return f"The model does not take the `{attribute}` that is set on the module: change or remove it."
+    if kind == "UnsupportedParamsError":
+        return "Remove it from the model dict; if the model does take it, name it in `allowed_openai_params` there."
     if status in (401, 403):
         return "Check the `api_key` in the model dict, or the provider's environment variable."
-    if status == 404 or "Provider NOT provided" in text:
-        return f"Check the model id `{name}`: it is `provider/model`, as LiteLLM lists them."
+    if status == 404 or "provider not provided" in words or kind == "LiteLLMUnknownProvider":
+        return (
+            f"Check the model id `{name}`: it is `provider/model`, as LiteLLM lists them, "
+            f"or `openai/model` with an `api_base` for a server that speaks OpenAI's protocol."
+        )
+    if "quota" in words or "credit balance" in words:
+        return "The account has nothing left: check its plan and billing."
     if status == 429:
         return "The provider's rate limit is reached: wait, or ask less often."
+    if wire.is_broken or any(sign in words for sign in _NO_API):
+        return "Check `api_base` in the model dict and the way there, or try again later."
     return ""
 
 
-def clean(error: BaseException, secrets: set[str]) -> None:
-    """Take the secrets out of an exception and everything it hangs on."""
-    for cause in _chain(error):
-        cause.args = tuple(redact(part, secrets) if isinstance(part, str) else part for part in cause.args)
-        for name in ("message", "body", "text"):
-            if isinstance(getattr(cause, name, None), str):
+_TOO_LONG = ("context length", "context limit", "context window", "prompt is too long")
+_FILTERED = ("content filter", "content management policy", "safety system")
+_NO_API = ("unable to get json", "with no 'choices'")
+
+
+def is_bad_request(error: Exception) -> bool:
+    """Whether the request itself was found wrong, by the provider or by LiteLLM."""
+    return type(error).__name__ in ("UnsupportedParamsError", "BadRequestError", "UnprocessableEntityError")
+
+
+def clean(chain: list[BaseException], secrets: set[str]) -> None:
+    """Take the secrets out of exceptions, wherever they hold text."""
+    for cause in chain:
+        cause.args = _cleaned(cause.args, secrets)
+        for name, value in list(getattr(cause, "__dict__", {}).items()):
+            if isinstance(value, str | list | dict | tuple):
                 with suppress(AttributeError):
-                    setattr(cause, name, redact(getattr(cause, name), secrets))
+                    setattr(cause, name, _cleaned(value, secrets))
+
+
+def _cleaned(value: Any, secrets: set[str]) -> Any:
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if type(value) in (list, tuple):
+        return type(value)(_cleaned(item, secrets) for item in value)
+    return {key: _cleaned(item, secrets) for key, item in value.items()} if type(value) is dict else value
 
 
 def retry_after(header: str | None) -> float | None:
@@ -108,10 +163,10 @@ def retry_after(header: str | None) -> float | None:
     if not header:
         return None
     try:
-        return max(0.0, float(header))
+        seconds = float(header)
     except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
-    except ValueError:
-        return None
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return None if math.isnan(seconds) else max(0.0, seconds)

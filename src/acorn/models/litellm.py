@@ -10,30 +10,51 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import threading
 import time
 import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping
 from contextlib import aclosing, closing
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from acorn._secrets import redact, secrets_in
+from acorn._secrets import redact, secrets_in, veiled
 from acorn.errors import ModelError
-from acorn.models.failure import advice, clean, on_the_wire, provider_text, retry_after
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
+from acorn.models.dialect import Closing, StreamReader, cache_points, copied, read_response
+from acorn.models.failure import advice, causes, clean, is_bad_request, on_the_wire, provider_text, retry_after
+from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.retry import Attempts, Retries, is_retryable
-from acorn.types import Usage
 
-_OURS = ("model", "id", "num_retries", "retry_delay", "timeout", "input_cost_per_token", "output_cost_per_token")
+_PRICES = ("input_cost_per_token", "output_cost_per_token")
+# What of a model dict is not LiteLLM's business, or not the user's.
+_OURS = (
+    *("model", "id", "messages", "tools", "stream", "stream_options", "timeout", "request_timeout"),
+    *("num_retries", "retry_delay", "max_retries", *_PRICES),
+)
+_WHO = ("user", "metadata", "headers", "extra_headers")
+"""Arguments that say who asks: what a model takes does not depend on them."""
+_STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _TIMEOUT, _CONNECT_TIMEOUT = 600.0, 10.0
-_STOPS = {
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "length": "length",
-    "content_filter": "content_filter",
-}
+_OWN_HTTP = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
+_SDKS = ("azure", "azure_text", "text-completion-openai", "aiohttp_openai")
+"""Providers whose client is not LiteLLM's own."""
+
+
+@dataclass
+class _Attempt:
+    """One request under way."""
+
+    request: ModelRequest
+    left: float | None
+    """Seconds that the run has for it."""
+    left_out: set[str] = field(default_factory=set[str])
+    """What it found the model not to take."""
+    outer: BaseException | None = field(default_factory=sys.exception)
+    """What the caller was handling when it began: no cause of what happens here."""
 
 
 class LiteLLMModel:
@@ -46,7 +67,8 @@ class LiteLLMModel:
             self._arguments.setdefault("api_base", self._arguments.pop("base_url"))
         self._config = config
         self._retries = Retries.of(config)
-        self._key = (self.name, str(self._arguments.get("api_base")), *sorted(map(str, self._arguments)))
+        settings = {key: value for key, value in self._arguments.items() if key not in _WHO}
+        self._key = (self.name, *sorted(map(repr, veiled(settings).items())))
 
     def __repr__(self) -> str:
         return f"LiteLLMModel({self.name!r})"
@@ -59,23 +81,24 @@ class LiteLLMModel:
         if self._thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
             return False
         try:
-            known = _litellm().get_supported_openai_params(model=self.name)
+            known = _litellm().get_supported_openai_params(model=self.name, custom_llm_provider=self._given_provider)
         except Exception:  # an unknown provider is asked, and its answer checked
             return True
         return known is None or "tool_choice" in known
 
     @property
     def _thinks(self) -> bool:
-        return bool(self._arguments.get("thinking") or self._arguments.get("reasoning_effort"))
+        thinking, effort = self._arguments.get("thinking"), self._arguments.get("reasoning_effort")
+        is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
+        return (bool(thinking) and not is_off) or effort not in (None, "", "none")
 
     def price(self) -> Price | None:
         return self._price
 
     @cached_property
     def _price(self) -> Price | None:
-        given = self._config.get("input_cost_per_token"), self._config.get("output_cost_per_token")
-        if any(part is not None for part in given):
-            return Price(float(given[0] or 0), float(given[1] or 0))
+        if self._has_price:
+            return Price(*(float(self._config.get(name) or 0) for name in _PRICES))
         try:
             known = _litellm().get_model_info(self.name)
         except Exception:  # not in the table
@@ -84,13 +107,17 @@ class LiteLLMModel:
             return None
         return Price(float(known["input_cost_per_token"]), float(known.get("output_cost_per_token") or 0))
 
+    @property
+    def _has_price(self) -> bool:
+        return any(self._config.get(name) is not None for name in _PRICES)
+
     # Asking it
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         attempts = Attempts(self._retries, request.timeout)
         while True:
             try:
-                return self._response(self._once(request), request)
+                return self._response(self._once(_Attempt(request, attempts.left)), request)
             except ModelError as error:
                 wait = attempts.wait(error)
             time.sleep(wait)
@@ -99,7 +126,7 @@ class LiteLLMModel:
         attempts = Attempts(self._retries, request.timeout)
         while True:
             try:
-                return self._response(await self._aonce(request), request)
+                return self._response(await self._aonce(_Attempt(request, attempts.left)), request)
             except ModelError as error:
                 wait = attempts.wait(error)
             await asyncio.sleep(wait)
@@ -108,283 +135,197 @@ class LiteLLMModel:
         """The response as it comes; sent again only while nothing of it was handed out."""
         attempts = Attempts(self._retries, request.timeout)
         while True:
-            reader = _StreamReader(request)
+            reader, attempt = StreamReader(), _Attempt(request, attempts.left)
             try:
-                raw = self._once(request, stream=True)
-                with closing(_Closing(raw)):
+                raw = self._once(attempt, **_STREAMED)
+                with closing(Closing(raw)):
                     for chunk in raw:
                         yield from reader.read(chunk)
-                yield from reader.end(self._key)
+                yield from reader.end()
+                self._mind_forced(request, reader.called, reader.stop_reason)
                 return
             except Exception as error:
-                wait = attempts.wait(self._stream_error(error, request), is_final=reader.has_begun)
+                wait = attempts.wait(self._stream_error(error, attempt), is_final=reader.has_begun)
             time.sleep(wait)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         attempts = Attempts(self._retries, request.timeout)
         while True:
-            reader = _StreamReader(request)
+            reader, attempt = StreamReader(), _Attempt(request, attempts.left)
             try:
-                raw = await self._aonce(request, stream=True)
-                async with aclosing(_Closing(raw)):
+                raw = await self._aonce(attempt, **_STREAMED)
+                async with aclosing(Closing(raw)):
                     async for chunk in raw:
                         for delta in reader.read(chunk):
                             yield delta
-                for delta in reader.end(self._key):
+                for delta in reader.end():
                     yield delta
+                self._mind_forced(request, reader.called, reader.stop_reason)
                 return
             except Exception as error:
-                wait = attempts.wait(self._stream_error(error, request), is_final=reader.has_begun)
+                wait = attempts.wait(self._stream_error(error, attempt), is_final=reader.has_begun)
             await asyncio.sleep(wait)
 
-    def _stream_error(self, error: Exception, request: ModelRequest) -> ModelError:
+    def _stream_error(self, error: Exception, attempt: _Attempt) -> ModelError:
         if isinstance(error, ModelError):
             return error
-        made = self._error(error, request)
+        made = self._error(error, attempt)
         made.__cause__ = error
         return made
 
-    def _once(self, request: ModelRequest, **how: Any) -> Any:
+    def _once(self, attempt: _Attempt, **how: Any) -> Any:
         """One request, sent again only to leave out what the model will not take."""
         while True:
             try:
-                return _litellm().completion(**self._call(request), **how, **_options(how))
+                raw = _litellm().completion(**self._call(attempt), **how)
             except Exception as error:
-                self._learn_or_raise(error, request)
+                self._learn_or_raise(error, attempt)
+            else:
+                self._remember(attempt.left_out)
+                return raw
 
-    async def _aonce(self, request: ModelRequest, **how: Any) -> Any:
+    async def _aonce(self, attempt: _Attempt, **how: Any) -> Any:
         while True:
             try:
-                return await _litellm().acompletion(
-                    **self._call(request), **how, **_options(how), **await self._client()
-                )
+                raw = await _litellm().acompletion(**self._call(attempt), **how, **await self._client())
             except Exception as error:
-                self._learn_or_raise(error, request)
+                self._learn_or_raise(error, attempt)
+            else:
+                self._remember(attempt.left_out)
+                return raw
 
     async def _client(self) -> dict[str, Any]:
         """Our own HTTP client where LiteLLM takes one: its async one sends twice when a connection breaks."""
-        is_known = self.provider in ("openai", "anthropic")
+        is_taken = self.provider not in _SDKS and os.environ.get(_OWN_HTTP, "").lower() == "true"
         own = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
-        return {"client": await _http_client()} if is_known and own else {}
+        return {"client": await _http_client()} if is_taken and own else {}
 
-    def _call(self, request: ModelRequest) -> dict[str, Any]:
-        refused = _refused(self._key)
-        call: dict[str, Any] = {
+    def _call(self, attempt: _Attempt) -> dict[str, Any]:
+        request, left_out = attempt.request, _refused(self._key) | attempt.left_out
+        call: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
+        if "max_completion_tokens" in self._arguments and "max_tokens" not in request.declared:
+            del call["max_tokens"]  # the same by another name, and no provider takes both
+        call = {name: value for name, value in call.items() if name not in left_out}
+        # LiteLLM writes into what it is given: metadata, content parts, the schemas of tools.
+        call |= copied(self._sent_arguments)
+        call |= {
             "model": self.name,
-            "messages": [dict(message) for message in request.messages],
-            "tools": [dict(tool) for tool in request.tools],
+            "messages": copied(request.messages),
+            "tools": copied(request.tools),
             "max_retries": 0,
-            "timeout": self._timeout(request),
+            "timeout": self._timeout(attempt.left),
             "_skip_mcp_handler": True,  # without it LiteLLM walks all messages for MCP references
-            **({"temperature": request.temperature} if "temperature" not in refused else {}),
-            **({"max_tokens": request.max_tokens} if "max_tokens" not in refused else {}),
-            **self._arguments,
         }
-        if request.forced_tool and "tool_choice" not in refused:
+        if request.forced_tool and "tool_choice" not in left_out:
             call["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
         if request.cache:
-            call["cache_control_injection_points"] = _cache_points(request)
+            call["cache_control_injection_points"] = cache_points(request)
         return call
 
-    def _timeout(self, request: ModelRequest) -> Any:
+    @cached_property
+    def _sent_arguments(self) -> dict[str, Any]:
+        """The user's arguments, where LiteLLM's own HTTP code would lose or garble one."""
+        arguments = dict(self._arguments)
+        if self.provider == "openai":
+            organization = arguments.pop("organization", None) or os.environ.get("OPENAI_ORGANIZATION")
+            if organization := organization or os.environ.get("OPENAI_ORG_ID"):
+                headers = arguments.get("extra_headers") or {}
+                arguments["extra_headers"] = {"OpenAI-Organization": organization, **headers}
+        if self.provider == "anthropic":
+            arguments |= arguments.pop("extra_body", None) or {}
+        return arguments
+
+    def _timeout(self, left: float | None) -> Any:
         import httpx
 
-        given = self._config.get("timeout", _TIMEOUT)
-        if not isinstance(given, int | float):
-            return given
-        whole = given if request.timeout is None else min(given, request.timeout)
-        return httpx.Timeout(whole, connect=min(whole, _CONNECT_TIMEOUT))
+        given = self._config.get("timeout", self._config.get("request_timeout", _TIMEOUT))
+        if isinstance(given, httpx.Timeout):
+            parts = given.as_dict()
+        else:
+            whole = None if given is None else float(given)
+            parts = dict.fromkeys(("connect", "read", "write", "pool"), whole)
+            parts["connect"] = _CONNECT_TIMEOUT if whole is None else min(whole, _CONNECT_TIMEOUT)
+        if left is not None:
+            parts = {name: left if part is None else min(part, left) for name, part in parts.items()}
+        return httpx.Timeout(**parts)
 
     # Reading the answer
 
     def _response(self, raw: Any, request: ModelRequest) -> ModelResponse:
-        choice = raw.choices[0]
-        message = choice.message
-        calls = [_raw_call(made) for made in message.tool_calls or []]
-        if request.forced_tool and all(made.name != request.forced_tool for made in calls):
-            _refused(self._key).add("tool_choice")  # dropped in silence somewhere on the way
-        extra: dict[str, Any] = {}
-        if thoughts := getattr(message, "thinking_blocks", None):
-            extra["thinking_blocks"] = [dict(block) for block in thoughts]
-        refusal = getattr(message, "refusal", None) or (message.provider_specific_fields or {}).get("refusal")
-        return ModelResponse(
-            content=message.content or "",
-            tool_calls=calls,
-            stop_reason=_STOPS.get(choice.finish_reason, "stop"),
-            usage=_usage(getattr(raw, "usage", None)),
-            cost=self._cost(raw),
-            model=getattr(raw, "model", None) or self.name,
-            reasoning=getattr(message, "reasoning_content", None),
-            refusal=refusal,
-            extra=extra,
-        )
+        if not raw.choices:
+            raise ModelError(f"`{self.name}` answered with nothing in it.", provider=self.provider)
+        response = read_response(raw)
+        response.model = response.model or self.name
+        if not self._has_price:  # the loop counts by a price that was given
+            response.cost = (getattr(raw, "_hidden_params", None) or {}).get("response_cost")
+        self._mind_forced(request, {made.name for made in response.tool_calls}, response.stop_reason)
+        return response
 
-    def _cost(self, raw: Any) -> float | None:
-        if self._config.get("input_cost_per_token") is not None:
-            return None  # the loop counts it by the price that was given
-        hidden: Any = getattr(raw, "_hidden_params", None) or {}
-        found = hidden.get("response_cost")
-        return float(found) if found is not None else None
+    def _mind_forced(self, request: ModelRequest, called: Collection[str], stop_reason: str) -> None:
+        """A forced tool that was not called, in an answer that is whole: the force was dropped on the way."""
+        if request.forced_tool and request.forced_tool not in called and stop_reason in ("stop", "tool_calls"):
+            self._remember({"tool_choice"})
 
     # Failing
+
+    @property
+    def _given_provider(self) -> str | None:
+        return self._arguments.get("custom_llm_provider")
 
     @cached_property
     def provider(self) -> str:
         """The provider's name as LiteLLM spells it."""
         try:
-            return str(_litellm().get_llm_provider(self.name, api_base=self._arguments.get("api_base"))[1])
+            found = _litellm().get_llm_provider(self.name, self._given_provider, self._arguments.get("api_base"))
+            return str(found[1])
         except Exception:  # unknown to LiteLLM as well
             return self.name.partition("/")[0]
 
-    def _learn_or_raise(self, error: Exception, request: ModelRequest) -> None:
+    def _learn_or_raise(self, error: Exception, attempt: _Attempt) -> None:
         """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
-        refused, text = _refused(self._key), str(error)
-        if _is_bad_request(error):
-            for name, is_set in (
-                ("tool_choice", not request.forced_tool),
-                ("temperature", "temperature" in request.declared),
-                ("max_tokens", "max_tokens" in request.declared),
-            ):
-                if name not in refused and not is_set and name in text:
-                    refused.add(name)
+        if is_bad_request(error):
+            text, set_by_user = str(error), {*attempt.request.declared, *self._arguments}
+            defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
+            for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
+                if name in text and name not in attempt.left_out | _refused(self._key):
+                    attempt.left_out.add(name)
                     return
-        raise self._error(error, request) from error
+        else:
+            self._remember(attempt.left_out)
+        raise self._error(error, attempt) from error
 
-    def _error(self, error: Exception, request: ModelRequest) -> ModelError:
+    def _remember(self, left_out: set[str]) -> None:
+        """Note what the model does not take: it cost a request to find out."""
+        if left_out:
+            _learned[self._key] = _refused(self._key) | left_out
+
+    def _error(self, error: Exception, attempt: _Attempt) -> ModelError:
         secrets = secrets_in(self._config)
-        clean(error, secrets)
-        status, headers, is_connection = on_the_wire(error)
-        text = redact(provider_text(error), secrets)
-        what_to_do = advice(error, status, text, request, self.name)
-        what = f"HTTP {status}" if status else "no connection" if is_connection else type(error).__name__
+        chain = causes(error, attempt.outer)
+        clean(chain, secrets)
+        wire = on_the_wire(chain)
+        what = "no connection" if wire.is_broken else "no answer in time" if wire.is_late else f"HTTP {wire.status}"
+        text = "" if wire.is_late else redact(provider_text(error), secrets)
+        words = (text, advice(error, wire, text, attempt.request, self.name))
+        is_seen = wire.status or wire.is_broken or wire.is_late
         return ModelError(
-            f"`{self.name}` failed ({what}): {text} {what_to_do}".strip(),
+            f"`{self.name}` failed{f' ({what})' if is_seen else ''}: {' '.join(filter(None, words))}".rstrip(": "),
             provider=self.provider,
-            status=status,
-            retryable=is_connection or (status is not None and is_retryable(status)),
-            retry_after=retry_after(headers.get("retry-after")),
+            status=wire.status,
+            retryable=wire.is_broken or wire.is_late or (wire.status is not None and is_retryable(wire.status)),
+            retry_after=retry_after(wire.headers.get("retry-after")),
         )
-
-
-def _options(how: Mapping[str, Any]) -> dict[str, Any]:
-    return {"stream_options": {"include_usage": True}} if how.get("stream") else {}
-
-
-class _Closing:
-    """Ends a request whose stream nobody wants to read on."""
-
-    def __init__(self, raw: Any) -> None:
-        self._raw = raw
-
-    def close(self) -> None:
-        for holder in (self._raw, getattr(self._raw, "completion_stream", None)):
-            close = getattr(holder, "close", None)
-            if callable(close):
-                close()
-
-    async def aclose(self) -> None:
-        inner = getattr(self._raw, "completion_stream", None)
-        for holder in (self._raw, inner, getattr(inner, "streaming_response", None)):
-            close = getattr(holder, "aclose", None)
-            if callable(close):
-                await close()
-
-
-class _StreamReader:
-    """LiteLLM's chunks to deltas."""
-
-    def __init__(self, request: ModelRequest) -> None:
-        self._forced = request.forced_tool
-        self._called: set[str] = set()
-        self._thought: list[str] = []
-        self._signature = ""
-        self.has_begun = False
-        """Whether anything was handed out."""
-
-    def read(self, chunk: Any) -> Iterator[Delta]:
-        usage = getattr(chunk, "usage", None)
-        choice = chunk.choices[0] if chunk.choices else None
-        found = Delta(
-            model=getattr(chunk, "model", None) or "",
-            usage=_usage(usage) if usage is not None else None,
-            stop_reason=_STOPS.get(choice.finish_reason, "stop") if choice and choice.finish_reason else None,
-        )
-        if choice is not None:
-            self._read_message(choice.delta, found)
-        if found.content or found.reasoning or found.calls or found.stop_reason or found.usage:
-            self.has_begun = True
-            yield found
-
-    def _read_message(self, message: Any, found: Delta) -> None:
-        found.content = getattr(message, "content", None) or ""
-        found.reasoning = getattr(message, "reasoning_content", None) or ""
-        found.refusal = getattr(message, "refusal", None) or ""
-        for block in getattr(message, "thinking_blocks", None) or []:
-            self._thought.append(block.get("thinking") or "")
-            self._signature = block.get("signature") or self._signature
-        found.calls = tuple(
-            CallDelta(part.index, part.id, _own_name(part.function.name), part.function.arguments or "")
-            for part in getattr(message, "tool_calls", None) or []
-        )
-        self._called.update(part.name for part in found.calls if part.name)
-
-    def end(self, key: tuple[str, ...]) -> Iterator[Delta]:
-        if self._forced and self._forced not in self._called:
-            _refused(key).add("tool_choice")  # dropped in silence somewhere on the way
-        if self._signature:
-            thought = {"type": "thinking", "thinking": "".join(self._thought), "signature": self._signature}
-            yield Delta(extra={"thinking_blocks": [thought]})
-
-
-def _own_name(name: str | None) -> str:
-    # Bedrock's names may not begin with an underscore; LiteLLM puts a letter before ours.
-    return "__finish__" if name == "a__finish__" else name or ""
-
-
-def _raw_call(made: Any) -> RawCall:
-    return RawCall(made.id, _own_name(made.function.name), made.function.arguments or "")
-
-
-def _usage(raw: Any) -> Usage:
-    def read(*path: str) -> int:
-        here: Any = raw
-        for name in path:
-            here = getattr(here, name, None)
-        return int(here or 0)
-
-    return Usage(
-        input_tokens=read("prompt_tokens"),
-        output_tokens=read("completion_tokens"),
-        cached_tokens=read("prompt_tokens_details", "cached_tokens"),
-        reasoning_tokens=read("completion_tokens_details", "reasoning_tokens"),
-        requests=1,
-    )
-
-
-def _cache_points(request: ModelRequest) -> list[dict[str, Any]]:
-    """LiteLLM counts from the system message on, we from the message behind it."""
-    before = 0
-    while before < len(request.messages) and request.messages[before]["role"] in ("system", "developer"):
-        before += 1
-    return [
-        {**point, "index": point["index"] + before} if point.get("index", -1) >= 0 else dict(point)
-        for point in request.cache
-    ]
-
-
-def _is_bad_request(error: Exception) -> bool:
-    return type(error).__name__ in ("UnsupportedParamsError", "BadRequestError", "UnprocessableEntityError")
 
 
 # LiteLLM itself
 
 _lock = threading.Lock()
-# What a model would not take, for as long as the process lives: it costs a request to find out.
+# What a model would not take, for as long as the process lives.
 _learned: dict[tuple[str, ...], set[str]] = {}
 
 
 def _refused(key: tuple[str, ...]) -> set[str]:
-    return _learned.setdefault(key, set())
+    return _learned.get(key, set())
 
 
 @lru_cache(maxsize=1)
@@ -393,7 +334,7 @@ def _litellm() -> Any:
     with _lock:
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no price list from the network
         # Its own HTTP code: the SDK under it walks every message of every request.
-        os.environ.setdefault("EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER", "True")
+        os.environ.setdefault(_OWN_HTTP, "True")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import litellm
@@ -435,13 +376,19 @@ async def _keep_client() -> AsyncGenerator[Any]:
 def _client_class() -> Any:
     import httpx
 
-    handler: Any = _litellm().llms.custom_httpx.http_handler.AsyncHTTPHandler
+    http: Any = _litellm().llms.custom_httpx.http_handler
 
-    class Once(handler):  # type: ignore[misc]
+    class Once(http.AsyncHTTPHandler):  # type: ignore[misc]
         """Sends a request exactly once, and leaves nothing open when its loop is gone."""
 
         def create_client(self, timeout: Any = None, *_: Any, **__: Any) -> Any:
-            return httpx.AsyncClient(timeout=timeout or _TIMEOUT)
+            return httpx.AsyncClient(
+                timeout=timeout or _TIMEOUT,
+                verify=http.get_ssl_configuration(),
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                follow_redirects=True,
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
+            )
 
         async def single_connection_post_request(self, *_: Any, **__: Any) -> Any:
             raise  # called while the error is being handled: hand it on

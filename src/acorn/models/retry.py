@@ -40,7 +40,7 @@ class Retries:
         asked = error.retry_after
         if asked is not None and asked > LONGEST_WAIT:
             return None
-        wait = self.delay * 2 ** (failed - 1) * random.uniform(0.75, 1.25)
+        wait = self.delay * 2 ** min(failed - 1, 20) * random.uniform(0.75, 1.25)
         wait = min(LONGEST_WAIT, wait) if asked is None else asked
         return None if left is not None and wait >= left else wait
 
@@ -54,11 +54,15 @@ class Attempts:
         self._began = time.monotonic()
         self._failed = 0
 
+    @property
+    def left(self) -> float | None:
+        """Seconds that the run has left; None is no end."""
+        return None if self._left is None else max(0.001, self._left - (time.monotonic() - self._began))
+
     def wait(self, error: ModelError, *, is_final: bool = False) -> float:
         """Seconds to wait before the next one; raises the error where there is none."""
         self._failed += 1
-        left = None if self._left is None else self._left - (time.monotonic() - self._began)
-        wait = None if is_final else self._retries.wait(error, self._failed, left)
+        wait = None if is_final else self._retries.wait(error, self._failed, self.left)
         if wait is None:
             raise error
         return wait

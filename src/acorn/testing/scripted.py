@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from pydantic_core import to_json
 
 from acorn._tools.collect import FINISH
 from acorn.errors import ModelError
-from acorn.models.port import ModelRequest, ModelResponse, Price, RawCall
+from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
 from acorn.types import Usage
 
 
@@ -57,6 +57,8 @@ class Failure:
     """The HTTP status; None is a broken connection."""
     message: str = "the script says so"
     delay: float = 0.0
+    after: Reply | None = None
+    """What a stream gives before it breaks."""
 
 
 Scripted = Reply | Failure | str | BaseException
@@ -83,12 +85,15 @@ class ScriptedModel:
         name: str = "scripted",
         price: Price | None = None,
         forces: bool = True,
+        chunk_size: int = 8,
     ) -> None:
         self.name = name
         self.requests: list[ModelRequest] = []
         """Every request, in the order of arrival."""
         self._price = price
         self._forces = forces
+        self._chunk_size = chunk_size
+        """How many characters a streamed piece has."""
         self._make = replies if callable(replies) else None
         self._script: list[Scripted] = [] if callable(replies) else list(replies)
         self._lock = threading.Lock()
@@ -136,6 +141,26 @@ class ScriptedModel:
 
             await asyncio.sleep(delay)
         return self._answer(reply, request, at)
+
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
+        reply, at = self._next(request)
+        if delay := _delay(reply, request):
+            time.sleep(delay)
+        yield from self._pieces(reply, request, at)
+
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        reply, at = self._next(request)
+        if delay := _delay(reply, request):
+            import asyncio  # only an async run needs it
+
+            await asyncio.sleep(delay)
+        for delta in self._pieces(reply, request, at):
+            yield delta
+
+    def _pieces(self, reply: Scripted, request: ModelRequest, at: int) -> Iterator[Delta]:
+        if isinstance(reply, Failure) and reply.after is not None:
+            yield from cut(self._answer(reply.after, request, at), self._chunk_size, whole=False)
+        yield from cut(self._answer(reply, request, at), self._chunk_size)
 
     def _next(self, request: ModelRequest) -> tuple[Scripted, int]:
         """The reply to a request, and how many requests came before it."""
@@ -202,3 +227,22 @@ def _delay(reply: Scripted, request: ModelRequest) -> float:
     """Seconds to wait, as far as the request has the time."""
     delay = reply.delay if isinstance(reply, Reply | Failure) else 0.0
     return delay if request.timeout is None else min(delay, request.timeout)
+
+
+def cut(response: ModelResponse, size: int, *, whole: bool = True) -> Iterator[Delta]:
+    """A response in pieces, the way providers send it: thinking, text, the calls, how it ended, what it cost."""
+
+    def pieces(text: str) -> Iterator[str]:
+        return (text[at : at + size] for at in range(0, len(text), size))
+
+    for piece in pieces(response.reasoning or ""):
+        yield Delta(reasoning=piece)
+    for piece in pieces(response.content):
+        yield Delta(content=piece)
+    for index, made in enumerate(response.tool_calls):
+        yield Delta(calls=(CallDelta(index, made.id, made.name),))
+        for piece in pieces(made.arguments):
+            yield Delta(calls=(CallDelta(index, arguments=piece),))
+    if whole:
+        yield Delta(refusal=response.refusal or "", stop_reason=response.stop_reason, model=response.model)
+        yield Delta(usage=response.usage)

@@ -1,0 +1,147 @@
+"""Between the words of our port and the shapes that LiteLLM takes and gives, which are OpenAI's.
+
+Called by the LiteLLM adapter alone; nothing here asks or waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
+from acorn.types import Usage
+
+_STOPS = {
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "content_filter": "content_filter",
+}
+
+
+def copied(value: Any) -> Any:
+    """Plain data that nobody else holds; other objects as they are."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
+def cache_points(request: ModelRequest) -> list[dict[str, Any]]:
+    """LiteLLM counts from the system message on, we from the message behind it."""
+    before = 0
+    while before < len(request.messages) and request.messages[before]["role"] in ("system", "developer"):
+        before += 1
+    return [
+        {**point, "index": point["index"] + before} if point.get("index", -1) >= 0 else dict(point)
+        for point in request.cache
+    ]
+
+
+def read_response(raw: Any) -> ModelResponse:
+    """A whole answer; it has a choice."""
+    choice = raw.choices[0]
+    message = choice.message
+    extra: dict[str, Any] = {}
+    if thoughts := getattr(message, "thinking_blocks", None):
+        extra["thinking_blocks"] = [dict(block) for block in thoughts]
+    specific = getattr(message, "provider_specific_fields", None) or {}
+    return ModelResponse(
+        content=message.content or "",
+        tool_calls=[
+            RawCall(made.id, _own_name(made.function.name), made.function.arguments or "")
+            for made in message.tool_calls or []
+        ],
+        stop_reason=_STOPS.get(choice.finish_reason, "stop"),
+        usage=_usage(getattr(raw, "usage", None)),
+        model=getattr(raw, "model", None) or "",
+        reasoning=getattr(message, "reasoning_content", None),
+        refusal=getattr(message, "refusal", None) or specific.get("refusal"),
+        extra=extra,
+    )
+
+
+class StreamReader:
+    """Chunks to deltas."""
+
+    def __init__(self) -> None:
+        self._thought: list[str] = []
+        self._signature = ""
+        self.called: set[str] = set()
+        """The names of the tools that were called."""
+        self.stop_reason = "stop"
+        self.has_begun = False
+        """Whether anything was handed out."""
+
+    def read(self, chunk: Any) -> Iterator[Delta]:
+        usage = getattr(chunk, "usage", None)
+        choice = chunk.choices[0] if chunk.choices else None
+        found = Delta(
+            model=getattr(chunk, "model", None) or "",
+            usage=_usage(usage) if usage is not None else None,
+            stop_reason=_STOPS.get(choice.finish_reason, "stop") if choice and choice.finish_reason else None,
+        )
+        if choice is not None:
+            self._read_message(choice.delta, found)
+        self.stop_reason = found.stop_reason or self.stop_reason
+        if found.content or found.reasoning or found.calls or found.stop_reason or found.usage:
+            self.has_begun = True
+            yield found
+
+    def _read_message(self, message: Any, found: Delta) -> None:
+        found.content = getattr(message, "content", None) or ""
+        found.reasoning = getattr(message, "reasoning_content", None) or ""
+        found.refusal = getattr(message, "refusal", None) or ""
+        for block in getattr(message, "thinking_blocks", None) or []:
+            self._thought.append(block.get("thinking") or "")
+            self._signature = block.get("signature") or self._signature
+        found.calls = tuple(
+            CallDelta(part.index, part.id, _own_name(part.function.name), part.function.arguments or "")
+            for part in getattr(message, "tool_calls", None) or []
+        )
+        self.called.update(part.name for part in found.calls if part.name)
+
+    def end(self) -> Iterator[Delta]:
+        if self._signature:
+            thought = {"type": "thinking", "thinking": "".join(self._thought), "signature": self._signature}
+            yield Delta(extra={"thinking_blocks": [thought]})
+
+
+class Closing:
+    """Ends a request whose stream nobody wants to read on."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def close(self) -> None:
+        for holder in (self._raw, getattr(self._raw, "completion_stream", None)):
+            close = getattr(holder, "close", None)
+            if callable(close):
+                close()
+
+    async def aclose(self) -> None:
+        inner = getattr(self._raw, "completion_stream", None)
+        for holder in (self._raw, inner, getattr(inner, "streaming_response", None)):
+            close: Any = getattr(holder, "aclose", None)
+            if close is not None:
+                await close()
+
+
+def _own_name(name: str | None) -> str:
+    # Bedrock's names may not begin with an underscore; LiteLLM puts a letter before ours.
+    return "__finish__" if name == "a__finish__" else name or ""
+
+
+def _usage(raw: Any) -> Usage:
+    def read(*path: str) -> int:
+        here: Any = raw
+        for name in path:
+            here = getattr(here, name, None)
+        return int(here or 0)
+
+    return Usage(
+        input_tokens=read("prompt_tokens"),
+        output_tokens=read("completion_tokens"),
+        cached_tokens=read("prompt_tokens_details", "cached_tokens"),
+        reasoning_tokens=read("completion_tokens_details", "reasoning_tokens"),
+        requests=1,
+    )

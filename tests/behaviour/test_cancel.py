@@ -1,0 +1,427 @@
+"""Cancelling `acall`: what is under way is cancelled, and what is left is in order."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.behaviour.conftest import Script
+from tests.provider_rules import assert_complete, assert_request_valid
+
+from acorn import Run, Step, ToolResult, capture, current_run, module, tool
+from acorn.models import ModelRequest, ModelResponse
+from acorn.testing import ScriptedModel, finish
+from acorn.testing import call as calling
+
+PATIENCE = 20.0
+"""Seconds after which a test gives up on what should have come long before."""
+
+
+class Pause:
+    """A place to stop at: says when somebody is there, and whether they were cancelled."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.release = threading.Event()
+        self.cancelled: list[bool] = []
+        self.left: list[bool] = []
+
+    async def aenter(self) -> None:
+        self.reached.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            self.cancelled.append(True)
+            await asyncio.sleep(0.01)  # cleaning up takes its time
+            self.left.append(True)
+            raise
+
+    def enter(self) -> None:
+        self.reached.set()
+        self.release.wait(PATIENCE)
+        self.left.append(True)
+
+
+class Worker(module[Any, str]):
+    """Work."""
+
+    final_output = str
+    max_steps = 5
+
+
+async def cancel(agent: Worker, pause: Pause) -> Run[Any]:
+    """Cancel a call when it has reached the pause; the record that is left."""
+    with capture() as runs:
+        task = asyncio.ensure_future(agent.acall())
+        assert await asyncio.to_thread(pause.reached.wait, PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    run = runs[0]
+    assert run.stop_reason == "cancelled"
+    assert isinstance(run.error, asyncio.CancelledError)
+    hung: Run[Any] = run.error.run  # type: ignore[attr-defined]
+    assert hung is run
+    assert run.output is None
+    assert run.seconds > 0
+    assert_complete(run.history)
+    return run
+
+
+def roles(run: Run[Any]) -> list[str]:
+    return [message["role"] for message in run.history]
+
+
+def told(run: Run[Any]) -> list[str]:
+    return [message["content"] for message in run.history if message["role"] == "tool"]
+
+
+STOPPED = "This call was not completed: the run was stopped."
+
+
+def test_in_the_model_call(script: Script) -> None:
+    pause = Pause()
+
+    class Slow(ScriptedModel):
+        async def acomplete(self, request: ModelRequest) -> ModelResponse:
+            if self.requests:
+                await pause.aenter()
+            return await super().acomplete(request)
+
+    def look() -> str:
+        return "seen"
+
+    model = Slow([calling("look"), finish(result="never")])
+    run = asyncio.run(cancel(Worker(model=model, tools=[look]), pause))
+    assert pause.cancelled == pause.left == [True]
+    assert roles(run) == ["system", "user", "assistant", "tool"]
+    assert told(run) == ["seen"]
+    assert (run.steps, run.usage.requests) == (1, 1)
+
+
+def test_in_an_async_tool(script: Script) -> None:
+    pause = Pause()
+
+    async def hang() -> None:
+        await pause.aenter()
+
+    run = asyncio.run(cancel(Worker(model=script(calling("hang")), tools=[hang]), pause))
+    assert pause.cancelled == pause.left == [True]  # it had the time to clean up
+    assert told(run) == [STOPPED]
+
+
+def test_in_a_sync_tool(script: Script) -> None:
+    pause = Pause()
+
+    def hang() -> None:
+        pause.enter()
+
+    async def main() -> None:
+        run = await cancel(Worker(model=script(calling("hang")), tools=[hang]), pause)
+        assert pause.left == []  # a thread cannot be cancelled, and nobody waits for it
+        assert told(run) == [STOPPED]
+        pause.release.set()
+        while not pause.left:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        assert told(run) == [STOPPED]  # what it returns comes too late
+
+    asyncio.run(main())
+
+
+def test_in_a_sync_function_that_returns_something_to_await(script: Script) -> None:
+    pause = Pause()
+
+    def hang() -> Awaitable[None]:
+        return pause.aenter()
+
+    run = asyncio.run(cancel(Worker(model=script(calling("hang")), tools=[hang]), pause))
+    assert pause.left == [True]
+    assert told(run) == [STOPPED]
+
+
+def test_in_several_tools_at_once(script: Script) -> None:
+    pauses = [Pause(), Pause(), Pause()]
+    all_there = Pause()
+    done = threading.Event()
+
+    async def hang(number: int) -> None:
+        if all(pause.reached.is_set() for at, pause in enumerate(pauses) if at != number):
+            all_there.reached.set()
+        await pauses[number].aenter()
+
+    def ready() -> str:
+        done.set()
+        return "ready"
+
+    reply = calling("hang", number=0) & calling("ready") & calling("hang", number=1) & calling("hang", number=2)
+    run = asyncio.run(cancel(Worker(model=script(reply), tools=[hang, ready]), all_there))
+    assert [pause.left for pause in pauses] == [[True]] * 3
+    assert len(told(run)) == 4
+    assert done.wait(PATIENCE)
+
+
+def test_calls_that_had_not_begun_are_not_made(script: Script) -> None:
+    pause = Pause()
+    made: list[int] = []
+
+    @tool(parallel=False)
+    async def hang() -> None:
+        await pause.aenter()
+
+    def other(number: int) -> None:
+        made.append(number)
+
+    reply = calling("other", number=1) & calling("hang") & calling("other", number=2)
+    run = asyncio.run(cancel(Worker(model=script(reply), tools=[hang, other]), pause))
+    assert made == [1]
+    assert len(told(run)) == 3
+
+
+def test_a_tool_that_ignores_it_does_not_save_the_run(script: Script) -> None:
+    pause = Pause()
+
+    async def stubborn() -> str:
+        try:
+            await pause.aenter()
+        except asyncio.CancelledError:
+            return "I am still here"
+        return "never"
+
+    run = asyncio.run(cancel(Worker(model=script(calling("stubborn")), tools=[stubborn]), pause))
+    assert told(run) == [STOPPED]
+
+
+class Hooked(Worker):
+    """Pauses in one of its hooks."""
+
+    def __init__(self, pause: Pause, where: str, **settings: Any) -> None:
+        self.pause = pause
+        self.where = where
+        super().__init__(**settings)
+
+    async def system_prompt(self) -> str:
+        if self.where == "system_prompt":
+            await self.pause.aenter()
+        return "Work."
+
+    async def on_step(self, step: Step) -> None:  # type: ignore[override]
+        if self.where == "on_step":
+            step.tool_results[0].output = "changed"
+            await self.pause.aenter()
+
+    async def on_finish(self, output: str) -> None:
+        if self.where == "on_finish":
+            await self.pause.aenter()
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("system_prompt", []),
+        ("on_step", ["system", "user", "assistant", "tool"]),
+        ("on_finish", ["system", "user", "assistant", "tool", "assistant", "tool"]),
+    ],
+)
+def test_in_an_async_hook(where: str, expected: list[str]) -> None:
+    pause = Pause()
+
+    def look() -> str:
+        return "seen"
+
+    model = ScriptedModel([calling("look"), finish(result="never")])
+    run = asyncio.run(cancel(Hooked(pause, where, model=model, tools=[look]), pause))
+    assert pause.cancelled == pause.left == [True]
+    assert roles(run) == expected
+    for request in model.requests:
+        assert_request_valid(request)
+
+
+def test_in_a_sync_hook(script: Script) -> None:
+    pause = Pause()
+
+    class Slow(Worker):
+        """Pause in the hook."""
+
+        def on_step(self, step: Step) -> None:
+            pause.enter()
+
+    def look() -> str:
+        return "seen"
+
+    async def main() -> None:
+        run = await cancel(Slow(model=script(calling("look")), tools=[look]), pause)
+        assert pause.left == []
+        assert told(run) == ["seen"]  # the tool had ended
+        pause.release.set()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("where", ["open", "tools"])
+def test_while_a_source_is_opened(script: Script, where: str) -> None:
+    pause = Pause()
+    diary: list[str] = []
+
+    class Source:
+        def __init__(self, name: str, pauses: bool) -> None:
+            self.name, self.pauses = name, pauses
+
+        async def open(self) -> None:
+            diary.append(f"open {self.name}")
+            if self.pauses and where == "open":
+                await pause.aenter()
+
+        async def tools(self) -> list[Callable[..., Any]]:
+            if self.pauses and where == "tools":
+                await pause.aenter()
+            return []
+
+        async def close(self) -> None:
+            await asyncio.sleep(0)
+            diary.append(f"close {self.name}")
+
+    run = asyncio.run(cancel(Worker(model=script(), tools=[Source("a", False), Source("b", True)]), pause))
+    assert diary == ["open a", "open b", *(["close b"] if where == "tools" else []), "close a"]
+    assert run.history == []
+
+
+def test_sources_are_closed(script: Script) -> None:
+    pause = Pause()
+    diary: list[str] = []
+
+    class Source:
+        async def hang(self) -> None:
+            await pause.aenter()
+
+        def tools(self) -> list[Callable[..., Any]]:
+            return [self.hang]
+
+        async def close(self) -> None:
+            await asyncio.sleep(0.01)
+            diary.append(f"closed after {pause.left}")
+
+    asyncio.run(cancel(Worker(model=script(calling("hang")), tools=[Source()]), pause))
+    assert diary == ["closed after [True]"]
+
+
+def test_a_run_inside_a_run_is_cancelled_with_it(script: Script) -> None:
+    pause = Pause()
+    records: list[Run[Any]] = []
+
+    async def hang() -> None:
+        records.append(current_run())
+        await pause.aenter()
+
+    inner = Worker(model=script(calling("hang")), tools=[hang])
+
+    async def ask() -> str:
+        return await inner.acall()
+
+    outer = asyncio.run(cancel(Worker(model=script(calling("ask")), tools=[ask]), pause))
+    assert pause.left == [True]
+    assert records[0] is not outer
+    assert records[0].stop_reason == "cancelled"
+    assert told(records[0]) == [STOPPED]
+
+
+def test_by_a_timeout_around_the_call(script: Script) -> None:
+    pause = Pause()
+
+    async def hang() -> None:
+        await pause.aenter()
+
+    agent = Worker(model=script(calling("hang")), tools=[hang])
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await agent.acall()
+        assert agent.last is not None
+        assert agent.last.stop_reason == "cancelled"
+        assert agent.history is agent.last.history
+        assert told(agent.last) == [STOPPED]
+
+    asyncio.run(main())
+    assert pause.left == [True]
+
+
+def test_before_it_has_begun() -> None:
+    model = ScriptedModel([])
+
+    async def main() -> None:
+        with capture() as runs:
+            task = asyncio.ensure_future(Worker(model=model).acall())
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert runs == []
+
+    asyncio.run(main())
+    assert model.requests == []
+
+
+def test_the_other_calls_of_the_instance_go_on() -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        async def hang() -> str:
+            await gate.wait()
+            return "through"
+
+        def reply(request: ModelRequest) -> Any:
+            return finish(result="done") if request.messages[-1]["role"] == "tool" else calling("hang")
+
+        agent = Worker(model=ScriptedModel(reply), tools=[hang])
+        tasks = [asyncio.ensure_future(agent.acall()) for _ in range(10)]
+        await asyncio.sleep(0.01)
+        for task in tasks[::2]:
+            task.cancel()
+        gate.set()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended[::2])
+        assert ended[1::2] == ["done"] * 5
+
+    asyncio.run(main())
+
+
+def test_the_conversation_can_be_taken_up_again(script: Script) -> None:
+    pause = Pause()
+
+    async def hang() -> None:
+        await pause.aenter()
+
+    agent = Worker(model=script(calling("hang")), tools=[hang])
+    run = asyncio.run(cancel(agent, pause))
+    model = script(finish(result="done after all"))
+    assert agent.using(model=model, history=run)() == "done after all"
+    assert [message["role"] for message in model.requests[0].messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "user",
+    ]
+
+
+def test_results_that_were_there_are_kept_in_the_step(script: Script) -> None:
+    seen: list[list[ToolResult]] = []
+    pause = Pause()
+
+    class Slow(Worker):
+        """Pause in the hook."""
+
+        async def on_step(self, step: Step) -> None:  # type: ignore[override]
+            seen.append(step.tool_results)
+            await pause.aenter()
+
+    def one() -> int:
+        return 1
+
+    def two() -> int:
+        return 2
+
+    run = asyncio.run(cancel(Slow(model=script(calling("one") & calling("two")), tools=[one, two]), pause))
+    assert told(run) == ["1", "2"]
+    assert [result.output for result in seen[0]] == [1, 2]

@@ -1,0 +1,557 @@
+"""What a run may use: tokens, dollars, seconds, and patience with a model that goes in circles."""
+
+import asyncio
+import dataclasses
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.behaviour.conftest import Call, Script
+from tests.provider_rules import assert_complete, assert_request_valid
+
+from acorn import DeclarationError, LimitError, Run, Step, ToolResult, Usage, capture, module, tool
+from acorn._loop.asks import AskModel, AskTools, Done
+from acorn._module import _loop
+from acorn.models import ModelRequest, Price
+from acorn.testing import Reply, ScriptedModel, finish
+from acorn.testing import call as calling
+
+PATIENCE = 20.0
+"""Seconds after which a test gives up on what should have come long before."""
+
+
+class Report(BaseModel):
+    summary: str
+
+
+@tool
+def look(at: int = 0) -> str:
+    """Look at something."""
+    return f"seen {at}"
+
+
+class Worker(module[Any, Report]):
+    """Look around, then report."""
+
+    tools = [look]
+    max_steps = 50
+    loop_guard: str | None = None
+
+
+def used(reply: Reply, tokens_in: int, tokens_out: int) -> Reply:
+    return dataclasses.replace(reply, usage=Usage(tokens_in, tokens_out))
+
+
+def eager(tokens_in: int, tokens_out: int, *, grows: int = 0, **options: Any) -> ScriptedModel:
+    """A model that goes on until it is forced; each request costs `grows` more than the one before."""
+    counter = itertools.count()
+
+    def reply(request: ModelRequest) -> Reply:
+        number = next(counter)
+        made = finish(summary="done") if request.forced_tool else calling("look", at=number)
+        return used(made, tokens_in + grows * number, tokens_out)
+
+    return ScriptedModel(reply, **options)
+
+
+def forced(model: ScriptedModel) -> list[bool]:
+    return [request.forced_tool == "__finish__" for request in model.requests]
+
+
+# Tokens and dollars
+
+
+@pytest.mark.parametrize(
+    ("limit", "tokens", "grows"),
+    [(1_000, (80, 20), 0), (1_000, (30, 10), 20), (10_000, (500, 100), 120), (100_000, (1_000, 500), 700)],
+)
+def test_a_run_near_its_token_limit_is_made_to_answer_in_time(
+    call: Call, limit: int, tokens: tuple[int, int], grows: int
+) -> None:
+    model = eager(*tokens, grows=grows)
+    run = call.run(Worker(model=model, max_total_tokens=limit))
+    assert run.output == Report(summary="done")
+    assert run.stop_reason == "limit"
+    assert run.usage.total_tokens <= limit
+    assert run.usage.total_tokens > limit / 3  # and not long before it is near
+    assert forced(model) == [False] * run.steps + [True]
+    assert_complete(run.history)
+    for request in model.requests:
+        assert_request_valid(request)
+
+
+def test_a_run_near_its_cost_limit_is_made_to_answer_in_time(call: Call) -> None:
+    model = eager(800, 200, price=Price(0.0001, 0.0006))  # 20 cents a request
+    run = call.run(Worker(model=model, max_cost=1.5))
+    assert run.output == Report(summary="done")
+    assert run.stop_reason == "limit"
+    assert run.cost is not None
+    assert 0.5 < run.cost <= 1.5
+    assert forced(model)[-1]
+
+
+def test_a_limit_may_be_given_for_one_call(call: Call) -> None:
+    agent = Worker(model=eager(800, 200, price=Price(0.0001, 0.0006)), max_steps=30)
+    assert call.run(agent.using(max_cost=1.5)).stop_reason == "limit"
+    assert call.run(agent.using(max_total_tokens=6_000)).stop_reason == "limit"
+    free = call.run(agent)
+    assert (free.stop_reason, free.steps) == ("forced", 30)
+
+
+def test_a_run_that_stays_below_its_limits_is_left_alone(call: Call, script: Script) -> None:
+    model = script(used(calling("look"), 50, 10), used(finish(summary="own"), 60, 10), price=Price(0.001, 0.001))
+    run = call.run(Worker(model=model, max_total_tokens=1_000, max_cost=1, max_seconds=600))
+    assert (run.output, run.stop_reason) == (Report(summary="own"), "finish")
+    assert forced(model) == [False, False]
+
+
+def test_the_forced_request_changes_neither_messages_nor_tools(call: Call) -> None:
+    model = eager(80, 20)
+    call(Worker(model=model, max_total_tokens=600))
+    *before, last = model.requests
+    assert last.tools == before[-1].tools
+    assert last.messages[: len(before[-1].messages)] == before[-1].messages
+
+
+def test_where_not_even_an_answer_fits_the_error_carries_the_record(call: Call, script: Script) -> None:
+    model = script(used(calling("look"), 900, 90))
+    with capture() as runs, pytest.raises(LimitError) as caught:
+        call(Worker(model=model, max_total_tokens=1_000))
+    (run,) = runs
+    assert caught.value.run is run
+    assert (run.usage.total_tokens, run.steps, run.output) == (990, 1, None)
+    assert (run.stop_reason, run.error) == ("error", caught.value)
+    assert all(word in str(caught.value) for word in ("`Worker`", "`max_total_tokens`", "990 tokens", "1 step"))
+
+
+def test_a_tool_result_that_is_too_long_for_what_is_left_ends_the_run(call: Call, script: Script) -> None:
+    def dump() -> str:
+        return "x" * 400_000
+
+    with pytest.raises(LimitError, match="`max_total_tokens`"):
+        call(Worker(model=script(used(calling("dump"), 100, 10)), tools=[dump], max_total_tokens=50_000))
+
+
+def test_an_input_that_takes_most_of_the_limit_is_answered_at_once(call: Call) -> None:
+    class Reader(Worker):
+        """Read."""
+
+        initial_input = str
+
+    model = eager(3_000, 20)
+    run = call.run(Reader(model=model, max_total_tokens=4_000), "word " * 2_400)
+    assert (run.output, run.stop_reason) == (Report(summary="done"), "limit")
+    assert forced(model) == [True]
+
+
+def test_a_single_turn_counts_too(call: Call, script: Script) -> None:
+    class Once(module[Any, Report]):
+        """Report."""
+
+        parse_retries = 5
+
+    model = script(used(finish(), 300, 50), used(finish(), 400, 50))
+    with pytest.raises(LimitError, match="`max_total_tokens`"):
+        call(Once(model=model, max_total_tokens=1_000))
+
+
+@pytest.mark.parametrize("forces", [True, False])
+def test_corrections_of_a_forced_answer_count_too(call: Call, script: Script, forces: bool) -> None:
+    wrong = finish() if forces else Reply("no answer at all")
+    model = script(
+        used(calling("look"), 200, 50), used(wrong, 250, 60), used(wrong, 300, 60), name="stubborn", forces=forces
+    )
+    with pytest.raises(LimitError, match="`max_total_tokens`") as caught:
+        call(Worker(model=model, max_total_tokens=1_100, parse_retries=10))
+    assert caught.value.run.usage.total_tokens == 920
+
+
+def test_the_limit_that_leaves_no_room_decides_over_one_that_is_near(call: Call, script: Script) -> None:
+    model = script(used(calling("look"), 400, 50), price=Price(0.01, 0.01))
+    with pytest.raises(LimitError, match="`max_cost`"):
+        call(Worker(model=model, max_total_tokens=1_500, max_cost=5))
+
+
+def test_a_cost_limit_needs_a_price(call: Call, script: Script) -> None:
+    with capture() as runs, pytest.raises(DeclarationError) as caught:
+        call(Worker(model=script(name="mystery"), max_cost=1))
+    assert runs == []
+    assert all(word in str(caught.value) for word in ("`Worker.max_cost`", "`mystery`", "input_cost_per_token"))
+    with pytest.raises(DeclarationError, match="`mystery`"):
+        call(Worker(model=script(name="mystery")).using(max_cost=1))
+
+
+def test_a_model_without_a_price_cannot_be_switched_to_under_a_cost_limit(call: Call, script: Script) -> None:
+    class Switcher(Worker):
+        """Change the model."""
+
+        def on_step(self, step: Step) -> None:
+            step.model = mystery
+
+    mystery = script(name="mystery")
+    with pytest.raises(DeclarationError, match="`mystery`"):
+        call(Switcher(model=script(calling("look"), price=Price(0, 0)), max_cost=1))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_no_run_uses_more_than_one_request_beyond_its_limits(seed: int) -> None:
+    chance = random.Random(seed)
+    price = Price(chance.uniform(0, 1e-4), chance.uniform(0, 1e-3))
+    spent: list[float] = [0.0, 0.0]
+    limit_tokens, limit_cost = chance.randint(1, 20_000), chance.uniform(0.01, 5)
+
+    def reply(request: ModelRequest) -> Reply:
+        assert spent[0] < limit_tokens
+        assert spent[1] < limit_cost
+        assert_request_valid(request)
+        used_up = Usage(chance.randint(0, 3_000), chance.choice([0, 5, 50, chance.randint(0, 3_000)]))
+        spent[0] += used_up.total_tokens
+        spent[1] += price.of(used_up)
+        said = chance.choice(
+            [calling("look", at=1), calling("look") & calling("look"), Reply("hm"), finish(), finish(x=1)]
+        )
+        if request.forced_tool and chance.random() < 0.5:
+            said = finish(summary="done")
+        return Reply(said.content, said.calls, usage=used_up)
+
+    model = ScriptedModel(reply, price=price, forces=chance.random() < 0.7)
+    agent = Worker(
+        model=model,
+        max_total_tokens=limit_tokens,
+        max_cost=limit_cost,
+        parse_retries=1_000,
+        max_steps=chance.choice([1, 3, 1_000]),
+    )
+    try:
+        run: Run[Any] = agent.run()
+    except LimitError as error:
+        run = error.run
+        assert run.output is None
+    else:
+        assert run.output == Report(summary="done")
+        assert run.stop_reason in ("limit", "forced")
+    assert run.usage.total_tokens == spent[0]
+    assert run.cost == pytest.approx(spent[1])
+    assert run.usage.requests == len(model.requests)
+    assert_complete(run.history)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_regular_runs_end_with_an_answer_within_their_limit(seed: int) -> None:
+    chance = random.Random(seed)
+    limit = chance.randint(3_000, 30_000)
+
+    def find(at: int) -> str:
+        return "word " * chance.randint(1, 60)
+
+    def reply(request: ModelRequest) -> Reply:
+        # Usage as the scripted model counts it: what was sent and what was said.
+        return finish(summary="x" * 80) if request.forced_tool else calling("find", at=chance.randint(0, 9))
+
+    model = ScriptedModel(reply)
+    run = Worker(model=model, tools=[find], max_total_tokens=limit, max_steps=10_000).run()
+    assert run.stop_reason == "limit"
+    assert run.output == Report(summary="x" * 80)
+    assert limit / 2 < run.usage.total_tokens <= limit
+
+
+# Seconds
+
+
+def on_a_clock(agent: Worker, model_takes: float, tools_take: float) -> tuple[Run[Any], float, list[float]]:
+    """Drive a run by a clock of our own: its record, the time it took, and what its tools were given."""
+    loop = _loop(agent, (), {})
+    now = 0.0
+    given: list[float] = []
+    while not isinstance(ask := loop.ask(now), Done):
+        if isinstance(ask, AskModel):
+            now += model_takes
+            loop.tell(ask.model.complete(ask.request), now)
+        elif isinstance(ask, AskTools):
+            assert ask.timeout is not None
+            given.append(ask.timeout)
+            now += min(tools_take, ask.timeout)
+            loop.tell([ToolResult(made.call.id, made.call.name, "x") for made in ask.invocations], now)
+    return loop.run, now, given
+
+
+@pytest.mark.parametrize(
+    ("model_takes", "tools_take", "steps"),
+    [
+        (1.0, 1.0, 27),
+        (0.1, 10.0, 5),
+        (5.0, 0.1, 10),
+        (9.0, 9.0, 2),
+        (25.0, 0.0, 1),
+        (1.0, 1_000.0, 1),  # tools are stopped in time for the answer
+        (20.0, 1_000.0, 1),
+        (0.0, 1_000.0, 1),
+    ],
+)
+def test_a_run_near_its_time_limit_is_made_to_answer_in_time(model_takes: float, tools_take: float, steps: int) -> None:
+    model = eager(10, 10)
+    run, took, given = on_a_clock(Worker(model=model, max_seconds=60), model_takes, tools_take)
+    assert (run.output, run.stop_reason) == (Report(summary="done"), "limit")
+    assert run.steps == steps
+    assert took <= 60
+    assert forced(model) == [False] * run.steps + [True]
+    assert all(request.timeout is not None and request.timeout >= model_takes for request in model.requests)
+    assert all(seconds >= min(tools_take, 20) for seconds in given)  # no tool is stopped for nothing
+
+
+def test_slow_tools_are_stopped_so_that_an_answer_still_fits(call: Call) -> None:
+    release = threading.Event()
+
+    def hang() -> None:
+        release.wait(PATIENCE)
+
+    async def ahang() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    def reply(request: ModelRequest) -> Reply:
+        return finish(summary="done") if request.forced_tool else calling("hang") & calling("ahang")
+
+    model = ScriptedModel(reply)
+    run = call.run(Worker(model=model, tools=[hang, ahang], max_seconds=1))
+    release.set()
+    assert (run.output, run.stop_reason, run.steps) == (Report(summary="done"), "limit", 1)
+    told = [message["content"] for message in run.history if message["role"] == "tool"][:-1]
+    assert len(told) == 2
+    assert all(text.startswith("Tool error: TimeoutError: it took longer than 0.") for text in told)
+
+
+def test_tools_that_run_one_after_another_share_the_time(call: Call) -> None:
+    release = threading.Event()
+
+    @tool(parallel=False)
+    def hang() -> None:
+        release.wait(PATIENCE)
+
+    def reply(request: ModelRequest) -> Reply:
+        return finish(summary="done") if request.forced_tool else Reply(calls=calling("hang").calls * 40)
+
+    with capture() as runs, suppress(LimitError):  # where the machine is slow, there may be no time for the answer
+        call(Worker(model=ScriptedModel(reply), tools=[hang], max_seconds=0.25))
+    release.set()
+    assert runs[0].seconds < 0.25 * 20
+
+
+def test_the_timeout_of_a_tool_is_the_shorter_one(call: Call, script: Script) -> None:
+    @tool(timeout=0.05)
+    async def hang() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    run = call.run(Worker(model=script(calling("hang"), finish(summary="own")), tools=[hang], max_seconds=600))
+    assert run.history[3]["content"] == "Tool error: TimeoutError: it took longer than 0.05 s"
+    assert run.stop_reason == "finish"
+
+
+def test_a_slow_model_is_bounded(call: Call, script: Script) -> None:
+    slow = finish(summary="late")
+    slow.delay = PATIENCE
+    model = script(calling("look"), slow)
+    with capture() as runs, pytest.raises(LimitError, match="`max_seconds`") as caught:
+        call(Worker(model=model, max_seconds=0.3))
+    assert caught.value.run is runs[0]
+    assert runs[0].seconds < PATIENCE / 2
+    assert runs[0].steps == 1
+    assert caught.value.__cause__ is not None
+
+
+def test_a_time_that_is_over_before_the_next_request_ends_the_run(call: Call, script: Script) -> None:
+    class Slow(Worker):
+        """Think it over."""
+
+        def on_step(self, step: Step) -> None:
+            time.sleep(0.1)
+
+    with pytest.raises(LimitError, match="`max_seconds`") as caught:
+        call(Slow(model=script(calling("look")), max_seconds=0.05))
+    assert caught.value.run.steps == 1
+
+
+# Going in circles
+
+NOTICE = "You are repeating yourself"
+
+
+class Circler(Worker):
+    """Look around."""
+
+    max_steps = 8
+    loop_guard = "notice"
+
+
+def notices(run: Run[Any]) -> list[int]:
+    """After how many model turns the model was told."""
+    turns = itertools.accumulate(message["role"] == "assistant" for message in run.history)
+    return [
+        turn
+        for turn, message in zip(turns, run.history, strict=True)
+        if message["role"] == "user" and message["content"].startswith(NOTICE)
+    ]
+
+
+def walk(call: Call, script: Script, replies: list[Reply], agent: type[Worker] = Circler, **settings: Any) -> Run[Any]:
+    model = script(*replies, finish(summary="done"))
+    run = call.run(agent(model=model, **settings))
+    assert run.output == Report(summary="done")
+    return run
+
+
+def test_the_same_call_with_the_same_result_three_times_is_noticed_once(call: Call, script: Script) -> None:
+    run = walk(call, script, [calling("look", at=1) for _ in range(6)])
+    assert notices(run) == [3]
+    assert run.stop_reason == "finish"
+    position = next(at for at, message in enumerate(run.history) if message["content"].startswith(NOTICE))
+    assert run.history[position - 1]["role"] == "tool"  # behind the results
+
+
+def test_the_form_and_order_of_the_arguments_do_not_matter(call: Call, script: Script) -> None:
+    def find(name: str, at: int) -> str:
+        return "nothing"
+
+    one = calling("find", name="a", at=1)
+    other = calling("find", at=1, name="a")
+    spaced = calling("find", name="a", at=1)
+    spaced.calls[0].arguments = '{ "name": "a",  "at": 1 }'
+    assert notices(walk(call, script, [one, other, spaced], tools=[find])) == [3]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_fewer_times_are_no_circle(call: Call, script: Script, times: int) -> None:
+    other = calling("look", at=2)
+    replies = [calling("look", at=1) for _ in range(times)]
+    assert notices(walk(call, script, [*replies, other, *replies])) == []
+
+
+def test_two_calls_in_turn_are_noticed(call: Call, script: Script) -> None:
+    replies = [calling("look", at=number % 2) for number in range(6)]
+    assert notices(walk(call, script, replies)) == [4]
+
+
+def test_the_same_calls_in_one_response_are_noticed_as_one(call: Call, script: Script) -> None:
+    replies = [calling("look", at=1) & calling("look", at=2) for _ in range(4)]
+    assert notices(walk(call, script, replies)) == [3]
+
+
+def test_the_same_error_three_times_is_noticed_whatever_the_arguments(call: Call, script: Script) -> None:
+    def fetch(page: int) -> str:
+        raise ConnectionError("refused")
+
+    replies = [calling("fetch", page=number) for number in range(5)]
+    assert notices(walk(call, script, replies, tools=[fetch])) == [3]
+
+
+def test_different_errors_are_no_circle(call: Call, script: Script) -> None:
+    def fetch(page: int) -> str:
+        raise ConnectionError(f"page {page} refused")
+
+    assert notices(walk(call, script, [calling("fetch", page=number) for number in range(5)], tools=[fetch])) == []
+
+
+def test_different_results_are_no_circle(call: Call, script: Script) -> None:
+    numbers: Iterator[int] = itertools.count()
+
+    def poll() -> str:
+        return f"{next(numbers)} % done"
+
+    assert notices(walk(call, script, [calling("poll") for _ in range(6)], tools=[poll])) == []
+
+
+def test_different_arguments_are_no_circle(call: Call, script: Script) -> None:
+    def find(name: str) -> str:
+        return "nothing"
+
+    assert notices(walk(call, script, [calling("find", name=name) for name in "abcdef"], tools=[find])) == []
+
+
+def test_different_generated_results_are_no_circle(call: Call, script: Script) -> None:
+    numbers: Iterator[int] = itertools.count()
+
+    def pages() -> Iterator[int]:
+        yield next(numbers)
+
+    assert notices(walk(call, script, [calling("pages") for _ in range(5)], tools=[pages])) == []
+
+
+def test_a_repeatable_tool_may_be_repeated(call: Call, script: Script) -> None:
+    @tool(repeatable=True)
+    def poll() -> str:
+        return "not yet"
+
+    assert notices(walk(call, script, [calling("poll") for _ in range(6)], tools=[poll])) == []
+
+    @tool(repeatable=True)
+    def fail() -> str:
+        raise ConnectionError("not yet")
+
+    assert notices(walk(call, script, [calling("fail") for _ in range(6)], tools=[fail])) == []
+
+
+def test_a_repeatable_tool_does_not_hide_the_circle_of_another(call: Call, script: Script) -> None:
+    numbers: Iterator[int] = itertools.count()
+
+    @tool(repeatable=True)
+    def poll() -> str:
+        return f"{next(numbers)}"
+
+    replies = [calling("poll") & calling("look", at=1) for _ in range(4)]
+    assert notices(walk(call, script, replies, tools=[poll, look])) == [3]
+
+
+def test_without_the_guard_nothing_is_said(call: Call, script: Script) -> None:
+    assert notices(walk(call, script, [calling("look", at=1) for _ in range(6)], loop_guard=None)) == []
+
+
+def test_the_guard_may_force_the_answer_if_the_circle_goes_on(call: Call, script: Script) -> None:
+    model = script(*(calling("look", at=1) for _ in range(4)), finish(summary="done"))
+    run = call.run(Circler(model=model, loop_guard="force"))
+    assert notices(run) == [3]
+    assert run.stop_reason == "loop"
+    assert forced(model) == [False, False, False, False, True]
+
+
+def test_a_model_that_heeds_the_notice_is_not_forced(call: Call, script: Script) -> None:
+    replies = [*(calling("look", at=1) for _ in range(3)), *(calling("look", at=at) for at in (2, 3, 4))]
+    run = walk(call, script, replies, loop_guard="force")
+    assert notices(run) == [3]
+    assert run.stop_reason == "finish"
+
+
+def test_what_on_step_makes_of_a_result_counts(call: Call, script: Script) -> None:
+    class Changing(Circler):
+        """Say something else each time."""
+
+        def on_step(self, step: Step) -> None:
+            step.tool_results[0].output = f"{step.counter}"
+
+    assert notices(walk(call, script, [calling("look", at=1) for _ in range(5)], Changing)) == []
+
+
+Change = Callable[[Step], None]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda step: step.tool_results.clear(),
+        lambda step: step.tool_calls[0].arguments.update({1: 2, "a": object()}),
+        lambda step: setattr(step.tool_results[0], "output", object()),
+    ],
+)
+def test_the_guard_bears_whatever_on_step_does(call: Call, change: Change) -> None:
+    class Changing(Circler):
+        """Change things."""
+
+        def on_step(self, step: Step) -> None:
+            change(step)
+
+    replies = [*(calling("look", at=1) for _ in range(5)), finish(summary="done")]
+    assert call(Changing(model=ScriptedModel(replies))) == Report(summary="done")

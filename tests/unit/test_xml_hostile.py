@@ -26,9 +26,10 @@ from xml.parsers import expat
 import pytest
 from lxml import etree
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from tests.unit.xml_schemas import FORBIDDEN, KEYS, WORDS, some_shape
 
+from acorn._json import compact, to_text
 from acorn._schema.shape import Shape
 from acorn._xml.decode import decode, read
 from acorn._xml.encode import XmlStyle, encode
@@ -343,6 +344,21 @@ def test_no_value_becomes_markup_and_no_text_is_changed() -> None:
         assert read_back(document) == oracle("input", value), f"seed {seed}\n{document}"
 
 
+def test_every_value_has_a_text_in_json() -> None:
+    for seed in range(VALUES // 10):
+        rng = random.Random(seed)
+        value = some_value(rng, rng.choice([1, 4, 8]))
+        for write in (compact, to_text):
+            from_json(write(value))
+
+
+@pytest.mark.parametrize("levels", [149, 150, 151, 254, 255, 300, 405, 1_000, 100_000])
+@pytest.mark.parametrize("leaf", ["x", b"\xff", "\ud800"])
+def test_a_deep_value_has_a_text_in_json(levels: int, leaf: object) -> None:
+    for write in (compact, to_text):
+        assert write(nested(leaf, levels)).startswith('{"a":[' if levels % 2 else '[{"a":')
+
+
 @pytest.mark.parametrize("levels", [1, 100, 128])
 @pytest.mark.parametrize("leaf", ["x", b"\xff"])
 def test_a_value_may_be_nested_a_good_deal(levels: int, leaf: object) -> None:
@@ -518,9 +534,9 @@ def test_what_stands_within_the_bounds_is_read() -> None:
 
 # What would take hours if any of it were looked at again and again.
 UNITS = [
-    "<!--", "<![CDATA[", "<?", '<a b="', "</a>", "<a>", "&", "<", "<a ", "<a b=", "<a/>", "<!-- -->", "<![CDATA[]]>", "&#",
-    "&lt;", " ", "\n", "<output>", "</output>", "<output/>", "<output><text>", "<!DOCTYP", "-", "--", "```", "[", '{"a":',
-    "\r", "<item>x</item>", '<entry key="',
+    "<!--", "<![CDATA[", "<?", '<a b="', "</a>", "<a>", "&", "<", "<a ", "<a b=", "<a/>", "<!-- -->", "<![CDATA[]]>",
+    "&#", "&lt;", " ", "\n", "<output>", "</output>", "<output/>", "<output><text>", "<!DOCTYP", "-", "--", "```", "[",
+    '{"a":', "\r", "<item>x</item>", '<entry key="',
 ]  # fmt: skip
 FRAMES = {
     "bare": "{}",

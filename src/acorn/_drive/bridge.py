@@ -35,7 +35,9 @@ async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any)
     """Call any function from async code; a sync one runs in a worker thread."""
     if is_async(function):
         return await function(*args, **kwargs)
-    returned, error = await asyncio.wrap_future(start_thread(_outcome, function, *args, **kwargs))
+    future: Future[Any] = Future()
+    start_thread(future, _outcome, function, *args, **kwargs)
+    returned, error = await asyncio.wrap_future(future)
     if error is not None:
         raise error
     return await returned if inspect.isawaitable(returned) else returned
@@ -49,13 +51,12 @@ def _outcome(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tupl
         return None, error
 
 
-def start_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+def start_thread(future: Future[Any], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
     """Begin a call in a thread of its own, with a copy of the caller's context.
 
     A thread of its own, because a pool bounds how many calls can be under way, and its threads would keep
     the process from ending while a function hangs.
     """
-    future: Future[Any] = Future()
     context = contextvars.copy_context()
 
     def work() -> None:
@@ -68,23 +69,22 @@ def start_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
             future.set_result(returned)
 
     threading.Thread(target=work, name="acorn-call", daemon=True).start()
-    return future
 
 
 def wait_for(awaitable: Any) -> Any:
     """Await something from sync code, on the private loop; who is interrupted cancels it."""
-    future = start_on_loop(awaitable)
+    future: Future[Any] = Future()
     try:
+        start_on_loop(awaitable, future)
         return future.result()
     finally:
         future.cancel()
 
 
-def start_on_loop(awaitable: Any) -> Future[Any]:
-    """Begin awaiting something on the private loop, with the caller's context."""
+def start_on_loop(awaitable: Any, future: Future[Any]) -> None:
+    """Begin awaiting something on the private loop, with the caller's context; cancelling the future cancels it."""
     depth = _depth.get()
     loop = _private_loop(depth)
-    future: Future[Any] = Future()
 
     async def work() -> None:
         _depth.set(depth + 1)
@@ -103,7 +103,6 @@ def start_on_loop(awaitable: Any) -> Future[Any]:
         future.add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
 
     loop.call_soon_threadsafe(begin, context=contextvars.copy_context())
-    return future
 
 
 # An async tool that calls a module in the sync way blocks the loop it runs on. What that module awaits, here

@@ -73,9 +73,11 @@ def _limit(invocation: Invocation, run_has: float | None, began: float) -> float
 def _together(group: list[Invocation], limits: list[float]) -> list[ToolResult]:
     """Side by side, each until its time is up; what no tool error may hide ends the wait at once."""
     began = time.monotonic()
-    futures = [_start(invocation) for invocation in group]
+    futures: list[Future[ToolResult]] = [Future() for _ in group]
     results: dict[int, ToolResult] = {}
     try:
+        for invocation, future in zip(group, futures, strict=True):
+            _start(invocation, future)
         for limit in sorted(set(limits)):
             seconds = None if limit == math.inf else max(0.0, began + limit - time.monotonic())
             done, _ = wait([futures[at] for at in range(len(group)) if at not in results], seconds, FIRST_EXCEPTION)
@@ -90,10 +92,11 @@ def _together(group: list[Invocation], limits: list[float]) -> list[ToolResult]:
     return [results[at] for at in range(len(group))]
 
 
-def _start(invocation: Invocation) -> Future[ToolResult]:
+def _start(invocation: Invocation, future: Future[ToolResult]) -> None:
     if is_async(invocation.tool.function):
-        return start_on_loop(_aattempt(invocation, math.inf))
-    return start_thread(_attempt, invocation)
+        start_on_loop(_aattempt(invocation, math.inf), future)
+    else:
+        start_thread(future, _attempt, invocation)
 
 
 def _attempt(invocation: Invocation) -> ToolResult:

@@ -18,18 +18,30 @@ from typing import Any
 
 from acorn._secrets import redact
 from acorn.models.port import ModelRequest
+from acorn.models.retry import is_retryable
+
+BROKEN = "no connection"
+"""It failed before the whole answer was there."""
+LATE = "no answer in time"
+GARBLED = "an answer that cannot be read"
 
 
 @dataclass(frozen=True)
 class Wire:
-    """What was seen of a failed request on its way."""
+    """What was seen of a failed request on its way: the status of an answer, or what went wrong without one."""
 
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    is_broken: bool = False
-    """The connection failed before the whole answer was there."""
-    is_late: bool = False
-    """The answer did not come in time."""
+    trouble: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"HTTP {self.status}" if self.status else self.trouble
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.trouble in (BROKEN, LATE) or (self.status is not None and is_retryable(self.status))
 
 
 def causes(error: BaseException, outer: BaseException | None) -> list[BaseException]:
@@ -53,14 +65,16 @@ def on_the_wire(chain: list[BaseException]) -> Wire:
             return Wire(cause.response.status_code, cause.response.headers)
     for cause in chain:
         if isinstance(cause, httpx.TimeoutException):
-            return Wire(is_late=True)
+            return Wire(trouble=LATE)
         if isinstance(cause, httpx.TransportError | ConnectionError):
-            return Wire(is_broken=True)
+            return Wire(trouble=BROKEN)
     kind, status = type(chain[0]).__name__, getattr(chain[0], "status_code", None)
     if kind == "Timeout":
-        return Wire(is_late=True)
-    headers: Any = getattr(chain[0], "litellm_response_headers", None) or {}
-    return Wire(status if isinstance(status, int) and kind in _HONEST else None, headers)
+        return Wire(trouble=LATE)
+    if isinstance(status, int) and kind in _HONEST:
+        return Wire(status, getattr(chain[0], "litellm_response_headers", None) or {})
+    is_garbled = any(isinstance(cause, _STUMBLES) for cause in chain) or any(word in str(chain[0]) for word in _STRANGE)
+    return Wire(trouble=GARBLED if is_garbled and not is_bad_request(chain[0]) else "")
 
 
 # Whose status is to be believed without a sight of the answer. LiteLLM's other types are also raised for an
@@ -75,7 +89,11 @@ _HONEST = (
     "UnprocessableEntityError",
 )
 
-_WRAPPING = re.compile(r"^(?:litellm\.)?\w*(?:Error|Timeout|Exception)(?::| -)\s*")
+# What LiteLLM stumbles over when an answer is not what it should be, or says of it.
+_STUMBLES = (LookupError, AttributeError, TypeError, json.JSONDecodeError)
+_STRANGE = ("Unable to get json response", "with no 'choices'")
+
+_WRAPPING = re.compile(r"^(?:litellm\.)?(?:\w*(?:Error|Timeout|Exception) ?)+(?::|- )\s*")
 _ASIDES = re.compile(
     r"\s*(?:Traceback \(most recent| Handle with `litellm\.|\.? To drop these, set `litellm\.).*", re.DOTALL
 )
@@ -102,7 +120,7 @@ def provider_text(error: Exception) -> str:
 def advice(error: Exception, wire: Wire, text: str, request: ModelRequest, name: str) -> str:
     """What the user can do about it; "" where nobody knows."""
     kind, words, status = type(error).__name__, text.lower(), wire.status
-    if wire.is_late:
+    if wire.trouble == LATE:
         return "Give it more time with `timeout` in the model dict, or try again later."
     if kind == "ContextWindowExceededError" or status == 413 or any(sign in words for sign in _TOO_LONG):
         return "The conversation is too long for the model: shorten it in `on_step`, or use a model with more room."
@@ -125,17 +143,18 @@ def advice(error: Exception, wire: Wire, text: str, request: ModelRequest, name:
         return "The account has nothing left: check its plan and billing."
     if status == 429:
         return "The provider's rate limit is reached: wait, or ask less often."
-    if wire.is_broken or any(sign in words for sign in _NO_API):
+    if wire.trouble in (BROKEN, GARBLED):
         return "Check `api_base` in the model dict and the way there, or try again later."
+    if status is not None and status >= 500:
+        return "The provider is in trouble: try again later."
     return ""
 
 
 _TOO_LONG = ("context length", "context limit", "context window", "prompt is too long")
 _FILTERED = ("content filter", "content management policy", "safety system")
-_NO_API = ("unable to get json", "with no 'choices'")
 
 
-def is_bad_request(error: Exception) -> bool:
+def is_bad_request(error: BaseException) -> bool:
     """Whether the request itself was found wrong, by the provider or by LiteLLM."""
     return type(error).__name__ in ("UnsupportedParamsError", "BadRequestError", "UnprocessableEntityError")
 

@@ -20,14 +20,13 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from acorn._secrets import redact, secrets_in, veiled
 from acorn.errors import ModelError
 from acorn.models.dialect import Closing, StreamReader, cache_points, copied, read_response
-from acorn.models.failure import advice, causes, clean, is_bad_request, on_the_wire, provider_text, retry_after
+from acorn.models.failure import LATE, advice, causes, clean, is_bad_request, on_the_wire, provider_text, retry_after
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.retry import Attempts, Retries, is_retryable
+from acorn.models.retry import Attempts, Retries
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
 # What of a model dict is not LiteLLM's business, or not the user's.
@@ -304,15 +303,14 @@ class LiteLLMModel:
         chain = causes(error, attempt.outer)
         clean(chain, secrets)
         wire = on_the_wire(chain)
-        what = "no connection" if wire.is_broken else "no answer in time" if wire.is_late else f"HTTP {wire.status}"
-        text = "" if wire.is_late else redact(provider_text(error), secrets)
-        words = (text, advice(error, wire, text, attempt.request, self.name))
-        is_seen = wire.status or wire.is_broken or wire.is_late
+        text = "" if wire.trouble == LATE else redact(provider_text(error), secrets)
+        words = filter(None, (text, advice(error, wire, text, attempt.request, self.name)))
+        what = f" ({wire.what})" if wire.what else ""
         return ModelError(
-            f"`{self.name}` failed{f' ({what})' if is_seen else ''}: {' '.join(filter(None, words))}".rstrip(": "),
+            f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),
             provider=self.provider,
             status=wire.status,
-            retryable=wire.is_broken or wire.is_late or (wire.status is not None and is_retryable(wire.status)),
+            retryable=wire.may_pass,
             retry_after=retry_after(wire.headers.get("retry-after")),
         )
 
@@ -351,17 +349,18 @@ def _litellm() -> Any:
         return library
 
 
-_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[Any]] = WeakKeyDictionary()
-_ready: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+_clients: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[Any], Any]] = {}
 
 
 async def _http_client() -> Any:
     """One client for each event loop. A loop that ends closes its async generators, and so this one's client."""
     loop = asyncio.get_running_loop()
-    if loop not in _ready:
-        _clients[loop] = _keep_client()
-        _ready[loop] = await anext(_clients[loop])
-    return _ready[loop]
+    if loop not in _clients:
+        for ended in [known for known in list(_clients) if known.is_closed()]:
+            _clients.pop(ended, None)
+        keeper = _keep_client()
+        _clients[loop] = keeper, await anext(keeper)
+    return _clients[loop][1]
 
 
 async def _keep_client() -> AsyncGenerator[Any]:

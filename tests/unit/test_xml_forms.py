@@ -1,0 +1,514 @@
+"""How each kind of value is written, and what of a model's reply is understood: the contract, row by row.
+
+The examples of the documents that describe the format stand here as they stand there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import textwrap
+from collections import deque
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+from uuid import UUID
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model
+from typing_extensions import TypedDict
+
+from acorn._schema.problems import problems
+from acorn._schema.shape import Shape, shape_of
+from acorn._xml.decode import decode
+from acorn._xml.encode import XmlStyle, encode, snake_case
+from acorn._xml.report import error_document
+from acorn._xml.skeleton import skeleton
+from acorn.errors import AcornError, ParseError
+
+BARE = XmlStyle(descriptions=False)
+COMMENT = XmlStyle(description_format="comment")
+
+
+def lines(text: str) -> str:
+    """A document as it stands in the tests, without their indentation."""
+    return textwrap.dedent(text).strip("\n")
+
+
+class QuestionInput(BaseModel):
+    question: str = Field(description="The question to answer")
+    context: str | None = Field(default=None, description="Optional context")
+
+
+class Source(BaseModel):
+    title: str
+    url: str
+
+
+class ResearchInput(BaseModel):
+    question: str
+    sources: list[Source]
+    max_depth: int = 3
+
+
+class AnswerOutput(BaseModel):
+    answer: str
+    confidence: float = Field(ge=0, le=1)
+
+
+# The examples of the seed documents.
+
+EXAMPLES: dict[str, tuple[Any, str, XmlStyle, str]] = {
+    "a model": (
+        QuestionInput(question="What is Python?", context="Programming languages"),
+        "input",
+        BARE,
+        """
+        <input>
+          <question>What is Python?</question>
+          <context>Programming languages</context>
+        </input>
+        """,
+    ),
+    "nested structures": (
+        ResearchInput(
+            question="Compare frameworks",
+            sources=[
+                Source(title="React Docs", url="https://react.dev"),
+                Source(title="Vue Docs", url="https://vuejs.org"),
+            ],
+        ),
+        "input",
+        BARE,
+        """
+        <input>
+          <question>Compare frameworks</question>
+          <sources>
+            <source>
+              <title>React Docs</title>
+              <url>https://react.dev</url>
+            </source>
+            <source>
+              <title>Vue Docs</title>
+              <url>https://vuejs.org</url>
+            </source>
+          </sources>
+          <max_depth>3</max_depth>
+        </input>
+        """,
+    ),
+    "descriptions as comments": (
+        QuestionInput(question="What is Python?"),
+        "input",
+        COMMENT,
+        """
+        <input>
+          <!-- The question to answer -->
+          <question>What is Python?</question>
+        </input>
+        """,
+    ),
+    "descriptions as attributes": (
+        QuestionInput(question="What is Python?"),
+        "input",
+        XmlStyle(),
+        """
+        <input>
+          <question description="The question to answer">What is Python?</question>
+        </input>
+        """,
+    ),
+    "context of a dict": (
+        {"analysis_result": {"summary": "Data shows trend", "confidence": 0.8}},
+        "context",
+        XmlStyle(),
+        """
+        <context>
+          <analysis_result>
+            <summary>Data shows trend</summary>
+            <confidence>0.8</confidence>
+          </analysis_result>
+        </context>
+        """,
+    ),
+    "context of a string": (
+        "Remember to be concise",
+        "context",
+        XmlStyle(),
+        "<context>Remember to be concise</context>",
+    ),
+    "None left out": (
+        QuestionInput(question="What is Python?", context=None),
+        "input",
+        BARE,
+        """
+        <input>
+          <question>What is Python?</question>
+        </input>
+        """,
+    ),
+    "None as an empty element": (
+        QuestionInput(question="What is Python?", context=None),
+        "input",
+        XmlStyle(descriptions=False, include_none=True),
+        """
+        <input>
+          <question>What is Python?</question>
+          <context />
+        </input>
+        """,
+    ),
+    "a list": (
+        ["a", "b", "c"],
+        "sources",
+        XmlStyle(),
+        """
+        <sources>
+          <item>a</item>
+          <item>b</item>
+          <item>c</item>
+        </sources>
+        """,
+    ),
+    "a dict": (
+        {"author": "John", "year": "2024"},
+        "metadata",
+        XmlStyle(),
+        """
+        <metadata>
+          <author>John</author>
+          <year>2024</year>
+        </metadata>
+        """,
+    ),
+    "large text": (
+        "\nThis is a very long document\nwith multiple lines\nand paragraphs.\n\nIt can contain any text.\n",
+        "document",
+        XmlStyle(),
+        """
+        <document>
+        This is a very long document
+        with multiple lines
+        and paragraphs.
+
+        It can contain any text.
+        </document>
+        """,
+    ),
+    "pretty printing": (
+        {"question": "What is Python?", "context": "Programming"},
+        "input",
+        XmlStyle(),
+        """
+        <input>
+          <question>What is Python?</question>
+          <context>Programming</context>
+        </input>
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "root", "style", "document"), EXAMPLES.values(), ids=EXAMPLES.keys())
+def test_the_examples_come_out_as_they_are_written(value: Any, root: str, style: XmlStyle, document: str) -> None:
+    assert encode(value, root, style) == lines(document)
+
+
+def test_the_example_of_an_answer_is_read_as_it_is_written() -> None:
+    reply = lines(
+        """
+        <output>
+          <answer>Python is a programming language created in 1991.</answer>
+          <confidence>0.95</confidence>
+        </output>
+        """
+    )
+    assert decode(reply, Shape(AnswerOutput), "output") == AnswerOutput(
+        answer="Python is a programming language created in 1991.", confidence=0.95
+    )
+
+
+def test_the_example_of_an_error_comes_out_as_it_is_written() -> None:
+    shape = Shape(AnswerOutput)
+    received = {"answer": "Python", "confidence": "very confident"}
+    with pytest.raises(ValidationError) as caught:
+        shape.schema.model_validate(received)
+    assert error_document(problems(caught.value, shape.json_schema, received)) == lines(
+        """
+        <error type="validation">
+          <message>Output validation failed</message>
+          <details>
+            <field name="confidence">
+              <expected>float between 0 and 1</expected>
+              <received>very confident</received>
+            </field>
+          </details>
+          <instruction>Please provide the output again in the correct format.</instruction>
+        </error>
+        """
+    )
+
+
+def test_an_error_without_fields_has_no_details() -> None:
+    assert error_document([], "The reply was cut off & lost.") == lines(
+        """
+        <error type="validation">
+          <message>The reply was cut off &amp; lost.</message>
+          <instruction>Please provide the output again in the correct format.</instruction>
+        </error>
+        """
+    )
+
+
+# Single values.
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Both(str, enum.Enum):  # noqa: UP042 - its `str` is not its value
+    BOTH = "both"
+
+
+TEXTS: list[tuple[Any, str]] = [
+    ("plain", "<v>plain</v>"),
+    ("", "<v />"),
+    (" ", "<v> </v>"),
+    ("  two  ", "<v>  two  </v>"),
+    ("\n", "<v>\n</v>"),
+    ("a\n\tb ", "<v>a\n\tb </v>"),
+    ("a\rb\r\n", "<v>a&#13;b&#13;\n</v>"),
+    ("< > & \" '", "<v>&lt; &gt; &amp; \" '</v>"),
+    ("]]>", "<v>]]&gt;</v>"),
+    ("<b>bold</b>", "<v>&lt;b&gt;bold&lt;/b&gt;</v>"),
+    ("&amp;", "<v>&amp;amp;</v>"),
+    ("a\x00b\x0b\x1f\ufffe", "<v>a\ufffdb\ufffd\ufffd\ufffd</v>"),
+    ("\ud800", "<v>\ufffd</v>"),
+    ("é 日本 🦔 \x7f\x85\u2028", "<v>é 日本 🦔 \x7f\x85\u2028</v>"),
+    (None, "<v />"),
+    (True, "<v>true</v>"),
+    (False, "<v>false</v>"),
+    (0, "<v>0</v>"),
+    (-7, "<v>-7</v>"),
+    (10**30, "<v>1000000000000000000000000000000</v>"),
+    (10**5000, f"<v>1{'0' * 5000}</v>"),
+    (0.1, "<v>0.1</v>"),
+    (1.0, "<v>1.0</v>"),
+    (-0.0, "<v>-0.0</v>"),
+    (float("nan"), "<v>NaN</v>"),
+    (float("-inf"), "<v>-Infinity</v>"),
+    (Decimal("1.10"), "<v>1.10</v>"),
+    (Colour.RED, "<v>red</v>"),
+    (Level.LOW, "<v>1</v>"),
+    (Both.BOTH, "<v>both</v>"),
+    (datetime(2024, 2, 29, 12, 30, tzinfo=UTC), "<v>2024-02-29T12:30:00Z</v>"),
+    (date(2024, 2, 29), "<v>2024-02-29</v>"),
+    (time(12, 30), "<v>12:30:00</v>"),
+    (timedelta(hours=36), "<v>P1DT12H</v>"),
+    (UUID(int=1), "<v>00000000-0000-0000-0000-000000000001</v>"),
+    (b"bytes", "<v>bytes</v>"),
+    (b"\xff\x00", "<v>/wA=</v>"),
+    (Path("a/b"), "<v>a/b</v>"),
+    ([], "<v />"),
+    ((), "<v />"),
+    (set[int](), "<v />"),
+    ({}, "<v />"),
+    (ValueError("no <b>"), "<v>ValueError('no &lt;b&gt;')</v>"),
+]
+
+
+@pytest.mark.parametrize(("value", "document"), TEXTS, ids=lambda part: repr(part)[:30])
+def test_a_single_value_stays_on_its_line(value: Any, document: str) -> None:
+    assert encode(value, "v") == document
+
+
+# Containers.
+
+
+class WebSource(BaseModel):
+    title: str
+
+
+@dataclasses.dataclass
+class HTTPSource:
+    title: str
+
+
+@dataclasses.dataclass
+class Slotted:
+    __slots__ = ("title",)
+    title: str
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str
+
+
+class Movie(TypedDict):
+    title: str
+
+
+class Tags(RootModel[list[str]]):
+    pass
+
+
+class Wrapped(RootModel[WebSource]):
+    pass
+
+
+class Described(BaseModel):
+    plain: str
+    title: str = Field(description="What it is")
+    inner: WebSource | None = Field(None, description="Another")
+    tags: list[str] = Field([], description="Words")
+
+
+class Aliased(BaseModel):
+    model_config = ConfigDict(validate_by_name=True)
+    from_: str = Field(alias="from")
+    to: str = Field(validation_alias="TO", serialization_alias="target")
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    title: str = "t"
+
+
+ODD: Any = create_model("Odd", **{"a b": (str, Field("x", description="odd")), "1st": (int | None, None)})  # type: ignore[call-overload]
+NAMELESS: Any = create_model("Bad Name", title=(str, "a"))
+GENERIC: Any = create_model("Page[int]", title=(str, "a"))
+
+CONTAINERS: dict[str, tuple[Any, str]] = {
+    "a tuple": ((1, "a"), "<v>|  <item>1</item>|  <item>a</item>|</v>"),
+    "a set": ({5}, "<v>|  <item>5</item>|</v>"),
+    "a frozenset": (frozenset({5}), "<v>|  <item>5</item>|</v>"),
+    "a deque": (deque([WebSource(title="a")]), "<v>|  <web_source>|    <title>a</title>|  </web_source>|</v>"),
+    "a generator": ((n for n in (1, 2)), "<v>|  <item>1</item>|  <item>2</item>|</v>"),
+    "a named tuple": (Pair(1, "a"), "<v>|  <item>1</item>|  <item>a</item>|</v>"),
+    "a list in a list": ([["a"], []], "<v>|  <item>|    <item>a</item>|  </item>|  <item />|</v>"),
+    "a list of dicts": ([{"a": 1}], "<v>|  <item>|    <a>1</a>|  </item>|</v>"),
+    "a list with None and empty text": ([None, ""], "<v>|  <item />|  <item />|</v>"),
+    "a list of models": ([WebSource(title="a")], "<v>|  <web_source>|    <title>a</title>|  </web_source>|</v>"),
+    "a list of dataclasses": ([HTTPSource("a")], "<v>|  <http_source>|    <title>a</title>|  </http_source>|</v>"),
+    "a dataclass with slots": ([Slotted("a")], "<v>|  <slotted>|    <title>a</title>|  </slotted>|</v>"),
+    "a list of both kinds": ([WebSource(title="a"), 1], "<v>|  <web_source>|    <title>a</title>|  </web_source>|  <item>1</item>|</v>"),
+    "a class whose name is no XML name": ([NAMELESS()], "<v>|  <item>|    <title>a</title>|  </item>|</v>"),
+    "a class with brackets in its name": ([GENERIC()], "<v>|  <item>|    <title>a</title>|  </item>|</v>"),
+    "a dict of models": ({"a": WebSource(title="b")}, "<v>|  <a>|    <title>b</title>|  </a>|</v>"),
+    "a dict with None": ({"a": None}, "<v>|  <a />|</v>"),
+    "a typed dict": (Movie(title="Alien"), "<v>|  <title>Alien</title>|</v>"),
+    "keys that are no text": ({1: "a", None: "b", True: "c"}, '<v>|  <entry key="1">c</entry>|  <None>b</None>|</v>'),
+    "a root model": (Tags(["a"]), "<v>|  <item>a</item>|</v>"),
+    "a root model of a model": ([Wrapped(WebSource(title="a"))], "<v>|  <item>|    <title>a</title>|  </item>|</v>"),
+    "extra fields": (Open.model_validate({"a b": 1, "c": None}), '<v>|  <title>t</title>|  <entry key="a b">1</entry>|</v>'),
+    "aliases": (Aliased(from_="a", to="b"), "<v>|  <from_>a</from_>|  <to>b</to>|</v>"),
+    "odd field names": (ODD(), '<v>|  <entry key="a b" description="odd">x</entry>|</v>'),
+    "a model of which nothing is left": (create_model("Empty", a=(int | None, None))(), "<v />"),
+    "descriptions at every depth": (
+        Described(plain="p", title="t", inner=WebSource(title="i"), tags=["a"]),
+        '<v>|  <plain>p</plain>|  <title description="What it is">t</title>|  <inner description="Another">|'
+        '    <title>i</title>|  </inner>|  <tags description="Words">|    <item>a</item>|  </tags>|</v>',
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "document"), CONTAINERS.values(), ids=CONTAINERS.keys())
+def test_a_container_has_an_element_for_each_part(value: Any, document: str) -> None:
+    assert encode(value, "v") == document.replace("|", "\n")
+
+
+KEYS = {
+    "author": "<author>x</author>",
+    "a-b.c_d1": "<a-b.c_d1>x</a-b.c_d1>",
+    "_a": "<_a>x</_a>",
+    "xml": "<xml>x</xml>",
+    "entry": "<entry>x</entry>",
+    "key": "<key>x</key>",
+    "größe": "<größe>x</größe>",
+    "名前": "<名前>x</名前>",
+    "": '<entry key="">x</entry>',
+    " ": '<entry key=" ">x</entry>',
+    "a b": '<entry key="a b">x</entry>',
+    "1st": '<entry key="1st">x</entry>',
+    "-a": '<entry key="-a">x</entry>',
+    ".a": '<entry key=".a">x</entry>',
+    "a:b": '<entry key="a:b">x</entry>',
+    "a/b": '<entry key="a/b">x</entry>',
+    "<b>": '<entry key="&lt;b&gt;">x</entry>',
+    "a&b": '<entry key="a&amp;b">x</entry>',
+    "\"'": '<entry key="&quot;&apos;">x</entry>',
+    "a\nb\tc\rd": '<entry key="a&#10;b&#9;c&#13;d">x</entry>',
+    "a\x00": '<entry key="a\ufffd">x</entry>',
+    "🦔": '<entry key="🦔">x</entry>',
+    "𝒳": '<entry key="𝒳">x</entry>',
+    "²": '<entry key="²">x</entry>',
+}
+
+
+@pytest.mark.parametrize(("key", "element"), KEYS.items(), ids=map(repr, KEYS))
+def test_a_key_is_a_tag_where_it_can_be_one_and_comes_back_either_way(key: str, element: str) -> None:
+    shape = shape_of(dict[str, str], "Test", "final_output")
+    assert encode({key: "x"}, "v", XmlStyle()) == f"<v>\n  {element}\n</v>"
+    found = shape.unwrap(decode(encode({"result": {key: "x"}}, "output"), shape, "output"))
+    assert found == {key.replace("\x00", "\ufffd"): "x"}
+
+
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [
+        ("Source", "source"),
+        ("WebSource", "web_source"),
+        ("HTTPSource", "http_source"),
+        ("SourceHTTP", "source_http"),
+        ("Source2", "source2"),
+        ("V2Source", "v2_source"),
+        ("web_source", "web_source"),
+        ("X", "x"),
+        ("ÄpfelBaum", "äpfelbaum"),
+    ],
+)
+def test_a_class_name_becomes_snake_case(name: str, tag: str) -> None:
+    assert snake_case(name) == tag
+
+
+@pytest.mark.parametrize(
+    ("description", "comment"),
+    [
+        ("What it is", "<!-- What it is -->"),
+        ("a -- b", "<!-- a - - b -->"),
+        ("a --- b", "<!-- a - - - b -->"),
+        ("ends with -", "<!-- ends with - -->"),
+        ("-->", "<!-- - -> -->"),
+        ("<b> & more", "<!-- <b> & more -->"),
+        ("two\nlines\r", "<!-- two\nlines\n -->"),
+        ("\x00", "<!-- \ufffd -->"),
+    ],
+)
+def test_a_comment_cannot_be_closed_from_inside(description: str, comment: str) -> None:
+    schema: Any = create_model("Described", title=(str, Field(description=description)))
+    assert encode(schema(title="x"), "v", COMMENT) == f"<v>\n  {comment}\n  <title>x</title>\n</v>"
+
+
+def test_a_description_in_an_attribute_is_escaped() -> None:
+    schema: Any = create_model("Described", title=(str, Field(description="\"a\" & 'b'\n<c>\t\r\x00")))
+    assert encode(schema(title="x"), "v").splitlines()[1] == (
+        '  <title description="&quot;a&quot; &amp; &apos;b&apos;&#10;&lt;c&gt;&#9;&#13;\ufffd">x</title>'
+    )
+
+
+def test_an_empty_description_is_none() -> None:
+    schema: Any = create_model("Described", title=(str, Field(description="")))
+    assert encode(schema(title="x"), "v") == "<v>\n  <title>x</title>\n</v>"
+    assert encode(schema(title="x"), "v", COMMENT) == "<v>\n  <title>x</title>\n</v>"
+
+
+def test_a_document_has_no_trailing_newline_and_no_declaration() -> None:
+    document = encode(ResearchInput(question="q", sources=[]), "input")
+    assert document == "<input>\n  <question>q</question>\n  <sources />\n  <max_depth>3</max_depth>\n</input>"

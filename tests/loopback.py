@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,10 +82,11 @@ class Loopback:
 
     def __exit__(self, *_: object) -> None:
         self._open = False
-        self._listener.close()
         with self._lock:
-            for connection in self._connections:
-                connection.close()
+            for waiting in (self._listener, *self._connections):
+                with suppress(OSError):  # closing alone would not wake the thread that waits on it
+                    waiting.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
     @property
     def url(self) -> str:
@@ -143,7 +145,10 @@ class Loopback:
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", "0"))
         while len(rest) < length:
-            rest += connection.recv(65536)
+            chunk = connection.recv(65536)
+            if not chunk:
+                return None
+            rest += chunk
         body = json.loads(rest) if rest.strip().startswith(b"{") else {}
         return Request(first.split(" ")[1], headers, body, rest, time.monotonic())
 
@@ -319,8 +324,8 @@ def _anthropic_blocks(reply: Reply, number: int) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if reply.reasoning:
         blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": f"signature-{number}"})
-    if reply.content:
-        blocks.append({"type": "text", "text": reply.content})
+    if text := reply.content or reply.refusal:
+        blocks.append({"type": "text", "text": text})
     for at, made in enumerate(reply.calls):
         try:
             given = json.loads(made.arguments)
@@ -332,6 +337,8 @@ def _anthropic_blocks(reply: Reply, number: int) -> list[dict[str, Any]]:
 
 def _anthropic_reason(reply: Reply) -> str:
     known = {"length": "max_tokens", "stop": "end_turn", "tool_calls": "tool_use", "content_filter": "refusal"}
+    if reply.refusal:
+        return "refusal"
     return known[reply.stop_reason or ("tool_calls" if reply.calls else "stop")]
 
 

@@ -11,20 +11,24 @@ import sys
 import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Generic, Self, cast, get_args, get_origin
 from uuid import uuid4
 
 from typing_extensions import TypeVar
 
 from acorn._drive.record import LAST, last_run
+from acorn._loop.branch import make_child, unfinished
 from acorn._loop.opening import prior_messages
-from acorn._loop.run import Loop, Plan
+from acorn._loop.plan import BranchTool, Plan
+from acorn._loop.run import Loop
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
 from acorn.chunk import StreamChunk
-from acorn.errors import AcornError, DeclarationError
+from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.models.resolve import resolve
-from acorn.record import Run, run_of
+from acorn.record import Run, current_loop, run_of
 from acorn.step import Step
+from acorn.types import Unfinished
 
 _KEPT = "_acorn_spec"
 _TYPES = "_acorn_types"
@@ -34,6 +38,7 @@ _UNSET: Any = object()
 
 In = TypeVar("In", default=Any)
 Out = TypeVar("Out", default=Any)
+Branched = TypeVar("Branched")
 
 
 class module(Generic[In, Out]):
@@ -83,6 +88,8 @@ class module(Generic[In, Out]):
     """Dollars that a whole run may cost, branches included."""
     max_seconds: float | None = SETTINGS["max_seconds"].default
     """Seconds that a whole run may take, branches included."""
+    max_depth: int = SETTINGS["max_depth"].default
+    """How deep branches may nest."""
     loop_guard: str | None = SETTINGS["loop_guard"].default
     """What happens to a run that repeats itself: `"notice"`, `"force"` or None."""
 
@@ -152,6 +159,52 @@ class module(Generic[In, Out]):
 
         return _astream(_loop(self, args, kwargs), lambda loop: awalk(loop, self, iterates=True))
 
+    # Branches of the run this code belongs to
+
+    def branch(self, module_class: type[module[Any, Branched]], /, **inputs: Any) -> Branched:
+        """Run another module from here: it inherits the conversation, the tools and the settings.
+
+            def on_step(self, step):
+                review = self.branch(ReviewBranch)
+
+        The result is returned and nothing else; a failure is a `BranchError`.
+        """
+        from acorn._drive.sync import drive
+
+        parent, child = _child(module_class, inputs)
+        error: Exception | None = None
+        try:
+            drive(child, child.plan.agent)
+        except Exception as raised:
+            error = raised
+        return cast(Branched, _branched(parent, child, error))
+
+    async def abranch(self, module_class: type[module[Any, Branched]], /, **inputs: Any) -> Branched:
+        """The same on the event loop."""
+        from acorn._drive.aio import adrive
+
+        parent, child = _child(module_class, inputs)
+        error: Exception | None = None
+        try:
+            await adrive(child, child.plan.agent)
+        except Exception as raised:
+            error = raised
+        return cast(Branched, _branched(parent, child, error))
+
+    def branch_all(
+        self, branches: Sequence[tuple[type[module[Any, Any]], Mapping[str, Any]]], *, concurrency: int | None = None
+    ) -> list[Any]:
+        """Run several branches at the same time; the results in order, failures as `BranchError` objects."""
+        from acorn._drive.bridge import side_by_side
+
+        def attempt(cls: type[module[Any, Any]], inputs: Mapping[str, Any]) -> Any:
+            try:
+                return self.branch(cls, **inputs)
+            except BranchError as error:
+                return error
+
+        return side_by_side([partial(attempt, cls, inputs) for cls, inputs in branches], concurrency)
+
     def using(self, *, history: Any = _UNSET, deps: Any = _UNSET, **overrides: Any) -> Self:
         """A light copy with other settings, an earlier conversation, or something for the tools to use.
 
@@ -215,20 +268,60 @@ Module = module
 
 def _loop(agent: module[In, Out], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
+    plan = _plan(agent)
+    brought: dict[str, Any] = vars(agent).get(_BROUGHT, {})
+    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs)
+    return Loop(plan, Run(uuid4().hex, given, deps=brought.get("deps")))
+
+
+def _plan(agent: module[In, Out]) -> Plan:
     spec = spec_of(agent)
     brought: dict[str, Any] = vars(agent).get(_BROUGHT, {})
-    given = spec.input.from_call(spec.owner, args, kwargs)
-    plan = Plan(
+    return Plan(
         spec,
         tuple(tool.bound_to(agent) for tool in spec.tools),
         resolve=lambda declared: resolve(declared, spec.owner),
+        agent=agent,
         prompt=agent.system_prompt if spec.prompt.is_method else None,
         on_step=_overridden(agent, "on_step"),
         on_finish=_overridden(agent, "on_finish"),
         on_stream=_overridden(agent, "on_stream"),
         prior=brought.get("prior", ()),
+        branches={name: _branch_tool(name, entry) for name, entry in spec.branches.items()},
     )
-    return Loop(plan, Run(uuid4().hex, given, deps=brought.get("deps")))
+
+
+def _branch_tool(name: str, entry: Any) -> BranchTool:
+    cls, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
+    return BranchTool(name, described, _class_spec(cls), lambda: _plan(cls()), vars(cls).get("__doc__"))
+
+
+def _child(cls: Any, inputs: dict[str, Any]) -> tuple[Loop, Loop]:
+    """The run that the calling code is inside of, and a branch of it."""
+    parent: Loop | None = current_loop()
+    if parent is None:
+        raise AcornError(
+            "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
+            "being called."
+        )
+    if not isinstance(cls, type) or not issubclass(cls, module):
+        raise DeclarationError(f"A branch must be a module class, got {cls!r}.")
+    plan = _plan(cls())
+    if plan.spec.output.is_empty:
+        raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
+    given = plan.spec.input.from_call(cls.__name__, (), inputs)
+    return parent, make_child(parent, cls.__name__, plan, given, {}, parent.clock)
+
+
+def _branched(parent: Loop, child: Loop, error: Exception | None) -> Any:
+    """The output of a branch that has ended; `BranchError` where there is none."""
+    parent.count_child(child.run)
+    name = child.path
+    if error is not None:
+        raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error
+    if isinstance(child.run.output, Unfinished):
+        raise BranchError(f"The branch failed: {unfinished(name)}")
+    return child.run.output
 
 
 def _overridden(agent: module[In, Out], hook: str) -> Any:

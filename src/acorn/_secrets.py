@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-_NAMES = ("key", "token", "secret", "password", "credential", "authorization", "cookie")
+_NAMES = ("key", "token", "secret", "password", "credential", "authorization", "cookie", "x-auth", "signature")
+_IN_ADDRESSES = ("auth", "code", "pass", "pwd", "sig")
+"""Names that mean a secret in the query of an address, where the usual ones are shortened."""
 _NOT_SECRET = ("max_tokens", "max_completion_tokens", "cost_per_token", "budget_tokens", "key_path")
 # What keys look like, for those that nobody told us of: OpenAI, Anthropic, Google, AWS, GitHub and bearer tokens.
 _SHAPES = re.compile(
@@ -52,7 +55,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 def _strings_called_secret(value: Any, is_secret: bool = False) -> Iterable[str]:
     if isinstance(value, str) and is_secret:
         yield value
-        yield value.removeprefix("Bearer ")
+        yield value.rpartition(" ")[2]  # without `Bearer` or `Basic`
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _strings_called_secret(item, is_secret or is_secret_name(key))
@@ -75,8 +78,11 @@ def _all_strings(value: Any) -> Iterable[str]:
 def _in_address(address: str) -> set[str]:
     try:
         parts = urlsplit(address)
-        found = {parts.password or "", f"{parts.username}:{parts.password}" if parts.password else ""}
+        who, secret = parts.username or "", parts.password or ""
     except ValueError:
         return set()
+    found = {secret, f"{who}:{secret}", b64encode(f"{unquote(who)}:{unquote(secret)}".encode()).decode()}
+    found = found if secret else {who}  # alone, a name is a token
     pairs = (pair.partition("=") for pair in parts.query.split("&"))
-    return found | {value for name, _, value in pairs if is_secret_name(name)}
+    found |= {value for name, _, value in pairs if name in _IN_ADDRESSES or is_secret_name(name)}
+    return found | {unquote(each) for each in found}

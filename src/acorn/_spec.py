@@ -61,6 +61,7 @@ class Spec:
     max_cost: float | None
     max_seconds: float | None
     loop_guard: str | None
+    max_depth: int
     xml_include_descriptions: bool
     xml_description_format: DescriptionFormat
     xml_include_none: bool
@@ -200,6 +201,7 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "max_cost": Setting(None, lambda value: value is None or _is_amount(value), "dollars above 0, or None"),
     "max_seconds": Setting(None, lambda value: value is None or _is_amount(value), "seconds above 0, or None"),
+    "max_depth": Setting(5, lambda value: _is_count(value, 1), "a whole number of at least 1"),
     "loop_guard": Setting("notice", lambda value: value in ("notice", "force", None), "'notice', 'force' or None"),
     "xml_include_descriptions": Setting(True, _is_bool, _FLAG),
     "xml_include_none": Setting(False, _is_bool, _FLAG),

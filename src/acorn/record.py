@@ -75,8 +75,8 @@ def _portable(value: Any) -> Any:
     return value
 
 
-_current: ContextVar[tuple[tuple[Any, Run[Any]], ...]] = ContextVar("acorn_current_runs", default=())
-"""The runs that the calling code is inside of, each with its instance, innermost last."""
+_current: ContextVar[tuple[tuple[Any, Run[Any], Any], ...]] = ContextVar("acorn_current_runs", default=())
+"""The runs that the calling code is inside of, each with its instance and its loop, innermost last."""
 _captures: ContextVar[tuple[list[Run[Any]], ...]] = ContextVar("acorn_captures", default=())
 
 
@@ -93,13 +93,19 @@ def current_run() -> Run[Any]:
 
 def run_of(agent: object) -> Run[Any] | None:
     """The innermost run of this very instance that the calling code is inside of, if any."""
-    return next((run for other, run in reversed(_current.get()) if other is agent), None)
+    return next((run for other, run, _ in reversed(_current.get()) if other is agent), None)
+
+
+def current_loop() -> Any:
+    """The loop of the innermost run that the calling code is inside of, or None."""
+    runs = _current.get()
+    return runs[-1][2] if runs else None
 
 
 @contextmanager
-def inside(agent: object, run: Run[Any]) -> Generator[None]:
+def inside(agent: object, run: Run[Any], loop: Any = None) -> Generator[None]:
     """Code in this block belongs to the run."""
-    token = _current.set((*_current.get(), (agent, run)))
+    token = _current.set((*_current.get(), (agent, run, loop)))
     try:
         yield
     finally:

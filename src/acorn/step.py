@@ -22,6 +22,8 @@ class Step:
     """
 
     run: Run[Any]
+    branch: str | None = None
+    """The path of the branch this is a step of, `outer/inner`; None in a run of its own."""
     counter: int
     """Which step this is, counted from 1."""
     tool_calls: list[ToolCall]

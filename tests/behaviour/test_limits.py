@@ -305,7 +305,8 @@ def test_a_run_near_its_time_limit_is_made_to_answer_in_time(model_takes: float,
     assert all(seconds >= min(tools_take, 20) for seconds in given)  # no tool is stopped for nothing
 
 
-def test_slow_tools_are_stopped_so_that_an_answer_still_fits(call: Call) -> None:
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_slow_tools_are_stopped_so_that_an_answer_still_fits(way: str) -> None:
     release = threading.Event()
 
     def hang() -> None:
@@ -318,7 +319,7 @@ def test_slow_tools_are_stopped_so_that_an_answer_still_fits(call: Call) -> None
         return finish(summary="done") if request.forced_tool else calling("hang") & calling("ahang")
 
     model = ScriptedModel(reply)
-    run = call.run(Worker(model=model, tools=[hang, ahang], max_seconds=1))
+    run = Call(way).run(Worker(model=model, tools=[hang, ahang], max_seconds=1))
     release.set()
     assert (run.output, run.stop_reason, run.steps) == (Report(summary="done"), "limit", 1)
     told = [message["content"] for message in run.history if message["role"] == "tool"][:-1]

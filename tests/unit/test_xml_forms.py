@@ -323,7 +323,7 @@ TEXTS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "document"), TEXTS, ids=lambda part: repr(part)[:30])
+@pytest.mark.parametrize(("value", "document"), TEXTS, ids=[document[:40] for _, document in TEXTS])
 def test_a_single_value_stays_on_its_line(value: Any, document: str) -> None:
     assert encode(value, "v") == document
 
@@ -398,17 +398,23 @@ CONTAINERS: dict[str, tuple[Any, str]] = {
     "a list of models": ([WebSource(title="a")], "<v>|  <web_source>|    <title>a</title>|  </web_source>|</v>"),
     "a list of dataclasses": ([HTTPSource("a")], "<v>|  <http_source>|    <title>a</title>|  </http_source>|</v>"),
     "a dataclass with slots": ([Slotted("a")], "<v>|  <slotted>|    <title>a</title>|  </slotted>|</v>"),
-    "a list of both kinds": ([WebSource(title="a"), 1], "<v>|  <web_source>|    <title>a</title>|  </web_source>|  <item>1</item>|</v>"),
+    "a list of both kinds": (
+        [WebSource(title="a"), 1],
+        "<v>|  <web_source>|    <title>a</title>|  </web_source>|  <item>1</item>|</v>",
+    ),
     "a class whose name is no XML name": ([NAMELESS()], "<v>|  <item>|    <title>a</title>|  </item>|</v>"),
     "a class with brackets in its name": ([GENERIC()], "<v>|  <item>|    <title>a</title>|  </item>|</v>"),
     "a dict of models": ({"a": WebSource(title="b")}, "<v>|  <a>|    <title>b</title>|  </a>|</v>"),
     "a dict with None": ({"a": None}, "<v>|  <a />|</v>"),
     "a typed dict": (Movie(title="Alien"), "<v>|  <title>Alien</title>|</v>"),
-    "keys that are no text": ({1: "a", None: "b", True: "c"}, '<v>|  <entry key="1">c</entry>|  <None>b</None>|</v>'),
+    "keys that are no text": ({1: "a", None: "b"}, '<v>|  <entry key="1">a</entry>|  <None>b</None>|</v>'),
     "a root model": (Tags(["a"]), "<v>|  <item>a</item>|</v>"),
     "a root model of a model": ([Wrapped(WebSource(title="a"))], "<v>|  <item>|    <title>a</title>|  </item>|</v>"),
-    "extra fields": (Open.model_validate({"a b": 1, "c": None}), '<v>|  <title>t</title>|  <entry key="a b">1</entry>|</v>'),
-    "aliases": (Aliased(from_="a", to="b"), "<v>|  <from_>a</from_>|  <to>b</to>|</v>"),
+    "extra fields": (
+        Open.model_validate({"a b": 1, "c": None}),
+        '<v>|  <title>t</title>|  <entry key="a b">1</entry>|</v>',
+    ),
+    "aliases": (Aliased.model_validate({"from_": "a", "TO": "b"}), "<v>|  <from_>a</from_>|  <to>b</to>|</v>"),
     "odd field names": (ODD(), '<v>|  <entry key="a b" description="odd">x</entry>|</v>'),
     "a model of which nothing is left": (create_model("Empty", a=(int | None, None))(), "<v />"),
     "descriptions at every depth": (
@@ -471,7 +477,7 @@ def test_a_key_is_a_tag_where_it_can_be_one_and_comes_back_either_way(key: str, 
         ("V2Source", "v2_source"),
         ("web_source", "web_source"),
         ("X", "x"),
-        ("ÄpfelBaum", "äpfelbaum"),
+        ("ÄpfelBaum", "äpfel_baum"),
     ],
 )
 def test_a_class_name_becomes_snake_case(name: str, tag: str) -> None:
@@ -512,3 +518,413 @@ def test_an_empty_description_is_none() -> None:
 def test_a_document_has_no_trailing_newline_and_no_declaration() -> None:
     document = encode(ResearchInput(question="q", sources=[]), "input")
     assert document == "<input>\n  <question>q</question>\n  <sources />\n  <max_depth>3</max_depth>\n</input>"
+
+
+# The form that a model fills in.
+
+
+class Node(BaseModel):
+    value: int
+    children: list[Node] = []
+    parent: Node | None = Field(None, description="Above")
+
+
+class Report(BaseModel):
+    """Words about the class are not shown."""
+
+    answer: str = Field(description="Your answer here")
+    source: Source = Field(description="Where from")
+    sources: list[Source]
+    words: list[str]
+    pair: tuple[int, str]
+    scores: dict[str, float]
+    either: Source | str
+    maybe: int | None = None
+    alias: str = Field(alias="otherName")
+    anything: Any = None
+    nested: list[dict[str, list[int]]] = []
+    kind: Literal["a", "b"] = "a"
+
+
+FORMS: dict[str, tuple[Any, str]] = {
+    "fields": (
+        AnswerOutput,
+        """
+        <output>
+          <answer></answer>
+          <confidence></confidence>
+        </output>
+        """,
+    ),
+    "everything": (
+        Report,
+        """
+        <output>
+          <answer description="Your answer here"></answer>
+          <source description="Where from">
+            <title></title>
+            <url></url>
+          </source>
+          <sources>
+            <item>
+              <title></title>
+              <url></url>
+            </item>
+          </sources>
+          <words>
+            <item></item>
+          </words>
+          <pair>
+            <item></item>
+            <item></item>
+          </pair>
+          <scores>
+            <entry key="..."></entry>
+          </scores>
+          <either>
+            <title></title>
+            <url></url>
+          </either>
+          <maybe></maybe>
+          <alias></alias>
+          <anything></anything>
+          <nested>
+            <item>
+              <entry key="...">
+                <item></item>
+              </entry>
+            </item>
+          </nested>
+          <kind></kind>
+        </output>
+        """,
+    ),
+    "a class that holds itself": (
+        Node,
+        """
+        <output>
+          <value></value>
+          <children>
+            <item>
+              <value></value>
+              <children>
+                <item></item>
+              </children>
+              <parent description="Above"></parent>
+            </item>
+          </children>
+          <parent description="Above">
+            <value></value>
+            <children>
+              <item></item>
+            </children>
+            <parent description="Above"></parent>
+          </parent>
+        </output>
+        """,
+    ),
+    "no fields": ([], "<output></output>"),
+    "a plain type": (
+        list[int],
+        """
+        <output>
+          <result>
+            <item></item>
+          </result>
+        </output>
+        """,
+    ),
+    "a dict of anything": (
+        dict[str, Any],
+        """
+        <output>
+          <result>
+            <entry key="..."></entry>
+          </result>
+        </output>
+        """,
+    ),
+    "keys with a pattern": (
+        dict[Annotated[str, Field(pattern="^a")], int],
+        """
+        <output>
+          <result>
+            <entry key="..."></entry>
+          </result>
+        </output>
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("declared", "form"), FORMS.values(), ids=FORMS.keys())
+def test_the_form_of_an_output_has_an_empty_element_for_each_field(declared: Any, form: str) -> None:
+    assert skeleton(shape_of(declared, "Test", "final_output").xml_schema, "output") == lines(form)
+
+
+def test_the_form_of_classes_that_all_hold_each_other_has_an_end() -> None:
+    names = [f"C{n}" for n in range(12)]
+    fields: Any = {f"f{n}": (f"{name} | None", None) for n, name in enumerate(names)}
+    classes: dict[str, Any] = {name: create_model(name, **fields) for name in names}
+    for made in classes.values():
+        made.model_rebuild(_types_namespace=classes)
+    form = skeleton(Shape(classes["C0"]).xml_schema, "output")
+    assert form.count("\n") < 5000
+    assert isinstance(decode(form, Shape(classes["C0"]), "output"), classes["C0"])
+
+
+# What of a reply is understood.
+
+
+class Reply(BaseModel):
+    answer: str
+    count: int = 0
+    score: float = 0.0
+    sure: bool = False
+    words: list[str] = []
+    sources: list[Source] = []
+    numbers: list[int] | None = None
+    table: dict[str, int] = {}
+    either: Source | list[str] | str = ""
+    kind: Literal["a", "b", 3] = "a"
+
+
+REPLY = Shape(Reply)
+SEED = Source(title="t", url="u")
+
+FOUND: dict[str, tuple[str, Reply]] = {
+    "prose around it": (
+        "Sure! Here it is:\n\n<output><answer>x</answer></output>\n\nHope that helps.",
+        Reply(answer="x"),
+    ),
+    "a code fence": ("```xml\n<output>\n  <answer>x</answer>\n</output>\n```", Reply(answer="x")),
+    "a code fence that is never closed": ("```xml\n<output><answer>x</answer></output>", Reply(answer="x")),
+    "a declaration": ('<?xml version="1.0"?>\n<output><answer>x</answer></output>', Reply(answer="x")),
+    "attributes": ('<output version="1"><answer description="d">x</answer></output>', Reply(answer="x")),
+    "the last of several": (
+        "<output><answer>draft</answer></output> No:\n<output><answer>x</answer></output>",
+        Reply(answer="x"),
+    ),
+    "the outermost": (
+        "<output><answer>an <output>inner</output> one</answer></output>",
+        Reply(answer="an <output>inner</output> one"),
+    ),
+    "a mention before it": (
+        "I put my answer into <output> tags.\n<output><answer>x</answer></output>",
+        Reply(answer="x"),
+    ),
+    "a closed mention before it": (
+        "It goes between <output> and </output>.\n<output><answer>x</answer></output>",
+        Reply(answer="x"),
+    ),
+    "a mention behind it": ("<output><answer>x</answer></output>\nThe <output> tag is above.", Reply(answer="x")),
+    "an empty mention behind it": (
+        "<output><answer>x</answer></output>\nAll of it is in <output></output>.",
+        Reply(answer="x"),
+    ),
+    "a mention around it": (
+        "Open with <output>:\n<output><answer>x</answer></output>\nand close with </output>.",
+        Reply(answer="x"),
+    ),
+    "a mention inside it": (
+        "<output><answer>the <output> tag</answer><count>1</count></output> Done.",
+        Reply(answer="the <output> tag", count=1),
+    ),
+    "a mention in a comment": (
+        "<output><answer>x</answer><!-- the </output> comes later --><count>2</count></output>",
+        Reply(answer="x", count=2),
+    ),
+    "a mention in CDATA": (
+        "<output><answer><![CDATA[</output>]]></answer><count>2</count></output>",
+        Reply(answer="</output>", count=2),
+    ),
+    "half a comment before it": (
+        "Comments begin with <!-- here.\n<output><!-- c --><answer>x</answer></output>",
+        Reply(answer="x"),
+    ),
+    "tags of a longer name": (
+        "<output-format>none</output-format><output><answer>x</answer></output>",
+        Reply(answer="x"),
+    ),
+    "a bare ampersand and less-than": (
+        "<output><answer>a & b < c && d <= e << f</answer></output>",
+        Reply(answer="a & b < c && d <= e << f"),
+    ),
+    "references": (
+        "<output><answer>&lt;a&gt; &amp;amp; &quot;&apos; &#65;&#x42;</answer></output>",
+        Reply(answer="<a> &amp; \"' AB"),
+    ),
+    "undefined entities": (
+        "<output><answer>a&nbsp;b &copy; &nope; &; &#; &#xZ;</answer></output>",
+        Reply(answer="a&nbsp;b &copy; &nope; &; &#; &#xZ;"),
+    ),
+    "references to what XML forbids": ("<output><answer>&#0;&#xD800;</answer></output>", Reply(answer="\ufffd\ufffd")),
+    "HTML inside text": (
+        '<output><answer><p class="a">Use <b>bold</b>,<br>a break<br/> & more</p></answer></output>',
+        Reply(answer='<p class="a">Use <b>bold</b>,<br>a break<br/> & more</p>'),
+    ),
+    "code inside text": (
+        "<output><answer>#include <stdio.h>\nList<int> x; if (a<b) {}</answer><count>1</count></output>",
+        Reply(answer="#include <stdio.h>\nList<int> x; if (a<b) {}", count=1),
+    ),
+    "CDATA": (
+        "<output><answer>a <![CDATA[<b> & &amp; ]]> c &amp;</answer></output>",
+        Reply(answer="a <b> & &amp;  c &"),
+    ),
+    "comments": ("<output><!-- a --><answer>x<!-- b -->y</answer></output>", Reply(answer="xy")),
+    "no closing tags at the end": ("<output><answer>x</answer><count>3", Reply(answer="x", count=3)),
+    "no closing tag but the last": ("<output><count>3</count><answer>x</output>", Reply(answer="x", count=3)),
+    "half a closing tag at the end": ("<output><answer>x</answ", Reply(answer="x")),
+    "no closing tags before a fence": ("```xml\n<output>\n  <answer>x\n```\n", Reply(answer="x")),
+    "lines kept": ("<output><answer>\n  a\n\tb \n</answer></output>", Reply(answer="\n  a\n\tb \n")),
+    "line ends of another system": ("<output><answer>a\r\nb\rc&#13;</answer></output>", Reply(answer="a\nb\nc\r")),
+    "numbers with blanks around": (
+        "<output><answer>x</answer><count>\n 4 </count><score> 1e-3\n</score></output>",
+        Reply(answer="x", count=4, score=0.001),
+    ),
+    "truth as Python writes it": (
+        "<output><answer>x</answer><sure> True </sure></output>",
+        Reply(answer="x", sure=True),
+    ),
+    "any tag for items": (
+        "<output><answer>x</answer><words><word>a</word><w>b</w><item>c</item></words></output>",
+        Reply(answer="x", words=["a", "b", "c"]),
+    ),
+    "any tag for models": (
+        "<output><answer>x</answer><sources><item><title>t</title><url>u</url></item>"
+        "<source><title>t</title><url>u</url></source></sources></output>",
+        Reply(answer="x", sources=[SEED, SEED]),
+    ),
+    "a list in several pieces": (
+        "<output><answer>x</answer><words><item>a</item></words><words><item>b</item></words></output>",
+        Reply(answer="x", words=["a", "b"]),
+    ),
+    "text for a list": ("<output><answer>x</answer><words>a, b</words></output>", Reply(answer="x", words=["a, b"])),
+    "JSON for a list": (
+        '<output><answer>x</answer><words>["a", "b"]</words></output>',
+        Reply(answer="x", words=["a", "b"]),
+    ),
+    "JSON with tags for a list": (
+        '<output><answer>x</answer><words>["<b>a</b>"]</words></output>',
+        Reply(answer="x", words=["<b>a</b>"]),
+    ),
+    "JSON for a list of models": (
+        '<output><answer>x</answer><sources>\n[{"title": "t", "url": "u"}]\n</sources></output>',
+        Reply(answer="x", sources=[SEED]),
+    ),
+    "JSON for a dict": (
+        '<output><answer>x</answer><table>{"a b": 1}</table></output>',
+        Reply(answer="x", table={"a b": 1}),
+    ),
+    "JSON for the whole": ('<output>{"answer": "x", "count": 2}</output>', Reply(answer="x", count=2)),
+    "JSON where text is meant": ("<output><answer>[1]</answer></output>", Reply(answer="[1]")),
+    "an empty list": ("<output><answer>x</answer><words></words></output>", Reply(answer="x")),
+    "a blank list": ("<output><answer>x</answer><words>\n  </words></output>", Reply(answer="x")),
+    "null for a list": ("<output><answer>x</answer><numbers>null</numbers></output>", Reply(answer="x")),
+    "empty text": ("<output><answer/></output>", Reply(answer="")),
+    "keys in entries": (
+        "<output><answer>x</answer>"
+        "<table><entry key=\"a b\">1</entry><c>2</c><entry key='d&quot;'>3</entry></table></output>",
+        Reply(answer="x", table={"a b": 1, "c": 2, 'd"': 3}),
+    ),
+    "a union, as a model": (
+        "<output><answer>x</answer><either><title>t</title><url>u</url></either></output>",
+        Reply(answer="x", either=SEED),
+    ),
+    "a union, as a list": (
+        "<output><answer>x</answer><either><item>a</item><item>b</item></either></output>",
+        Reply(answer="x", either=["a", "b"]),
+    ),
+    "a union, as text": ("<output><answer>x</answer><either>a b</either></output>", Reply(answer="x", either="a b")),
+    "a union, as text with tags": (
+        "<output><answer>x</answer><either>a <b>b</b></either></output>",
+        Reply(answer="x", either="a <b>b</b>"),
+    ),
+    "one of several values": ("<output><answer>x</answer><kind> b\n</kind></output>", Reply(answer="x", kind="b")),
+    "one of several values, a number": ("<output><answer>x</answer><kind>3</kind></output>", Reply(answer="x", kind=3)),
+    "an unknown field": ("<output><answer>x</answer><mood>good</mood></output>", Reply(answer="x")),
+    "halves of a character": ("<output><answer>\ud83e\udd94 \ud800</answer></output>", Reply(answer="🦔 \ufffd")),
+}
+
+
+@pytest.mark.parametrize(("reply", "expected"), FOUND.values(), ids=FOUND.keys())
+def test_a_reply_is_understood_though_it_is_no_proper_xml(reply: str, expected: Reply) -> None:
+    assert decode(reply, REPLY, "output") == expected
+
+
+WRONG = {
+    "no such element": "The answer is 5.",
+    "another element": "<answer>5</answer>",
+    "only a closing tag": "It ends with </output>.",
+    "a tag that is not one": "<output hidden>",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("reply", WRONG.values(), ids=WRONG.keys())
+def test_a_reply_without_an_answer_is_an_error_of_ours(reply: str) -> None:
+    with pytest.raises(ParseError, match="<output> element") as caught:
+        decode(reply, REPLY, "output")
+    assert caught.value.raw_output == reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "place", "received"),
+    [
+        ("<output><answer>x</answer><count>many</count></output>", ("count",), "many"),
+        ("<output><answer>x</answer><score></score></output>", ("score",), ""),
+        ("<output><answer>x</answer><sure>perhaps</sure></output>", ("sure",), "perhaps"),
+        ("<output><answer>x</answer><table><a>b</a></table></output>", ("table", "a"), "b"),
+        ("<output><answer>x</answer><sources><source>t</source></sources></output>", ("sources", 0, "title"), None),
+        ("<output></output>", ("answer",), None),
+    ],
+)
+def test_a_value_that_does_not_fit_is_passed_on_as_it_is(reply: str, place: tuple[Any, ...], received: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        decode(reply, REPLY, "output")
+    assert caught.value.errors()[0]["loc"] == place
+    if received is not None:
+        assert caught.value.errors()[0]["input"] == received
+
+
+class Nullable(BaseModel):
+    required: str | None
+    literal: Literal["a", None]
+    default: int | None = 5
+
+
+def test_a_required_field_that_may_be_none_is_none_where_it_is_left_out() -> None:
+    value = Nullable(required=None, literal=None, default=7)
+    assert decode(encode(value, "output"), Shape(Nullable), "output") == value
+    written = Nullable(required=None, literal=None, default=None)
+    assert decode(encode(written, "output", XmlStyle(include_none=True)), Shape(Nullable), "output") == written
+
+
+class Crossed(BaseModel):
+    model_config = ConfigDict(validate_by_name=True)
+    id: str = Field(alias="_id")
+    key: str = Field(alias="id")
+
+
+def test_a_field_is_known_by_its_own_name_before_any_alias() -> None:
+    value = Crossed.model_validate({"_id": "1", "id": "2"})
+    assert decode(encode(value, "output"), Shape(Crossed), "output") == value
+    assert decode("<output><from>a</from><TO>b</TO></output>", Shape(Aliased), "output") == Aliased.model_validate(
+        {"from_": "a", "TO": "b"}
+    )
+
+
+@pytest.mark.parametrize("root", ["output", "answer", "größe", "a.b", "a-b", "o"])
+def test_the_root_may_have_any_name(root: str) -> None:
+    value = Reply(answer=f"<{root}>", words=["a"], either="b")
+    document = f"So: <{root}> it is.\n{encode(value, root)}\n</{root}> is the end."
+    assert decode(document, REPLY, root) == value
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    with pytest.raises(AcornError, match="holds a DTD, which is never read; leave it out"):
+        decode("<!DOCTYPE a><output><answer>x</answer></output>", REPLY, "output")
+    with pytest.raises(AcornError, match="nested more than 64 levels deep; give a flatter answer"):
+        decode("<output>" + "<a>" * 65, REPLY, "output")
+    with pytest.raises(AcornError, match="1,000,001 characters long; at most 1,000,000 are read"):
+        decode("x" * 1_000_001, REPLY, "output")

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import enum
 import itertools
+import json
 import os
 import random
 import time
@@ -26,7 +27,7 @@ from xml.parsers import expat
 import pytest
 from lxml import etree
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from tests.unit.xml_schemas import FORBIDDEN, KEYS, WORDS, some_shape
 
 from acorn._json import compact, to_text
@@ -349,7 +350,7 @@ def test_every_value_has_a_text_in_json() -> None:
         rng = random.Random(seed)
         value = some_value(rng, rng.choice([1, 4, 8]))
         for write in (compact, to_text):
-            from_json(write(value))
+            json.loads(write(value), parse_int=str)
 
 
 @pytest.mark.parametrize("levels", [149, 150, 151, 254, 255, 300, 405, 1_000, 100_000])

@@ -7,11 +7,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, assert_never
 
+from acorn._drive.branches import arun_branches
 from acorn._drive.bridge import call_async
 from acorn._drive.record import close_record, open_record
 from acorn._drive.sync import closers, could_not_close
 from acorn._drive.tools import arun_tools
-from acorn._loop.asks import AskHook, AskModel, AskTools, Done
+from acorn._loop.asks import AskBranches, AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop
 from acorn._loop.stream import Streamer
 from acorn.chunk import StreamChunk
@@ -51,6 +52,7 @@ class _Walk:
         self.agent = agent
         self.began = began
         self.listener = loop.plan.on_stream
+        self.iterates = iterates
         self.streams = iterates or self.listener is not None
         self.response: ModelResponse | None = None
 
@@ -69,10 +71,15 @@ class _Walk:
                                 yield chunk
                     outcome: Any = self.response if self.streams else await self.complete(ask)
                 case AskTools():
-                    with inside(self.agent, loop.run):
+                    with inside(self.agent, loop.run, loop):
                         outcome = await arun_tools(ask)
                     for result in outcome if self.streams else ():
                         yield await self.told(StreamChunk(tool_result=result))
+                case AskBranches():
+                    outcome = []
+                    async with aclosing(arun_branches(ask.children, awalk, self.iterates, outcome)) as chunks:
+                        async for chunk in chunks:
+                            yield chunk
                 case AskHook():
                     outcome = await self.call(ask)
                 case Done():
@@ -106,7 +113,7 @@ class _Walk:
     async def told(self, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
         """The chunk, when the listener has seen it; in place and in order, so a sync one is simply called."""
         if self.listener is not None:
-            with inside(self.agent, self.loop.run):
+            with inside(self.agent, self.loop.run, self.loop):
                 returned = self.listener(chunk)
                 if hasattr(returned, "__await__"):
                     await returned
@@ -114,7 +121,7 @@ class _Walk:
 
     async def call(self, ask: AskHook) -> Any:
         try:
-            with inside(self.agent, self.loop.run):
+            with inside(self.agent, self.loop.run, self.loop):
                 return await call_async(ask.function, *ask.arguments)
         except ask.forgives as error:
             return error

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -35,44 +36,60 @@ async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any)
     """Call any function from async code; a sync one runs in a worker thread."""
     if is_async(function):
         return await function(*args, **kwargs)
-    future: Future[Any] = Future()
-    start_thread(future, _outcome, function, *args, **kwargs)
-    returned, error = await asyncio.wrap_future(future)
+    # As a value: asyncio's futures refuse a StopIteration, and take other exceptions for their own.
+    returned, error = await asyncio.wrap_future(start_thread(_outcome, function, *args, **kwargs))
     if error is not None:
         raise error
     return await returned if inspect.isawaitable(returned) else returned
 
 
+def start_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    """Begin a call in a thread of its own, with a copy of the caller's context.
+
+    A thread of its own, because a pool bounds how many calls can be under way, and its threads would keep
+    the process from ending while a function hangs.
+    """
+    future: Future[Any] = Future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        _settle(future, *context.run(_outcome, function, *args, **kwargs))
+
+    threading.Thread(target=work, name="acorn-call", daemon=True).start()
+    return future
+
+
+def side_by_side(acts: Sequence[Callable[[], Any]], concurrency: int | None) -> list[Any]:
+    """Do several things in threads, at most so many at a time; what they return, in order."""
+    room = threading.Semaphore(concurrency or max(1, len(acts)))
+
+    def work(act: Callable[[], Any]) -> Any:
+        with room:
+            return act()
+
+    futures = [start_thread(work, act) for act in acts]
+    return [future.result() for future in futures]
+
+
 def _outcome(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, BaseException | None]:
-    """What came of a call, as a value: asyncio's futures refuse a StopIteration and mistake other exceptions."""
     try:
         return function(*args, **kwargs), None
     except BaseException as error:
         return None, error
 
 
-def start_thread(future: Future[Any], function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
-    """Begin a call in a thread of its own, with a copy of the caller's context.
-
-    A thread of its own, because a pool bounds how many calls can be under way, and its threads would keep
-    the process from ending while a function hangs.
-    """
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        returned, error = context.run(_outcome, function, *args, **kwargs)
-        if not future.set_running_or_notify_cancel():
-            return  # nobody waits for it any more
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(returned)
-
-    threading.Thread(target=work, name="acorn-call", daemon=True).start()
+def _settle(future: Future[Any], returned: Any, error: BaseException | None) -> None:
+    """Give the outcome to whoever still waits for it."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(returned)
 
 
 def wait_for(awaitable: Any) -> Any:
-    """Await something from sync code, on the private loop; who is interrupted cancels it."""
+    """Await something from sync code, on a private loop; who is interrupted cancels it."""
     future: Future[Any] = Future()
     try:
         start_on_loop(awaitable, future)
@@ -82,32 +99,37 @@ def wait_for(awaitable: Any) -> Any:
 
 
 def start_on_loop(awaitable: Any, future: Future[Any]) -> None:
-    """Begin awaiting something on the private loop, with the caller's context; cancelling the future cancels it."""
-    depth = _depth.get()
-    loop = _private_loop(depth)
+    """Begin awaiting something on a private loop, with the caller's context; cancelling the future cancels it."""
+    to_begin = threading.Lock()
 
-    async def work() -> None:
+    async def work(depth: int) -> None:
         _depth.set(depth + 1)
         # An exception such as KeyboardInterrupt would take the loop's thread with it.
         try:
             returned = await awaitable
         except BaseException as error:
-            if not future.done():
-                future.set_exception(error)
+            _settle(future, None, error)
         else:
-            if not future.done():
-                future.set_result(returned)
+            _settle(future, returned, None)
 
-    def begin() -> None:
-        task = loop.create_task(work())
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
+    def begin(loop: asyncio.AbstractEventLoop, depth: int, begun: threading.Event) -> None:
+        if to_begin.acquire(blocking=False):
+            task = loop.create_task(work(depth))
+            future.add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
+        begun.set()
 
-    loop.call_soon_threadsafe(begin, context=contextvars.copy_context())
+    for depth in itertools.count(_depth.get()):
+        loop, begun = _private_loop(depth), threading.Event()
+        loop.call_soon_threadsafe(begin, loop, depth, begun, context=contextvars.copy_context())
+        if begun.wait(_PATIENCE):
+            return
 
 
 # An async tool that calls a module in the sync way blocks the loop it runs on. What that module awaits, here
-# or in the threads of its own tools, needs the next one: code on a loop only ever waits for deeper loops.
+# or in the threads of its own tools, needs the next one: code on a loop only ever waits for deeper loops. A
+# thread that a tool has started by itself and waits for does not know where it is, but finds the loop silent.
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_loop_depth", default=0)
+_PATIENCE = 2.0
 _guard = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 

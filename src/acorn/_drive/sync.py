@@ -7,10 +7,11 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from typing import Any, assert_never
 
+from acorn._drive.branches import run_branches
 from acorn._drive.bridge import call_sync
 from acorn._drive.record import close_record, open_record
 from acorn._drive.tools import run_tools
-from acorn._loop.asks import AskHook, AskModel, AskTools, Done
+from acorn._loop.asks import AskBranches, AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop
 from acorn._loop.stream import Streamer
 from acorn.chunk import StreamChunk
@@ -47,6 +48,7 @@ class _Walk:
         self.agent = agent
         self.began = began
         self.listener = loop.plan.on_stream
+        self.iterates = iterates
         self.streams = iterates or self.listener is not None
 
     def now(self) -> float:
@@ -60,10 +62,12 @@ class _Walk:
                 case AskModel():
                     outcome: Any = yield from self.complete(ask)
                 case AskTools():
-                    with inside(self.agent, loop.run):
+                    with inside(self.agent, loop.run, loop):
                         outcome = run_tools(ask)
                     if self.streams:
                         yield from self.tell(StreamChunk(tool_result=result) for result in outcome)
+                case AskBranches():
+                    outcome = yield from run_branches(ask.children, walk, self.iterates)
                 case AskHook():
                     outcome = self.call(ask)
                 case Done():
@@ -91,13 +95,13 @@ class _Walk:
     def tell(self, chunks: Any) -> Iterator[StreamChunk[Any]]:
         for chunk in chunks:
             if self.listener is not None:
-                with inside(self.agent, self.loop.run):
+                with inside(self.agent, self.loop.run, self.loop):
                     call_sync(self.listener, chunk)
             yield chunk
 
     def call(self, ask: AskHook) -> Any:
         try:
-            with inside(self.agent, self.loop.run):
+            with inside(self.agent, self.loop.run, self.loop):
                 return call_sync(ask.function, *ask.arguments)
         except ask.forgives as error:
             return error

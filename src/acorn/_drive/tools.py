@@ -73,11 +73,11 @@ def _limit(invocation: Invocation, run_has: float | None, began: float) -> float
 def _together(group: list[Invocation], limits: list[float]) -> list[ToolResult]:
     """Side by side, each until its time is up; what no tool error may hide ends the wait at once."""
     began = time.monotonic()
-    futures: list[Future[ToolResult]] = [Future() for _ in group]
+    futures: list[Future[ToolResult]] = []
     results: dict[int, ToolResult] = {}
     try:
-        for invocation, future in zip(group, futures, strict=True):
-            _start(invocation, future)
+        for invocation in group:
+            _start(invocation, futures)
         for limit in sorted(set(limits)):
             seconds = None if limit == math.inf else max(0.0, began + limit - time.monotonic())
             done, _ = wait([futures[at] for at in range(len(group)) if at not in results], seconds, FIRST_EXCEPTION)
@@ -92,11 +92,12 @@ def _together(group: list[Invocation], limits: list[float]) -> list[ToolResult]:
     return [results[at] for at in range(len(group))]
 
 
-def _start(invocation: Invocation, future: Future[ToolResult]) -> None:
+def _start(invocation: Invocation, futures: list[Future[ToolResult]]) -> None:
     if is_async(invocation.tool.function):
-        start_on_loop(_aattempt(invocation, math.inf), future)
+        futures.append(Future())  # first of all, so that an interrupt finds it
+        start_on_loop(_aattempt(invocation, math.inf), futures[-1])
     else:
-        start_thread(future, _attempt, invocation)
+        futures.append(start_thread(_attempt, invocation))
 
 
 def _attempt(invocation: Invocation) -> ToolResult:

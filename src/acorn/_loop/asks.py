@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acorn._tools.collect import Tool
 from acorn.models.port import Model, ModelRequest
 from acorn.types import ToolCall
+
+if TYPE_CHECKING:
+    from acorn._loop.run import Loop
 
 
 @dataclass(eq=False, slots=True)
@@ -39,6 +42,22 @@ class AskTools:
 
 
 @dataclass(eq=False, slots=True)
+class Child:
+    """A branch that was called, as a run of its own."""
+
+    call: ToolCall
+    loop: Loop
+    path: str
+
+
+@dataclass(eq=False, slots=True)
+class AskBranches:
+    """Walk these runs, at the same time; tell a `ToolResult` for each, in order."""
+
+    children: list[Child]
+
+
+@dataclass(eq=False, slots=True)
 class AskHook:
     """Call a method of the user's; tell what it returned."""
 
@@ -55,4 +74,4 @@ class Done:
     output: Any
 
 
-Ask = AskModel | AskTools | AskHook | Done
+Ask = AskModel | AskTools | AskBranches | AskHook | Done

@@ -42,6 +42,22 @@ class Outbox:
         self._strays: set[str] = set()
         self._ids: set[str] = set()
 
+    def fork(self) -> Outbox:
+        """The same for a branch, which goes on from here by itself."""
+        other = Outbox()
+        other._seen, other._sent, other._pieces = list(self._seen), list(self._sent), list(self._pieces)
+        other._strays, other._ids = set(self._strays), set(self._ids)
+        return other
+
+    def change_first(self, message: Message) -> None:
+        """The system message has changed and the rest has not: a branch puts its prompt below its parent's."""
+        if not (self._seen and self._sent and message.get("role") == "system" == self._seen[0].get("role")):
+            return
+        self._seen[0], self._sent[0] = _take(message, 0)
+        del self._pieces[:1]
+        if self._pieces:
+            self._pieces.insert(0, to_json(self._sent[0]))
+
     def prepare(self, history: list[Message], opening: Message) -> tuple[list[Message], Callable[[], bytes]]:
         """The messages to send, and their JSON on demand; `opening` is the input, should it have been trimmed."""
         if not (self._knows(history) and self._add(history, len(self._seen))):

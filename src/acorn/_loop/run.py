@@ -9,9 +9,7 @@ methods stand in the order of the walk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from pydantic import BaseModel
@@ -19,65 +17,21 @@ from pydantic_core import from_json, to_json
 
 from acorn._json import safe_repr, to_plain, to_text
 from acorn._loop import finish, guard, messages
-from acorn._loop.asks import Ask, AskHook, AskModel, AskTools, Done, Invocation
-from acorn._loop.limits import Limits
+from acorn._loop.asks import Ask, AskBranches, AskHook, AskModel, AskTools, Child, Done, Invocation
+from acorn._loop.branch import begin_branch, called_child
 from acorn._loop.opening import first_messages, input_message, prompt_text
 from acorn._loop.outbox import Outbox
+from acorn._loop.plan import BranchTool, Plan, Toolset
 from acorn._loop.state import State, restored
 from acorn._schema.problems import public
-from acorn._spec import Spec, read_prompt_file
+from acorn._spec import read_prompt_file
 from acorn._tools.bind import ArgumentError
 from acorn._tools.collect import FINISH, Tool, gather, merge
-from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, ParseError
 from acorn.models.port import Model, ModelRequest, ModelResponse, RawCall
 from acorn.record import Message, Run
 from acorn.step import Step
 from acorn.types import ToolCall, ToolResult, Unfinished, Usage
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """A spec bound to one instance, for one call."""
-
-    spec: Spec
-    tools: tuple[Tool, ...]
-    """Methods bound to the instance."""
-    resolve: Callable[[Any], Model]
-    """From what a user declares to a model of the port."""
-    prompt: Callable[[], Any] | None = None
-    on_step: Callable[[Step], Any] | None = None
-    on_finish: Callable[[Any], Any] | None = None
-    on_stream: Callable[[StreamChunk[Any]], Any] | None = None
-    prior: Sequence[Message] = ()
-
-    @cached_property
-    def limits(self) -> Limits:
-        return Limits(self.spec.max_total_tokens, self.spec.max_cost, self.spec.max_seconds)
-
-
-@dataclass(eq=False)
-class Toolset:
-    """The tools of the next request, described once."""
-
-    tools: tuple[Tool, ...]
-    finish: dict[str, Any]
-    named: dict[str, Tool] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.named = {tool.name: tool for tool in self.tools}
-
-    @cached_property
-    def definitions(self) -> list[dict[str, Any]]:
-        functions = [*(tool.schema for tool in self.tools), self.finish]
-        return [{"type": "function", "function": function} for function in functions]
-
-    @cached_property
-    def _json(self) -> bytes:
-        return to_json(self.definitions)
-
-    def json(self) -> bytes:
-        return self._json
 
 
 class Loop:
@@ -88,22 +42,30 @@ class Loop:
         self.spec = plan.spec
         self.run = run
         self.state = state or State()
-        self.outbox = Outbox()
+        heritage = plan.heritage
+        self.outbox = Outbox() if heritage is None else heritage.outbox
         self.opening = input_message(self.spec, run.input)
+        if heritage is not None:
+            self.state.meter.spent = heritage.spent
+            self.opening = self.opening if heritage.has_input else heritage.opening
         self._turn: Message | None = None
         self._step: Step | None = None
         self._candidate: BaseModel | None = None
-        self._prepared: list[Invocation | ToolResult] | None = None
+        self._prepared: list[Invocation | ToolResult | BranchTool] | None = None
+        self._children: list[Child | ToolResult] | None = None
         self._asked_at = 0.0
+        self.clock = 0.0
+        """The time of the last ask."""
         self._source_tools: list[Tool] = []
-        self.toolset = Toolset(plan.tools, finish.finish_definition(self.spec.output))
-        self.model = plan.resolve(self._setting("model"))
+        self.toolset = Toolset(plan.tools, plan.branches, finish.finish_definition(self.spec.output))
+        self.model = plan.resolve(self.setting("model"))
         self._check_price()
 
     # What can be asked of the machine
 
     def ask(self, now: float) -> Ask:
         """What is needed next; asking twice gives the same."""
+        self.clock = now
         match self.state.phase:
             case "open":
                 return self._ask_source(now)
@@ -113,6 +75,8 @@ class Loop:
                 return self._ask_model(now)
             case "tools":
                 return self._ask_tools(now)
+            case "branches":
+                return self._ask_branches(now)
             case "step":
                 return self._ask_step()
             case "judge":
@@ -133,6 +97,8 @@ class Loop:
                 self._take_response(outcome, now)
             case "tools":
                 self._take_results(outcome, now)
+            case "branches":
+                self._take_branches(outcome, now)
             case "step":
                 self._take_step(outcome, now)
             case "judge":
@@ -146,9 +112,10 @@ class Loop:
         """End the run here, leaving a record whose history is complete."""
         state, run = self.state, self.run
         if isinstance(run.history, list):  # the user may have put anything there
-            if state.phase in ("tools", "step") and self._turn is not None:
+            if state.phase in ("tools", "branches", "step") and self._turn is not None:
                 messages.place_results(run.history, self._turn, list(map(messages.tool_result, state.results)))
             messages.close_calls(run.history, messages.STOPPED)
+        self._count_children()
         run.error = error
         run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
         state.phase = "done"
@@ -240,7 +207,12 @@ class Loop:
         return self._ask_model(now)
 
     def _begin(self, prompt: str) -> None:
-        self.run.history = first_messages(prompt, self.plan.prior, self.opening)
+        heritage = self.plan.heritage
+        if heritage is None:
+            self.run.history = first_messages(prompt, self.plan.prior, self.opening)
+        else:
+            self.run.history = begin_branch(heritage.history, prompt, self.opening if heritage.has_input else None)
+            self.outbox.change_first(self.run.history[0])
         self.state.phase = "model"
 
     # Asking the model
@@ -249,7 +221,7 @@ class Loop:
         state = self.state
         self._mind_limits(now)
         request = self._request(now)
-        wants_answer = state.forced or (self._is_single and not self.toolset.tools and not self._thinks)
+        wants_answer = state.forced or (self._is_single and not self._has_tools and not self._thinks)
         if wants_answer and not state.fallback:
             if self.model.can_force_tool(request):
                 request.forced_tool = FINISH
@@ -266,8 +238,8 @@ class Loop:
         return ModelRequest(
             sent,
             self.toolset.definitions,
-            temperature=self._setting("temperature"),
-            max_tokens=self._setting("max_tokens"),
+            temperature=self.setting("temperature"),
+            max_tokens=self.setting("max_tokens"),
             declared=self.spec.declared | self.state.settings.keys() if self.state.settings else self.spec.declared,
             cache=self.spec.cache,
             timeout=None if seconds is None else max(0.001, seconds - now),
@@ -320,7 +292,7 @@ class Loop:
                 response.content,
                 self.spec.xml_output_root,
                 cut_off=response.stop_reason == "length",
-                max_tokens=self._setting("max_tokens"),
+                max_tokens=self.setting("max_tokens"),
             )
             self._answer_calls(calls, {}, messages.TOO_LATE)
             self._weigh(verdict, None)
@@ -352,7 +324,7 @@ class Loop:
                 self.spec.output,
                 call.raw_arguments,
                 cut_off=response.stop_reason == "length",
-                max_tokens=self._setting("max_tokens"),
+                max_tokens=self.setting("max_tokens"),
             )
             if verdict.instance is not None:
                 self._weigh(verdict, call.id)
@@ -365,7 +337,7 @@ class Loop:
     def _take_no_answer(self, response: ModelResponse) -> None:
         """Neither `__finish__` nor a step: at the end of the loop XML is next, in a single turn a retry is spent."""
         verdict = finish.no_answer(
-            response.content, cut_off=response.stop_reason == "length", max_tokens=self._setting("max_tokens")
+            response.content, cut_off=response.stop_reason == "length", max_tokens=self.setting("max_tokens")
         )
         if self.state.forced and not self._is_single:
             self._fall_back()
@@ -421,11 +393,13 @@ class Loop:
         invocations = [made for made in self._prepared if isinstance(made, Invocation)]
         return AskTools(invocations, self.state.meter.seconds_for_tools(self.plan.limits, now))
 
-    def _prepare(self, call: ToolCall) -> Invocation | ToolResult:
-        """The function and its arguments, or the error that the model will read."""
+    def _prepare(self, call: ToolCall) -> Invocation | ToolResult | BranchTool:
+        """The function and its arguments, a branch to begin, or the error that the model will read."""
         tool = self.toolset.named.get(call.name)
         if tool is None:
-            names = ", ".join(f"`{name}`" for name in (*self.toolset.named, FINISH))
+            if (branch := self.toolset.branches.get(call.name)) is not None:
+                return branch
+            names = ", ".join(f"`{name}`" for name in (*self.toolset.named, *self.toolset.branches, FINISH))
             return ToolResult(call.id, call.name, error=f"There is no tool `{call.name}`. There are: {names}.")
         if self._was_cut(call):
             return ToolResult(call.id, call.name, error=messages.CUT_OFF)
@@ -442,12 +416,60 @@ class Loop:
         return response is not None and response.stop_reason == "length" and is_last and not call.arguments
 
     def _take_results(self, results: Sequence[ToolResult], now: float) -> None:
-        """All results in the order of the calls, with those that never came to a function."""
+        """The results of the functions, with those that never came to one; branches are next."""
         assert self._prepared is not None
         executed = iter(results)
-        self.state.results = [made if isinstance(made, ToolResult) else next(executed) for made in self._prepared]
+        self.state.results = [
+            next(executed) if isinstance(made, Invocation) else made
+            for made in self._prepared
+            if not isinstance(made, BranchTool)
+        ]
+        has_branches = len(self.state.results) < len(self._prepared)
         self._prepared = None
+        if has_branches:
+            self.state.phase = "branches"
+        else:
+            self._end_tools(now)
+
+    def _ask_branches(self, now: float) -> Ask:
+        if self._children is None:
+            done = {result.id for result in self.state.results}
+            calls = [call for call in self.state.calls if call.id not in done]
+            begun = {call.id: call.name for call in calls}
+            self._children = [called_child(self, self.toolset.branches[call.name], call, begun, now) for call in calls]
+        return AskBranches([child for child in self._children if isinstance(child, Child)])
+
+    def _take_branches(self, results: Sequence[ToolResult], now: float) -> None:
+        """All results in the order of the calls."""
+        assert self._children is not None
+        ended = iter(results)
+        state = self.state
+        found = [child if isinstance(child, ToolResult) else next(ended) for child in self._children]
+        by_id = {result.id: result for result in (*state.results, *found)}
+        state.results = [by_id[call.id] for call in state.calls]
+        self._count_children()
         self._end_tools(now)
+
+    def _count_children(self) -> None:
+        """What the branches used is part of what the run used."""
+        for child in self._children or []:
+            if isinstance(child, Child):
+                self.count_child(child.loop.run)
+        self._children = None
+
+    def count_child(self, child: Run[Any]) -> None:
+        self.run.usage.add(child.usage)
+        if child.cost is not None:
+            self.run.cost = (self.run.cost or 0.0) + child.cost
+
+    def results_so_far(self) -> list[ToolResult]:
+        """The results of the step under way, as `on_step` has left them by now."""
+        return self.state.results if self._step is None else list(self._step.tool_results)
+
+    @property
+    def turn(self) -> Message | None:
+        """The response whose calls are not answered in the history yet."""
+        return self._turn if self.state.phase in ("tools", "branches", "step") else None
 
     def _end_tools(self, now: float) -> None:
         self.state.phase = "step"
@@ -462,10 +484,11 @@ class Loop:
         state = self.state
         if self._step is None:
             assert state.response is not None
-            settings = {name: self._setting(name) for name in ("model", "temperature", "max_tokens")}
+            settings = {name: self.setting(name) for name in ("model", "temperature", "max_tokens")}
             self._step = Step(
                 self.spec, self.run, state.response, state.calls, state.results, self.toolset.tools, settings
             )
+            self._step.branch = self.path or None
         return self._step
 
     def _take_step(self, returned: Any, now: float) -> None:
@@ -589,12 +612,21 @@ class Loop:
     # Small facts
 
     @property
+    def path(self) -> str:
+        """The branch this is, `outer/inner`; '' for a run of its own."""
+        return "" if self.plan.heritage is None else self.plan.heritage.path
+
+    @property
+    def _has_tools(self) -> bool:
+        return bool(self.toolset.tools or self.toolset.branches)
+
+    @property
     def _is_single(self) -> bool:
         return self.spec.max_steps is None
 
     @property
     def _thinks(self) -> bool:
-        model = self._setting("model")
+        model = self.setting("model")
         if not isinstance(model, dict):
             return False
         thinking, effort = model.get("thinking"), model.get("reasoning_effort")
@@ -604,12 +636,12 @@ class Loop:
     def _can_force(self) -> bool:
         return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._request(0.0))
 
-    def _setting(self, name: str) -> Any:
+    def setting(self, name: str) -> Any:
         found = self.state.settings
         return found[name] if name in found else getattr(self.spec, name)
 
     def _use_tools(self, tools: tuple[Tool, ...]) -> None:
-        self.toolset = Toolset(tools, self.toolset.finish)
+        self.toolset = Toolset(tools, self.plan.branches, self.toolset.finish)
 
     def _check_price(self) -> None:
         if self.plan.limits.cost is not None and self.model.price() is None:

@@ -20,7 +20,7 @@ from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
 from acorn.types import ToolCall, ToolResult, Usage
 
-Phase = Literal["open", "prompt", "model", "tools", "step", "judge", "done"]
+Phase = Literal["open", "prompt", "model", "tools", "branches", "step", "judge", "done"]
 
 
 @dataclass

@@ -97,6 +97,8 @@ class Frame(Protocol):
     """An open container, as the parser sees it."""
 
     is_object: bool
+    decides: bool
+    """Whether a key alone may change what shows."""
 
     def enter(self, key: str) -> Any:
         """A key was read (a list has none): the plan of the value behind it."""
@@ -120,6 +122,7 @@ class ListFrame:
 
     __slots__ = ("item", "items")
     is_object = False
+    decides = False
 
     def __init__(self, item: Any) -> None:
         self.item = item
@@ -145,6 +148,7 @@ class DictFrame:
 
     __slots__ = ("item", "items", "key", "keys")
     is_object = True
+    decides = False
 
     def __init__(self, item: Any, keys: Any = None) -> None:
         self.item = item
@@ -155,14 +159,15 @@ class DictFrame:
 
     def enter(self, key: str) -> Any:
         self.key = key if self.keys is None else self.keys.text(key)
-        if self.key in self.items:  # a mark counts entries from the front: start a container of its own
-            self.items = {name: value for name, value in self.items.items() if name != self.key}
         return self.item
 
     def put(self, value: Any) -> None:
-        if self.key is not HIDDEN:
-            self.items[self.key] = None if value is HIDDEN else value
-        self.key = HIDDEN
+        key, self.key = self.key, HIDDEN
+        if key is HIDDEN:
+            return
+        if key in self.items:  # a mark counts entries from the front: start a container of its own
+            self.items = {name: item for name, item in self.items.items() if name != key}
+        self.items[key] = None if value is HIDDEN else value
 
     def close(self) -> Any:
         return self.items

@@ -93,6 +93,7 @@ class ModelFrame:
 
     __slots__ = ("cls", "done", "extra", "fields", "key", "name", "other", "seen", "values")
     is_object = True
+    decides = False
 
     def __init__(self, cls: type[PartialModel], fields: dict[str, tuple[str, Any]], other: Any) -> None:
         self.cls = cls
@@ -114,7 +115,6 @@ class ModelFrame:
             return self.other
         self.name = found[0]
         if self.name in self.seen:  # written twice: the last one counts
-            self.values = {**self.values, self.name: None}
             self.done = tuple(name for name in self.done if name != self.name)
         self.seen = self.seen | {self.name}
         return found[1]
@@ -122,7 +122,7 @@ class ModelFrame:
     def put(self, value: Any) -> None:
         if self.name is not None:
             self.values[self.name] = None if value is HIDDEN else value
-            self.done = (*(name for name in self.done if name != self.name), self.name)
+            self.done = (*self.done, self.name)
         elif self.extra is not None:
             self.extra = {**self.extra, self.key: value}
         self.name = None

@@ -223,6 +223,7 @@ class Whole:
     """A container that shows only when it is complete."""
 
     __slots__ = ("inner", "is_object", "leaf")
+    decides = False
 
     def __init__(self, inner: Frame, leaf: Leaf) -> None:
         self.inner = inner
@@ -247,6 +248,7 @@ class Undecided:
 
     __slots__ = ("choice", "chosen", "key", "models", "raw")
     is_object = True
+    decides = True
 
     def __init__(self, models: list[Fields], choice: Choice) -> None:
         self.models = models

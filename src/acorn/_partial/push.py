@@ -250,7 +250,9 @@ class PushParser:
             if self._high:
                 self._flush()
             self._text = None
-            self._plan = self._stack[-1].enter(text.text)
+            frame = self._stack[-1]
+            self._plan = frame.enter(text.text)
+            self._changed = self._changed or frame.decides
             self._state = self._colon
         return end + 1
 

@@ -113,7 +113,7 @@ class _Reader:
         if (found := self._inline_json(element, dict)) is not None:
             return found, 1.5 * _LIKING
         properties: JsonSchema = node.get("properties", {})
-        others = _others(node)
+        others = unlisted(node)
         value: dict[str, Any] = {}
         misfit = self._text_around(element)
         for child in element.children:
@@ -199,13 +199,12 @@ def _is_deep(value: Any, left: int) -> bool:
     return left < 0 or any(_is_deep(item, left - 1) for item in inner)
 
 
-def _others(node: JsonSchema) -> Any:
-    """The schema of keys that are not listed, or None where they are not foreseen."""
-    values = node.get("additionalProperties")
-    if isinstance(values, dict) or values is True:
-        return values if isinstance(values, dict) else _ANYTHING
-    patterns: Iterable[Any] = node.get("patternProperties", {}).values()
-    return next(iter(patterns), None)
+def unlisted(node: JsonSchema) -> JsonSchema | None:
+    """The schema of keys that an object's schema does not list, or None where they are not foreseen."""
+    found = node.get("additionalProperties", False)
+    if found is False:
+        found = next(iter(node.get("patternProperties", {}).values()), None)
+    return _ANYTHING if found is True else found
 
 
 def _allows_null(node: JsonSchema, top: JsonSchema) -> bool:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from acorn._schema.generate import JsonSchema, resolve
+from acorn._xml.decode import unlisted
 from acorn._xml.encode import field_tag
+
+_MAX_LINES = 2000
+"""Beyond this the form goes no deeper: classes that all hold each other would fill books."""
 
 
 def skeleton(schema: JsonSchema, root: str) -> str:
@@ -25,7 +29,9 @@ def _write(
     indent = "  " * depth
     node, seen, again = _settle(node, top, seen)
     properties = node.get("properties", {})
-    if again or not (properties or node.get("type") == "array" or _values(node)):
+    values = unlisted(node)
+    is_plain = not properties and node.get("type") != "array" and values is None
+    if is_plain or again or len(lines) > _MAX_LINES:
         lines.append(f"{indent}{start}>{end}")
         return
     lines.append(f"{indent}{start}>")
@@ -37,7 +43,7 @@ def _write(
             tag = field_tag(name, field.get("description"), "attribute")
             _write(tag.start, tag.end, field, top, depth + 1, seen, lines)
     else:
-        _write('<entry key="..."', "</entry>", _values(node) or {}, top, depth + 1, seen, lines)
+        _write('<entry key="..."', "</entry>", values or {}, top, depth + 1, seen, lines)
     lines.append(f"{indent}{end}")
 
 
@@ -53,8 +59,3 @@ def _settle(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple[J
             node = next((member for member in members if member.get("type") != "null"), members[0])
         else:
             return node, seen, False
-
-
-def _values(node: JsonSchema) -> JsonSchema | None:
-    values = node.get("additionalProperties")
-    return values if isinstance(values, dict) else None

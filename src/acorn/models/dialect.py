@@ -5,7 +5,8 @@ Called by the LiteLLM adapter alone; nothing here asks or waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
@@ -24,6 +25,19 @@ def copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value
+
+
+def fitting(arguments: Mapping[str, Any], provider: str) -> dict[str, Any]:
+    """The user's arguments, with those that LiteLLM's own HTTP code loses or garbles in a form that it does not."""
+    found = dict(arguments)
+    if provider == "openai":
+        names = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
+        organization = found.pop("organization", None) or next(filter(None, map(os.environ.get, names)), None)
+        if organization:
+            found["extra_headers"] = {"OpenAI-Organization": organization, **(found.get("extra_headers") or {})}
+    if provider == "anthropic":
+        found |= found.pop("extra_body", None) or {}
+    return found
 
 
 def cache_points(request: ModelRequest) -> list[dict[str, Any]]:

@@ -10,14 +10,13 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from acorn._secrets import redact
-from acorn.models.port import ModelRequest
 from acorn.models.retry import is_retryable
 
 BROKEN = "no connection"
@@ -117,8 +116,8 @@ def provider_text(error: Exception) -> str:
     return text and f"{text}."
 
 
-def advice(error: Exception, wire: Wire, text: str, request: ModelRequest, name: str) -> str:
-    """What the user can do about it; "" where nobody knows."""
+def advice(error: Exception, wire: Wire, text: str, given: Collection[str], name: str) -> str:
+    """What the user, who has set the `given`, can do about it; "" where nobody knows."""
     kind, words, status = type(error).__name__, text.lower(), wire.status
     if wire.trouble == LATE:
         return "Give it more time with `timeout` in the model dict, or try again later."
@@ -128,8 +127,8 @@ def advice(error: Exception, wire: Wire, text: str, request: ModelRequest, name:
         return "The provider's content filter refused it: change the input or the prompt."
     if is_bad_request(error):
         for attribute in ("temperature", "max_tokens"):
-            if attribute in words and attribute in request.declared:
-                return f"The model does not take the `{attribute}` that is set on the module: change or remove it."
+            if attribute in words and attribute in given:
+                return f"The model does not take the `{attribute}` that was set: change or remove it."
     if kind == "UnsupportedParamsError":
         return "Remove it from the model dict; if the model does take it, name it in `allowed_openai_params` there."
     if status in (401, 403):

@@ -23,7 +23,7 @@ from typing import Any
 
 from acorn._secrets import redact, secrets_in, veiled
 from acorn.errors import ModelError
-from acorn.models.dialect import Closing, StreamReader, cache_points, copied, read_response
+from acorn.models.dialect import Closing, StreamReader, cache_points, copied, fitting, read_response
 from acorn.models.failure import LATE, advice, causes, clean, is_bad_request, on_the_wire, provider_text, retry_after
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.retry import Attempts, Retries
@@ -62,8 +62,8 @@ class LiteLLMModel:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.name: str = config.get("model") or config["id"]
         self._arguments = {key: value for key, value in config.items() if key not in _OURS}
-        if "base_url" in self._arguments:  # LiteLLM's own name for it works with every provider
-            self._arguments.setdefault("api_base", self._arguments.pop("base_url"))
+        if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
+            self._arguments["api_base"] = str(address).rstrip("/")  # the name that works with every provider
         self._config = config
         self._retries = Retries.of(config)
         settings = {key: value for key, value in self._arguments.items() if key not in _WHO}
@@ -201,15 +201,15 @@ class LiteLLMModel:
 
     def _call(self, attempt: _Attempt) -> dict[str, Any]:
         request, left_out = attempt.request, _refused(self._key) | attempt.left_out
+        if "max_completion_tokens" in self._arguments:
+            left_out |= {"max_tokens"}  # the same by another name, and no provider takes both
         call: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
-        if "max_completion_tokens" in self._arguments and "max_tokens" not in request.declared:
-            del call["max_tokens"]  # the same by another name, and no provider takes both
-        call = {name: value for name, value in call.items() if name not in left_out}
+        call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
         # LiteLLM writes into what it is given: metadata, content parts, the schemas of tools.
-        call |= copied(self._sent_arguments)
+        call |= copied(fitting(self._arguments, self.provider))
         call |= {
             "model": self.name,
-            "messages": copied(request.messages),
+            "messages": self._messages(request),
             "tools": copied(request.tools),
             "max_retries": 0,
             "timeout": self._timeout(attempt.left),
@@ -221,18 +221,12 @@ class LiteLLMModel:
             call["cache_control_injection_points"] = cache_points(request)
         return call
 
-    @cached_property
-    def _sent_arguments(self) -> dict[str, Any]:
-        """The user's arguments, where LiteLLM's own HTTP code would lose or garble one."""
-        arguments = dict(self._arguments)
-        if self.provider == "openai":
-            organization = arguments.pop("organization", None) or os.environ.get("OPENAI_ORGANIZATION")
-            if organization := organization or os.environ.get("OPENAI_ORG_ID"):
-                headers = arguments.get("extra_headers") or {}
-                arguments["extra_headers"] = {"OpenAI-Organization": organization, **headers}
-        if self.provider == "anthropic":
-            arguments |= arguments.pop("extra_body", None) or {}
-        return arguments
+    def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = copied(request.messages)
+        if "claude" not in self.name and self.provider in ("openai", "azure", *_litellm().openai_compatible_providers):
+            for message in messages:  # another model's, from before a change of models
+                message.pop("thinking_blocks", None)
+        return messages
 
     def _timeout(self, left: float | None) -> Any:
         import httpx
@@ -283,8 +277,8 @@ class LiteLLMModel:
     def _learn_or_raise(self, error: Exception, attempt: _Attempt) -> None:
         """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
         if is_bad_request(error):
-            text, set_by_user = str(error), {*attempt.request.declared, *self._arguments}
-            defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
+            text, given = str(error), self._given(attempt.request)
+            defaults = [name for name in ("temperature", "max_tokens") if name not in given]
             for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
                 if name in text and name not in attempt.left_out | _refused(self._key):
                     attempt.left_out.add(name)
@@ -292,6 +286,10 @@ class LiteLLMModel:
         else:
             self._remember(attempt.left_out)
         raise self._error(error, attempt) from error
+
+    def _given(self, request: ModelRequest) -> set[str]:
+        """What the user has set, one way or the other."""
+        return {*request.declared, *self._arguments}
 
     def _remember(self, left_out: set[str]) -> None:
         """Note what the model does not take: it cost a request to find out."""
@@ -304,7 +302,7 @@ class LiteLLMModel:
         clean(chain, secrets)
         wire = on_the_wire(chain)
         text = "" if wire.trouble == LATE else redact(provider_text(error), secrets)
-        words = filter(None, (text, advice(error, wire, text, attempt.request, self.name)))
+        words = filter(None, (text, advice(error, wire, text, self._given(attempt.request), self.name)))
         what = f" ({wire.what})" if wire.what else ""
         return ModelError(
             f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),

@@ -1,0 +1,107 @@
+"""What one run is made of: a spec bound to an instance, its tools as they stand, its branches, its heritage."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pydantic_core import to_json
+
+from acorn._loop.limits import Limits, Spent
+from acorn._loop.outbox import Outbox
+from acorn._spec import Spec
+from acorn._tools.collect import Tool
+from acorn.chunk import StreamChunk
+from acorn.models.port import Model
+from acorn.record import Message
+from acorn.step import Step
+
+
+@dataclass(frozen=True, eq=False)
+class BranchTool:
+    """A branch as the model sees it: a tool that starts another module."""
+
+    name: str
+    described: str | None
+    """The description that `branches` gives, if any."""
+    spec: Spec
+    make: Callable[[], Plan]
+    """The plan of a new instance of the branch's class."""
+    doc: str | None = None
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        description = self.described or inspect.cleandoc(self.doc or "").partition("\n\n")[0]
+        told = {"description": description} if description else {}
+        return {"name": self.name, **told, "parameters": self.spec.input.json_schema}
+
+
+@dataclass(frozen=True, eq=False)
+class Heritage:
+    """What a branch has from the run it comes from."""
+
+    history: list[Message]
+    """The parent's conversation, its pending calls answered; the branch's own to change."""
+    opening: Message
+    outbox: Outbox
+    path: str
+    """`outer/inner`"""
+    depth: int
+    spent: Spent
+    has_input: bool
+    """Whether the branch has an input of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A spec bound to one instance, for one call."""
+
+    spec: Spec
+    tools: tuple[Tool, ...]
+    """Methods bound to the instance."""
+    resolve: Callable[[Any], Model]
+    """From what a user declares to a model of the port."""
+    agent: object = None
+    prompt: Callable[[], Any] | None = None
+    on_step: Callable[[Step], Any] | None = None
+    on_finish: Callable[[Any], Any] | None = None
+    on_stream: Callable[[StreamChunk[Any]], Any] | None = None
+    prior: Sequence[Message] = ()
+    branches: Mapping[str, BranchTool] = field(default_factory=dict[str, BranchTool])
+    heritage: Heritage | None = None
+
+    @cached_property
+    def limits(self) -> Limits:
+        return Limits(self.spec.max_total_tokens, self.spec.max_cost, self.spec.max_seconds)
+
+
+@dataclass(eq=False)
+class Toolset:
+    """The tools of the next request, described once."""
+
+    tools: tuple[Tool, ...]
+    branches: Mapping[str, BranchTool]
+    finish: dict[str, Any]
+    named: dict[str, Tool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.named = {tool.name: tool for tool in self.tools}
+
+    @cached_property
+    def definitions(self) -> list[dict[str, Any]]:
+        functions = [
+            *(tool.schema for tool in self.tools),
+            *(branch.schema for branch in self.branches.values()),
+            self.finish,
+        ]
+        return [{"type": "function", "function": function} for function in functions]
+
+    @cached_property
+    def _json(self) -> bytes:
+        return to_json(self.definitions)
+
+    def json(self) -> bytes:
+        return self._json

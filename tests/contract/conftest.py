@@ -1,0 +1,117 @@
+"""The adapter against real HTTP: both protocols, called both ways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from tests.loopback import Answer, Loopback, Request
+
+from acorn import ModelError, Run, module
+
+PROVIDER_VARIABLES = (
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "OPENAI_API_BASE",
+    "OPENAI_ORGANIZATION",
+    "OPENAI_ORG_ID",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_API_BASE",
+)
+
+
+class Wire:
+    """A provider on loopback, one of the two protocols, and one of the two ways to call."""
+
+    def __init__(self, protocol: str, way: str, stack: ExitStack) -> None:
+        self.protocol = protocol
+        self.way = way
+        self._stack = stack
+        self._server: Loopback | None = None
+
+    @property
+    def server(self) -> Loopback:
+        assert self._server is not None, "call `serve` first"
+        return self._server
+
+    @property
+    def is_openai(self) -> bool:
+        return self.protocol == "openai"
+
+    def serve(self, answers: list[Any] | Callable[[Request], Answer]) -> Loopback:
+        """A new server; `model` and `bodies` speak of the last one."""
+        self._server = self._stack.enter_context(Loopback(answers))
+        return self._server
+
+    def model(self, *name: str, **extra: Any) -> dict[str, Any]:
+        """The model dict of the server."""
+        return self.server.openai(*name, **extra) if self.is_openai else self.server.anthropic(*name, **extra)
+
+    @property
+    def name(self) -> str:
+        return str(self.model()["model"])
+
+    def run(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
+        if self.way == "sync":
+            return agent.run(*args, **kwargs)
+        return asyncio.run(self._arun(agent, *args, **kwargs))
+
+    async def _arun(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
+        return await agent.arun(*args, **kwargs)
+
+    def fails(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> ModelError:
+        """The error of a run that must fail at the provider's."""
+        with pytest.raises(ModelError) as caught:
+            self.run(agent, *args, **kwargs)
+        return caught.value
+
+    def bodies(self) -> list[dict[str, Any]]:
+        return self.server.bodies()
+
+    def count(self) -> int:
+        return len(self.server.requests)
+
+    def either(self, *, openai: Any, anthropic: Any) -> Any:
+        """What is expected of the protocol at hand."""
+        return openai if self.is_openai else anthropic
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["sync", "async"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def wire(protocol: str, way: str) -> Iterator[Wire]:
+    with ExitStack() as stack:
+        yield Wire(protocol, way, stack)
+
+
+@pytest.fixture
+def gpt(way: str) -> Iterator[Wire]:
+    """OpenAI's protocol alone."""
+    with ExitStack() as stack:
+        yield Wire("openai", way, stack)
+
+
+@pytest.fixture
+def claude(way: str) -> Iterator[Wire]:
+    """Anthropic's protocol alone."""
+    with ExitStack() as stack:
+        yield Wire("anthropic", way, stack)
+
+
+@pytest.fixture(autouse=True)
+def no_keys_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the environment of whoever runs the tests must not change them."""
+    for name in PROVIDER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)

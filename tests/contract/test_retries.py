@@ -1,0 +1,448 @@
+"""Requests that fail: how often they are sent, how long is waited, and what is said in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from tests.contract.conftest import Wire
+from tests.loopback import Fault, Loopback, Request
+
+from acorn import AcornError, LimitError, ModelError, module
+from acorn.models.failure import retry_after
+from acorn.models.retry import LONGEST_WAIT, Retries
+from acorn.testing import Reply, call, finish
+
+
+class Plain(module):
+    """You answer."""
+
+    final_output = str
+    max_steps = 3
+
+
+DONE = finish(result="done")
+
+# May pass, so they are sent again: what happens, the status that is told, and what else is in the model dict.
+PASSING: dict[str, tuple[Any, int | None, dict[str, Any]]] = {
+    "408": (Fault(status=408), 408, {}),
+    "409": (Fault(status=409), 409, {}),
+    "429": (Fault(status=429), 429, {}),
+    "500": (Fault(status=500), 500, {}),
+    "502 in HTML": (Fault(status=502, body=b"<html>Bad gateway</html>", content_type="text/html"), 502, {}),
+    "503": (Fault(status=503), 503, {}),
+    "503 without a word": (Fault(status=503, body=b""), 503, {}),
+    "529": (Fault(status=529), 529, {}),
+    "no answer in time": (Fault(delay=0.6), None, {"timeout": 0.1}),
+    "reset before the answer": (Fault(reset="before"), None, {}),
+    "reset inside the answer": (Fault(reset="inside"), None, {}),
+    "closed inside the answer": (Fault(cut=10), None, {}),
+    "no HTTP at all": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", None, {}),
+}
+
+# Will not pass: one request, whatever `num_retries` says.
+LASTING: dict[str, tuple[Any, int | None]] = {
+    "400": (Fault(status=400), 400),
+    "401": (Fault(status=401), 401),
+    "402": (Fault(status=402), 402),
+    "403": (Fault(status=403), 403),
+    "404": (Fault(status=404), 404),
+    "413": (Fault(status=413), 413),
+    "418": (Fault(status=418), 418),
+    "422": (Fault(status=422), 422),
+    "broken JSON": (Fault(body=b'{"choices": [{"mess'), None),
+    "HTML instead of JSON": (Fault(body=b"<html>Hello</html>", content_type="text/html"), None),
+    "JSON called text": (Fault(body=b"hello", content_type="text/plain"), None),
+    "an empty answer": (Fault(body=b""), None),
+}
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("case", PASSING)
+def test_what_may_pass_is_sent_as_often_as_allowed(wire: Wire, case: str, count: int) -> None:
+    fault, status, extra = PASSING[case]
+    wire.serve(lambda request: fault)
+    error = wire.fails(Plain(model=wire.model(num_retries=count, retry_delay=0.001, **extra)))
+    assert wire.count() == count + 1
+    assert (error.provider, error.status, error.retryable) == (wire.protocol, status, True)
+    assert error.retry_after is None
+    assert wire.name in str(error)
+    assert error.__cause__ is not None
+
+
+@pytest.mark.parametrize("case", LASTING)
+def test_what_will_not_pass_is_sent_once(wire: Wire, case: str) -> None:
+    fault, status = LASTING[case]
+    wire.serve(lambda request: fault)
+    error = wire.fails(Plain(model=wire.model(num_retries=3, retry_delay=0.001)))
+    assert wire.count() == 1
+    assert (error.provider, error.status, error.retryable) == (wire.protocol, status, False)
+    assert wire.name in str(error)
+    assert error.__cause__ is not None
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_port_where_nobody_listens_is_tried_again_and_told(wire: Wire, count: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    wire.serve([])
+    model = wire.model(api_base=f"http://127.0.0.1:{port}", num_retries=count, retry_delay=0.05)
+    began = time.monotonic()
+    error = wire.fails(Plain(model=model))
+    assert time.monotonic() - began >= (0.0 if count == 0 else 0.75 * 0.15)
+    assert (error.provider, error.status, error.retryable) == (wire.protocol, None, True)
+    assert "no connection" in str(error)
+    assert "`api_base`" in str(error)
+
+
+@pytest.mark.parametrize(
+    "name", ["hosted_vllm/x", "deepseek/deepseek-chat", "mistral/mistral-large-latest", "ollama_chat/x", "azure/x"]
+)
+@pytest.mark.parametrize("fault", [Fault(status=503), Fault(reset="before")], ids=["503", "reset"])
+def test_other_providers_are_sent_no_more_requests_either(way: str, name: str, fault: Fault, gpt: Wire) -> None:
+    gpt.serve(lambda request: fault)
+    model = gpt.model(model=name, num_retries=2, retry_delay=0.001, api_version="2024-02-01")
+    error = gpt.fails(Plain(model=model))
+    assert gpt.count() == 3
+    assert error.retryable
+
+
+def test_two_retries_are_the_default(wire: Wire) -> None:
+    wire.serve(lambda request: Fault(status=503))
+    wire.fails(Plain(model=wire.model()))
+    assert wire.count() == 3
+    assert Retries.of({"model": "x"}) == Retries(count=2, delay=0.5)
+
+
+@pytest.mark.parametrize("theirs", [{"max_retries": 5}, {"max_retries": 5, "num_retries": 0}])
+def test_litellms_own_retries_stay_off(wire: Wire, theirs: dict[str, Any]) -> None:
+    wire.serve(lambda request: Fault(status=503))
+    wire.fails(Plain(model=wire.model(**theirs)))
+    assert wire.count() == theirs.get("num_retries", 2) + 1
+
+
+def test_a_request_that_succeeds_after_failures_is_the_same_request(wire: Wire) -> None:
+    server = wire.serve([Fault(status=503), Fault(reset="before"), Fault(status=429), DONE])
+    run = wire.run(Plain(model=wire.model(num_retries=3)))
+    assert run.output == "done"
+    assert run.usage.requests == 1
+    assert len({request.raw for request in server.requests}) == 1
+
+
+def test_each_request_of_a_run_has_its_own_retries(wire: Wire) -> None:
+    wire.serve([Fault(status=503), "Hm.", Fault(status=503), "Hm.", Fault(status=503), DONE])
+    assert wire.run(Plain(model=wire.model(num_retries=1))).output == "done"
+    assert wire.count() == 6
+
+
+def test_the_last_failure_is_the_one_that_is_told(wire: Wire) -> None:
+    wire.serve([Fault(status=503), Fault(status=429), Fault(status=401, message="no such key")])
+    error = wire.fails(Plain(model=wire.model(num_retries=5)))
+    assert (error.status, error.retryable) == (401, False)
+    assert wire.count() == 3
+
+
+# Waiting
+
+
+def gaps(server: Loopback) -> list[float]:
+    times = [request.at for request in server.requests]
+    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+
+
+def test_each_wait_is_twice_as_long_as_the_one_before(wire: Wire) -> None:
+    server = wire.serve(lambda request: Fault(status=503))
+    wire.fails(Plain(model=wire.model(num_retries=3, retry_delay=0.05)))
+    first, second, third = gaps(server)
+    assert first >= 0.75 * 0.05
+    assert second >= 0.75 * 0.1
+    assert third >= 0.75 * 0.2
+
+
+def test_waits_vary_by_a_quarter_and_end_at_a_minute() -> None:
+    error = ModelError("busy", retryable=True)
+    retries = Retries(count=2000, delay=1.0)
+    waits = [[retries.wait(error, failed, None) for _ in range(50)] for failed in (1, 2, 3)]
+    for expected, found in zip((1.0, 2.0, 4.0), waits, strict=True):
+        assert all(wait is not None and 0.75 * expected <= wait <= 1.25 * expected for wait in found)
+        assert len(set(found)) > 1
+    assert retries.wait(error, 1999, None) == LONGEST_WAIT
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_wait_that_the_provider_asks_for_is_kept(wire: Wire, status: int) -> None:
+    server = wire.serve([Fault(status=status, headers={"Retry-After": "0.3"}), DONE])
+    assert wire.run(Plain(model=wire.model(retry_delay=0.001))).output == "done"
+    assert gaps(server)[0] >= 0.3
+
+
+def test_a_date_to_wait_for_is_understood(wire: Wire) -> None:
+    then = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
+    server = wire.serve([Fault(status=429, headers={"Retry-After": format_datetime(then, usegmt=True)}), DONE])
+    assert wire.run(Plain(model=wire.model(retry_delay=0.001))).output == "done"
+    assert gaps(server)[0] >= 0.5
+
+
+def test_a_date_gone_by_is_no_wait(wire: Wire) -> None:
+    past = Fault(status=429, headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})
+    wire.serve([past, DONE])
+    began = time.monotonic()
+    assert wire.run(Plain(model=wire.model(retry_delay=30))).output == "done"
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("asked", ["3600", "61", "Fri, 31 Dec 2100 23:59:59 GMT", "inf"])
+def test_a_provider_that_asks_for_more_than_a_minute_is_not_waited_for(wire: Wire, asked: str) -> None:
+    wire.serve(lambda request: Fault(status=429, headers={"Retry-After": asked}))
+    began = time.monotonic()
+    error = wire.fails(Plain(model=wire.model(num_retries=3)))
+    assert time.monotonic() - began < 20
+    assert wire.count() == 1
+    assert (error.status, error.retryable) == (429, True)
+    assert error.retry_after is not None
+    assert error.retry_after > 60
+    if asked == "3600":
+        assert error.retry_after == 3600.0
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None),
+        ("", None),
+        ("7", 7.0),
+        ("0.5", 0.5),
+        ("-3", 0.0),
+        ("nan", None),
+        ("soon", None),
+        ("Wed, 99 Foo", None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+    ],
+)
+def test_a_header_that_says_when_to_come_back(header: str | None, seconds: float | None) -> None:
+    assert retry_after(header) == seconds
+
+
+def test_no_time_of_the_run_is_spent_on_a_wait_that_it_does_not_have(wire: Wire) -> None:
+    wire.serve(lambda request: Fault(status=429, headers={"Retry-After": "30"}))
+    began = time.monotonic()
+    error = wire.fails(Plain(model=wire.model(num_retries=3), max_seconds=10))
+    assert time.monotonic() - began < 8
+    assert wire.count() == 1
+    assert error.retry_after == 30.0
+
+
+def test_a_provider_that_hangs_is_left_when_the_time_of_the_run_is_up(wire: Wire) -> None:
+    wire.serve(lambda request: Fault(delay=6))
+    began = time.monotonic()
+    with pytest.raises(LimitError, match="max_seconds") as caught:
+        wire.run(Plain(model=wire.model(num_retries=3), max_seconds=0.4))
+    assert time.monotonic() - began < 5
+    assert wire.count() == 1
+    assert caught.value.run.stop_reason == "error"
+
+
+@pytest.mark.parametrize("timeout", [60, None])
+def test_a_retry_gets_no_more_time_than_the_run_has_left(wire: Wire, timeout: float | None) -> None:
+    wire.serve([Fault(status=503, delay=0.4), Fault(delay=6)])
+    began = time.monotonic()
+    with pytest.raises(AcornError):
+        wire.run(Plain(model=wire.model(timeout=timeout, num_retries=1, retry_delay=0), max_seconds=0.8))
+    assert time.monotonic() - began < 4
+    assert wire.count() == 2
+
+
+def test_failures_without_end_end_with_the_time_of_the_run(wire: Wire) -> None:
+    wire.serve(lambda request: Fault(status=503, delay=0.1))
+    began = time.monotonic()
+    with pytest.raises(AcornError):
+        wire.run(Plain(model=wire.model(num_retries=1000, retry_delay=0), max_seconds=0.6))
+    assert time.monotonic() - began < 5
+    assert 2 <= wire.count() <= 8
+
+
+def test_a_wait_does_not_hold_up_the_event_loop() -> None:
+    async def both(agent: Plain) -> int:
+        ticks = 0
+        task = asyncio.ensure_future(agent.acall())
+        while not task.done():
+            await asyncio.sleep(0.02)
+            ticks += 1
+        assert await task == "done"
+        return ticks
+
+    with Loopback([DONE, Fault(status=429, headers={"Retry-After": "0.6"}), DONE]) as server:
+        agent = Plain(model=server.openai())
+        agent()  # LiteLLM is imported here
+        assert asyncio.run(both(agent)) >= 10
+
+
+def test_a_cancelled_call_does_not_wait_for_the_provider() -> None:
+    async def give_up(agent: Plain) -> None:
+        async with asyncio.timeout(0.3):
+            await agent.acall()
+
+    with Loopback(lambda request: Fault(delay=6)) as server:
+        agent = Plain(model=server.openai())
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            asyncio.run(give_up(agent))
+        assert time.monotonic() - began < 5
+        assert len(server.requests) == 1
+
+
+def test_as_many_requests_as_are_asked_for_are_under_way_at_once() -> None:
+    many = 150
+    together = threading.Barrier(many, timeout=30)
+
+    def answer(request: Request) -> Reply:
+        together.wait()
+        return DONE
+
+    async def all_at_once(agent: Plain) -> list[Any]:
+        return await asyncio.gather(*(agent.acall() for _ in range(many)))
+
+    with Loopback(answer) as server:
+        outputs = asyncio.run(all_at_once(Plain(model=server.openai(num_retries=0))))
+        assert outputs == ["done"] * many
+        assert len(server.requests) == many
+
+
+# Words
+
+
+@pytest.mark.parametrize("asked", ["0.2", 0.2])
+def test_a_timeout_says_what_to_do(wire: Wire, asked: Any) -> None:
+    wire.serve(lambda request: Fault(delay=1))
+    error = wire.fails(Plain(model=wire.model(timeout=asked, num_retries=0)))
+    assert "no answer in time" in str(error)
+    assert "`timeout`" in str(error)
+    assert error.status is None
+
+
+OPENAI_SAYS: dict[str, tuple[Fault, str]] = {
+    "wrong key": (
+        Fault(status=401, code="invalid_api_key", message="Incorrect API key provided: sk-ab***yz."),
+        "Check the `api_key` in the model dict, or the provider's environment variable.",
+    ),
+    "unknown model": (
+        Fault(status=404, code="model_not_found", message="The model `gpt-4o` does not exist."),
+        "Check the model id `openai/gpt-4o`",
+    ),
+    "context too long": (
+        Fault(
+            status=400,
+            code="context_length_exceeded",
+            message="This model's maximum context length is 128000 tokens. However, your messages resulted in 200000.",
+        ),
+        "shorten it in `on_step`",
+    ),
+    "content filter": (
+        Fault(
+            status=400,
+            code="content_policy_violation",
+            message="Your request was rejected as a result of our safety system.",
+        ),
+        "change the input or the prompt",
+    ),
+    "no money": (
+        Fault(status=429, code="insufficient_quota", message="You exceeded your current quota."),
+        "check its plan and billing",
+    ),
+    "too fast": (Fault(status=429, code="rate_limit_exceeded", message="Slow down."), "wait, or ask less often"),
+}
+ANTHROPIC_SAYS: dict[str, tuple[Fault, str]] = {
+    "wrong key": (
+        Fault(status=401, code="authentication_error", message="invalid x-api-key"),
+        "Check the `api_key` in the model dict, or the provider's environment variable.",
+    ),
+    "unknown model": (
+        Fault(status=404, code="not_found_error", message="model: claude-sonnet-4-5"),
+        "Check the model id `anthropic/claude-sonnet-4-5`",
+    ),
+    "context too long": (
+        Fault(status=400, code="invalid_request_error", message="prompt is too long: 208310 tokens > 200000 maximum"),
+        "shorten it in `on_step`",
+    ),
+    "content filter": (
+        Fault(status=400, code="invalid_request_error", message="Output blocked by content filtering policy"),
+        "change the input or the prompt",
+    ),
+    "no money": (
+        Fault(status=400, code="invalid_request_error", message="Your credit balance is too low."),
+        "check its plan and billing",
+    ),
+    "too fast": (Fault(status=429, code="rate_limit_error", message="Slow down."), "wait, or ask less often"),
+}
+
+
+@pytest.mark.parametrize("case", OPENAI_SAYS)
+def test_an_error_repeats_the_providers_words_and_says_what_to_do(wire: Wire, case: str) -> None:
+    fault, advice = wire.either(openai=OPENAI_SAYS, anthropic=ANTHROPIC_SAYS)[case]
+    wire.serve(lambda request: fault)
+    error = wire.fails(Plain(model=wire.model(num_retries=0)))
+    text = str(error)
+    assert wire.name in text
+    assert f"HTTP {fault.status}" in text
+    assert fault.message.rstrip(".") in text.replace("***", "***")
+    assert advice in text
+    assert "litellm" not in text.lower().replace("as litellm lists them", "")
+    assert "Exception" not in text
+    assert (error.status, error.provider) == (fault.status, wire.protocol)
+
+
+def test_room_that_is_missing_beside_max_tokens_is_not_taken_for_a_refused_default(claude: Wire) -> None:
+    words = "input length and `max_tokens` exceed context limit: 197202 + 4096 > 200000, decrease input length"
+    claude.serve([Fault(status=400, code="invalid_request_error", message=words), DONE])
+    agent = Plain(model=claude.model())
+    error = claude.fails(agent)
+    assert "shorten it in `on_step`" in str(error)
+    assert claude.count() == 1
+    claude.run(agent)
+    assert claude.bodies()[1]["max_tokens"] == 4096
+
+
+def test_a_missing_key_says_where_to_put_it(way: str, gpt: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpt.serve([])
+    error = gpt.fails(Plain(model={"model": "anthropic/claude-sonnet-4-5", "api_base": gpt.server.url}))
+    assert "`api_key`" in str(error)
+    assert (error.provider, error.retryable) == ("anthropic", False)
+    assert gpt.count() == 0
+
+
+@pytest.mark.parametrize("name", ["nonsense", "no_such_provider/model"])
+def test_an_unknown_provider_says_how_an_id_is_spelt(way: str, gpt: Wire, name: str) -> None:
+    gpt.serve([])
+    error = gpt.fails(Plain(model={"model": name, "api_base": gpt.server.url, "api_key": "k"}))
+    assert f"Check the model id `{name}`" in str(error)
+    assert "openai/" in str(error)
+    assert (error.status, error.retryable) == (None, False)
+    assert gpt.count() == 0
+
+
+def test_the_record_of_the_failed_run_hangs_on_the_error(wire: Wire) -> None:
+    wire.serve([call("nothing"), Fault(status=401)])
+    error = wire.fails(Plain(model=wire.model()))
+    assert error.run.stop_reason == "error"
+    assert error.run.error is error
+    assert error.run.steps == 1
+    assert error.run.usage.requests == 1
+
+
+def test_an_error_that_the_caller_was_handling_is_not_taken_for_ours(wire: Wire) -> None:
+    wire.serve(lambda request: Fault(body=b"no JSON"))
+    agent = Plain(model=wire.model())
+    theirs = ConnectionResetError("sk-theirs-and-nothing-of-ours")
+    try:
+        raise theirs
+    except ConnectionResetError:
+        error = wire.fails(agent)
+    assert not error.retryable
+    assert wire.count() == 1
+    assert theirs.args == ("sk-theirs-and-nothing-of-ours",)

@@ -1,0 +1,1140 @@
+"""What reaches a provider, to the field, and what is made of its answers."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+from tests.contract.conftest import Wire
+from tests.loopback import Fault, Loopback, Request
+
+from acorn import ModelError, Step, module, tool
+from acorn.models import ModelRequest
+from acorn.models.litellm import LiteLLMModel
+from acorn.testing import Reply, call, finish
+from acorn.types import Usage
+
+Json = dict[str, Any]
+
+
+@tool
+def search(query: str, limit: int = 5) -> list[str]:
+    """Search the web.
+
+    Args:
+        query: What to look for
+    """
+    return [f"about {query}"]
+
+
+class Question(BaseModel):
+    question: str = Field(description="What to answer")
+
+
+class Answer(BaseModel):
+    answer: str
+    confidence: float = Field(ge=0, le=1, description="How sure you are")
+
+
+class Researcher(module):
+    """You answer questions."""
+
+    initial_input = Question
+    final_output = Answer
+    tools = [search]
+    max_steps = 3
+
+
+class Hurried(Researcher):
+    max_steps = 1
+
+
+class Single(module):
+    """You answer questions."""
+
+    initial_input = Question
+    final_output = Answer
+
+
+RIGHT: Json = {"answer": "Because.", "confidence": 0.5}
+
+# The parts of a request that all runs of these modules share, in the words of each protocol
+
+SEARCH: Json = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "description": "What to look for"},
+        "limit": {"type": "integer", "default": 5},
+    },
+    "required": ["query"],
+}
+FINISH: Json = {
+    "type": "object",
+    "properties": {
+        "answer": {"type": "string"},
+        "confidence": {"type": "number", "minimum": 0, "maximum": 1, "description": "How sure you are"},
+    },
+    "required": ["answer", "confidence"],
+}
+FINISH_WORDS = "Call this with your final answer. It ends the task."
+OPENAI_FINISH: Json = {
+    "type": "function",
+    "function": {"name": "__finish__", "description": FINISH_WORDS, "parameters": FINISH},
+}
+OPENAI_TOOLS: list[Json] = [
+    {"type": "function", "function": {"name": "search", "description": "Search the web.", "parameters": SEARCH}},
+    OPENAI_FINISH,
+]
+ANTHROPIC_FINISH: Json = {
+    "type": "custom",
+    "name": "__finish__",
+    "description": FINISH_WORDS,
+    "input_schema": FINISH,
+}
+ANTHROPIC_TOOLS: list[Json] = [
+    {"type": "custom", "name": "search", "description": "Search the web.", "input_schema": SEARCH},
+    ANTHROPIC_FINISH,
+]
+PROMPT = "You answer questions."
+INPUT = '<input>\n  <question description="What to answer">Why?</question>\n</input>'
+FORM = (
+    "You must provide your final answer now. Respond with your answer in the following XML structure:\n"
+    "<output>\n"
+    "  <answer></answer>\n"
+    '  <confidence description="How sure you are"></confidence>\n'
+    "</output>\n"
+    "\n"
+    "Fill in the values. Do not repeat the descriptions."
+)
+FILLED_IN = "<output><answer>Because.</answer><confidence>0.5</confidence></output>"
+WRONG = (
+    '<error type="validation">\n'
+    "  <message>Output validation failed</message>\n"
+    "  <details>\n"
+    '    <field name="confidence">\n'
+    "      <expected>float between 0 and 1</expected>\n"
+    "      <received>7</received>\n"
+    "    </field>\n"
+    "  </details>\n"
+    "  <instruction>Please provide the output again in the correct format.</instruction>\n"
+    "</error>"
+)
+REMINDER = "Please go on: call one of your tools, or call `__finish__` with your answer."
+EPHEMERAL = {"type": "ephemeral"}
+PNG = "iVBORw0KGgo="
+
+
+def openai(*later: Json, system: Any = PROMPT, **rest: Any) -> Json:
+    """A whole body of OpenAI's; `later` are the messages behind the input."""
+    first: list[Json] = [{"role": "system", "content": system}, {"role": "user", "content": INPUT}]
+    return {
+        "model": "gpt-4o",
+        "messages": [*first, *later],
+        "temperature": 0.7,
+        "max_tokens": 4096,
+        "tools": OPENAI_TOOLS,
+        **rest,
+    }
+
+
+def anthropic(*later: Json, **rest: Any) -> Json:
+    """A whole body of Anthropic's."""
+    first: Json = {"role": "user", "content": [{"type": "text", "text": INPUT}]}
+    return {
+        "model": "claude-sonnet-4-5",
+        "system": [{"type": "text", "text": PROMPT}],
+        "messages": [first, *later],
+        "temperature": 0.7,
+        "max_tokens": 4096,
+        "tools": ANTHROPIC_TOOLS,
+        **rest,
+    }
+
+
+def openai_call(name: str, arguments: str, call_id: str) -> Json:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+OPENAI_SEARCHED: list[Json] = [
+    {"role": "assistant", "tool_calls": [openai_call("search", '{"query":"why"}', "call_1_0")]},
+    {"role": "tool", "tool_call_id": "call_1_0", "content": '["about why"]'},
+]
+ANTHROPIC_ASKED: Json = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": "toolu_1_0", "name": "search", "input": {"query": "why"}}],
+}
+ANTHROPIC_RESULT: Json = {"type": "tool_result", "tool_use_id": "toolu_1_0", "content": '["about why"]'}
+ANTHROPIC_SEARCHED: list[Json] = [ANTHROPIC_ASKED, {"role": "user", "content": [ANTHROPIC_RESULT]}]
+OPENAI_FORCED: Json = {"type": "function", "function": {"name": "__finish__"}}
+ANTHROPIC_FORCED: Json = {"type": "tool", "name": "__finish__"}
+
+
+# Requests
+
+
+def test_the_first_request_holds_the_prompt_the_input_the_settings_and_the_tools(wire: Wire) -> None:
+    wire.serve([finish(**RIGHT)])
+    run = wire.run(Researcher(model=wire.model()), question="Why?")
+    assert run.output == Answer(**RIGHT)
+    assert wire.bodies() == wire.either(openai=[openai()], anthropic=[anthropic()])
+
+
+def test_a_key_travels_in_the_header_of_the_protocol_and_nowhere_else(wire: Wire) -> None:
+    server = wire.serve([finish(**RIGHT)])
+    wire.run(Researcher(model=wire.model()), question="Why?")
+    headers = server.requests[0].headers
+    if wire.is_openai:
+        assert headers["authorization"] == "Bearer sk-test"
+        assert server.requests[0].path == "/v1/chat/completions"
+    else:
+        assert headers["x-api-key"] == "sk-ant-test"
+        assert "authorization" not in headers
+        assert server.requests[0].path == "/v1/messages"
+    assert b"sk-" not in server.requests[0].raw
+
+
+def test_a_step_adds_the_call_and_its_result(wire: Wire) -> None:
+    wire.serve([call("search", query="why"), finish(**RIGHT)])
+    wire.run(Researcher(model=wire.model()), question="Why?")
+    assert wire.bodies() == wire.either(
+        openai=[openai(), openai(*OPENAI_SEARCHED)], anthropic=[anthropic(), anthropic(*ANTHROPIC_SEARCHED)]
+    )
+
+
+def test_nothing_is_said_for_the_model_where_it_said_nothing_beside_its_calls(wire: Wire) -> None:
+    server = wire.serve([call("search", query="why"), finish(**RIGHT)])
+    wire.run(Researcher(model=wire.model()), question="Why?")
+    assert b"Empty message content" not in server.requests[1].raw
+    if wire.is_openai:
+        assert "content" not in server.requests[1].body["messages"][2]
+
+
+def test_parallel_calls_and_their_results_travel_together_with_the_text(wire: Wire) -> None:
+    wire.serve([Reply("Let me see.") & call("search", query="why") & call("search", query="how"), finish(**RIGHT)])
+    wire.run(Researcher(model=wire.model()), question="Why?")
+    assert wire.bodies()[1] == wire.either(
+        openai=openai(
+            {
+                "role": "assistant",
+                "content": "Let me see.",
+                "tool_calls": [
+                    openai_call("search", '{"query":"why"}', "call_1_0"),
+                    openai_call("search", '{"query":"how"}', "call_1_1"),
+                ],
+            },
+            {"role": "tool", "tool_call_id": "call_1_0", "content": '["about why"]'},
+            {"role": "tool", "tool_call_id": "call_1_1", "content": '["about how"]'},
+        ),
+        anthropic=anthropic(
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "Let me see."},
+                    {"type": "tool_use", "id": "toolu_1_0", "name": "search", "input": {"query": "why"}},
+                    {"type": "tool_use", "id": "toolu_1_1", "name": "search", "input": {"query": "how"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "toolu_1_0", "content": '["about why"]'},
+                    {"type": "tool_result", "tool_use_id": "toolu_1_1", "content": '["about how"]'},
+                ],
+            },
+        ),
+    )
+
+
+def test_a_reply_in_text_is_kept_and_the_model_reminded(wire: Wire) -> None:
+    wire.serve(["I wonder.", finish(**RIGHT)])
+    wire.run(Researcher(model=wire.model()), question="Why?")
+    assert wire.bodies()[1] == wire.either(
+        openai=openai({"role": "assistant", "content": "I wonder."}, {"role": "user", "content": REMINDER}),
+        anthropic=anthropic(
+            {"role": "assistant", "content": [{"type": "text", "text": "I wonder."}]},
+            {"role": "user", "content": [{"type": "text", "text": REMINDER}]},
+        ),
+    )
+
+
+def test_a_correction_is_the_result_of_the_wrong_finish(wire: Wire) -> None:
+    wire.serve([finish(answer="Because.", confidence=7), finish(**RIGHT)])
+    run = wire.run(Researcher(model=wire.model()), question="Why?")
+    assert run.output == Answer(**RIGHT)
+    assert wire.bodies()[1] == wire.either(
+        openai=openai(
+            {
+                "role": "assistant",
+                "tool_calls": [openai_call("__finish__", '{"answer":"Because.","confidence":7}', "call_1_0")],
+            },
+            {"role": "tool", "tool_call_id": "call_1_0", "content": WRONG},
+        ),
+        anthropic=anthropic(
+            {
+                "role": "assistant",
+                "content": [
+                    {
+                        "type": "tool_use",
+                        "id": "toolu_1_0",
+                        "name": "__finish__",
+                        "input": {"answer": "Because.", "confidence": 7},
+                    }
+                ],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1_0", "content": WRONG}]},
+        ),
+    )
+
+
+def test_the_forced_call_adds_the_choice_and_changes_nothing_else(wire: Wire) -> None:
+    wire.serve([call("search", query="why"), finish(**RIGHT)])
+    run = wire.run(Hurried(model=wire.model()), question="Why?")
+    assert run.stop_reason == "forced"
+    first, forced = wire.bodies()
+    assert first == wire.either(openai=openai(), anthropic=anthropic())
+    assert forced == wire.either(
+        openai=openai(*OPENAI_SEARCHED, tool_choice=OPENAI_FORCED),
+        anthropic=anthropic(*ANTHROPIC_SEARCHED, tool_choice=ANTHROPIC_FORCED),
+    )
+    assert forced["messages"][: len(first["messages"])] == first["messages"]
+
+
+def test_a_single_turn_forces_the_finish_from_the_first_request(wire: Wire) -> None:
+    wire.serve([finish(**RIGHT)])
+    wire.run(Single(model=wire.model()), question="Why?")
+    assert wire.bodies() == wire.either(
+        openai=[openai(tools=[OPENAI_FINISH], tool_choice=OPENAI_FORCED)],
+        anthropic=[anthropic(tools=[ANTHROPIC_FINISH], tool_choice=ANTHROPIC_FORCED)],
+    )
+
+
+def test_a_force_that_is_dropped_in_silence_is_followed_by_the_form(wire: Wire) -> None:
+    wire.serve([call("search", query="why"), "I do not know.", FILLED_IN])
+    run = wire.run(Hurried(model=wire.model()), question="Why?")
+    assert run.output == Answer(**RIGHT)
+    assert wire.bodies()[2] == wire.either(
+        openai=openai(
+            *OPENAI_SEARCHED,
+            {"role": "assistant", "content": "I do not know."},
+            {"role": "user", "content": FORM},
+        ),
+        anthropic=anthropic(
+            *ANTHROPIC_SEARCHED,
+            {"role": "assistant", "content": [{"type": "text", "text": "I do not know."}]},
+            {"role": "user", "content": [{"type": "text", "text": FORM}]},
+        ),
+    )
+
+
+def test_a_model_that_dropped_the_force_once_gets_the_form_at_once(wire: Wire) -> None:
+    wire.serve([call("search", query="why"), "I do not know.", FILLED_IN, call("search", query="why"), FILLED_IN])
+    agent = Hurried(model=wire.model())
+    wire.run(agent, question="Why?")
+    run = wire.run(agent, question="Why?")
+    assert run.output == Answer(**RIGHT)
+    assert wire.count() == 5
+    assert "tool_choice" not in wire.bodies()[4]
+    assert FORM in str(wire.bodies()[4]["messages"][-1]).replace("\\n", "\n")
+
+
+@pytest.mark.parametrize("stop_reason", ["length", "content_filter"])
+def test_a_reply_that_was_cut_off_is_no_sign_that_the_force_was_dropped(wire: Wire, stop_reason: str) -> None:
+    wire.serve([Reply("Well", stop_reason=stop_reason), finish(**RIGHT), finish(**RIGHT)])
+    agent = Single(model=wire.model(), parse_retries=0)
+    with pytest.raises(Exception, match=r"cut off|content filter"):
+        wire.run(agent, question="Why?")
+    wire.run(agent, question="Why?")
+    assert wire.bodies()[1]["tool_choice"] == wire.either(openai=OPENAI_FORCED, anthropic=ANTHROPIC_FORCED)
+
+
+# Cache marks
+
+
+class Cached(Researcher):
+    cache = True
+
+
+class CachedAsInTheSeeds(Researcher):
+    cache = [{"location": "message", "role": "system"}, {"location": "message", "index": 0}]
+
+
+class CachedByHand(Researcher):
+    cache = [{"location": "message", "role": "system", "control": {"type": "ephemeral", "ttl": "1h"}}]
+
+
+class CachedAtTheEnd(Researcher):
+    cache = [{"location": "message", "index": -1}]
+
+
+def marked_openai(*later: Json) -> Json:
+    body = openai(*later)
+    body["messages"] = [{**message} for message in body["messages"]]
+    for message in body["messages"][:2]:
+        message["cache_control"] = EPHEMERAL
+    return body
+
+
+def marked_anthropic(*later: Json) -> Json:
+    body = anthropic(*later)
+    return {
+        **body,
+        "system": [{"type": "text", "text": PROMPT, "cache_control": EPHEMERAL}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": INPUT, "cache_control": EPHEMERAL}]},
+            *later,
+        ],
+    }
+
+
+@pytest.mark.parametrize("kind", [Cached, CachedAsInTheSeeds])
+def test_the_system_message_and_the_first_user_message_are_marked_in_every_request(
+    wire: Wire, kind: type[Researcher]
+) -> None:
+    wire.serve([call("search", query="why"), finish(**RIGHT)])
+    wire.run(kind(model=wire.model()), question="Why?")
+    assert wire.bodies() == wire.either(
+        openai=[marked_openai(), marked_openai(*OPENAI_SEARCHED)],
+        anthropic=[marked_anthropic(), marked_anthropic(*ANTHROPIC_SEARCHED)],
+    )
+
+
+def test_index_0_is_the_first_user_message_without_a_system_message_too(wire: Wire) -> None:
+    wire.serve([finish(**RIGHT)])
+    wire.run(Cached(model=wire.model(), system_prompt=""), question="Why?")
+    body = wire.bodies()[0]
+    assert "system" not in body
+    assert body["messages"] == wire.either(
+        openai=[{"role": "user", "content": INPUT, "cache_control": EPHEMERAL}],
+        anthropic=[{"role": "user", "content": [{"type": "text", "text": INPUT, "cache_control": EPHEMERAL}]}],
+    )
+
+
+def test_a_mark_may_say_how_long_it_holds(wire: Wire) -> None:
+    wire.serve([finish(**RIGHT)])
+    wire.run(CachedByHand(model=wire.model()), question="Why?")
+    hour = {"type": "ephemeral", "ttl": "1h"}
+    if wire.is_openai:
+        assert wire.bodies()[0]["messages"] == [
+            {"role": "system", "content": PROMPT, "cache_control": hour},
+            {"role": "user", "content": INPUT},
+        ]
+    else:
+        assert wire.bodies() == [anthropic(system=[{"type": "text", "text": PROMPT, "cache_control": hour}])]
+
+
+def test_a_negative_index_counts_from_the_end_and_moves_with_it(wire: Wire) -> None:
+    wire.serve([call("search", query="why"), finish(**RIGHT)])
+    wire.run(CachedAtTheEnd(model=wire.model()), question="Why?")
+    first, second = wire.bodies()
+    if wire.is_openai:
+        assert first["messages"][1] == {"role": "user", "content": INPUT, "cache_control": EPHEMERAL}
+        asked, answered = OPENAI_SEARCHED
+        assert second == openai(asked, {**answered, "cache_control": EPHEMERAL})
+    else:
+        marked = {**ANTHROPIC_RESULT, "cache_control": EPHEMERAL}
+        assert first["messages"][0]["content"][0]["cache_control"] == EPHEMERAL
+        assert second == anthropic(ANTHROPIC_ASKED, {"role": "user", "content": [marked]})
+
+
+def test_an_index_beyond_the_messages_marks_nothing(wire: Wire) -> None:
+    class CachedFarAway(Researcher):
+        cache = [{"location": "message", "index": 9}]
+
+    wire.serve([finish(**RIGHT)])
+    wire.run(CachedFarAway(model=wire.model()), question="Why?")
+    assert wire.bodies() == wire.either(openai=[openai()], anthropic=[anthropic()])
+
+
+def test_marks_do_not_pile_up_on_content_parts_or_in_the_history(wire: Wire) -> None:
+    class Shown(CachedAtTheEnd):
+        def on_step(self, step: Step) -> None:
+            self.history.append({"role": "user", "content": [{"type": "text", "text": f"Look {step.counter}."}]})
+
+    wire.serve([call("search", query="a"), call("search", query="b"), finish(**RIGHT)])
+    run = wire.run(Shown(model=wire.model()), question="Why?")
+    assert [str(body).count("cache_control") for body in wire.bodies()] == [1, 1, 1]
+    assert "cache_control" not in str(run.history)
+
+
+# Content parts and thinking
+
+
+class Illustrated(Researcher):
+    def on_step(self, step: Step) -> None:
+        parts = [
+            {"type": "text", "text": "Look:"},
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+            {"type": "image_url", "image_url": {"url": "https://example.org/oak.png"}},
+        ]
+        self.history.append({"role": "user", "content": parts})
+
+
+def test_images_in_a_message_of_the_users_arrive_in_the_protocols_form(wire: Wire) -> None:
+    wire.serve([call("search", query="why"), finish(**RIGHT)])
+    run = wire.run(Illustrated(model=wire.model()), question="Why?")
+    assert wire.bodies()[1] == wire.either(
+        openai=openai(
+            *OPENAI_SEARCHED,
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "Look:"},
+                    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+                    {"type": "image_url", "image_url": {"url": "https://example.org/oak.png"}},
+                ],
+            },
+        ),
+        anthropic=anthropic(
+            ANTHROPIC_ASKED,
+            {
+                "role": "user",
+                "content": [
+                    ANTHROPIC_RESULT,
+                    {"type": "text", "text": "Look:"},
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+                    {"type": "image", "source": {"type": "url", "url": "https://example.org/oak.png"}},
+                ],
+            },
+        ),
+    )
+    assert run.history[4]["content"][1] == {
+        "type": "image_url",
+        "image_url": {"url": f"data:image/png;base64,{PNG}"},
+    }
+
+
+THINKING = {"type": "enabled", "budget_tokens": 1024}
+
+
+def thought(number: int, text: str, query: str) -> list[Json]:
+    return [
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": text, "signature": f"signature-{number}"},
+                {"type": "tool_use", "id": f"toolu_{number}_0", "name": "search", "input": {"query": query}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": f"toolu_{number}_0", "content": f'["about {query}"]'},
+            ],
+        },
+    ]
+
+
+def test_thinking_goes_back_with_its_signature_all_through_the_tool_loop(claude: Wire) -> None:
+    claude.serve(
+        [
+            Reply(reasoning="Hm.") & call("search", query="why"),
+            Reply(reasoning="Aha.") & call("search", query="how"),
+            finish(**RIGHT),
+        ]
+    )
+    reasons: list[str | None] = []
+
+    class Thoughtful(Researcher):
+        def on_step(self, step: Step) -> None:
+            reasons.append(step.reasoning)
+
+    run = claude.run(Thoughtful(model=claude.model(thinking=THINKING)), question="Why?")
+    assert claude.bodies() == [
+        anthropic(thinking=THINKING),
+        anthropic(*thought(1, "Hm.", "why"), thinking=THINKING),
+        anthropic(*thought(1, "Hm.", "why"), *thought(2, "Aha.", "how"), thinking=THINKING),
+    ]
+    assert reasons == ["Hm.", "Aha."]
+    assert run.history[2]["thinking_blocks"] == [{"type": "thinking", "thinking": "Hm.", "signature": "signature-1"}]
+
+
+def test_redacted_thinking_goes_back_as_it_came(claude: Wire) -> None:
+    hidden = {"type": "redacted_thinking", "data": "opaque"}
+    asked = {"type": "tool_use", "id": "toolu_1_0", "name": "search", "input": {"query": "why"}}
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-4-5",
+        "content": [hidden, asked],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    }
+    claude.serve([Fault(body=_json(message)), finish(**RIGHT)])
+    claude.run(Researcher(model=claude.model(thinking=THINKING)), question="Why?")
+    assert claude.bodies()[1]["messages"][1]["content"] == [hidden, asked]
+
+
+@pytest.mark.parametrize("asked_for", [{"thinking": THINKING}, {"reasoning_effort": "low"}])
+def test_nothing_is_forced_while_claude_is_asked_to_think(claude: Wire, asked_for: Json) -> None:
+    claude.serve([finish(**RIGHT), Reply(reasoning="Hm.") & call("search", query="why"), FILLED_IN])
+    claude.run(Single(model=claude.model(**asked_for)), question="Why?")
+    run = claude.run(Hurried(model=claude.model(**asked_for)), question="Why?")
+    assert run.output == Answer(**RIGHT)
+    assert all("tool_choice" not in body for body in claude.bodies())
+    assert all(body["thinking"] == THINKING for body in claude.bodies())
+    assert claude.bodies()[2]["messages"][-1]["content"][-1] == {"type": "text", "text": FORM}
+
+
+@pytest.mark.parametrize("not_asked_for", [{"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}])
+def test_thinking_that_is_switched_off_does_not_keep_from_forcing(claude: Wire, not_asked_for: Json) -> None:
+    claude.serve([finish(**RIGHT), call("search", query="why"), finish(**RIGHT)])
+    claude.run(Single(model=claude.model(**not_asked_for)), question="Why?")
+    claude.run(Hurried(model=claude.model(**not_asked_for)), question="Why?")
+    assert [body.get("tool_choice") for body in claude.bodies()] == [ANTHROPIC_FORCED, None, ANTHROPIC_FORCED]
+
+
+def test_thinking_stays_behind_when_the_run_changes_to_another_provider(claude: Wire) -> None:
+    server = claude.serve([Reply(reasoning="Hm.") & call("search", query="why"), finish(**RIGHT)])
+
+    class Fickle(Researcher):
+        def on_step(self, step: Step) -> None:
+            step.model = server.openai()
+
+    claude.run(Fickle(model=claude.model(thinking=THINKING)), question="Why?")
+    asked = {"role": "assistant", "tool_calls": [openai_call("search", '{"query": "why"}', "toolu_1_0")]}
+    answered = {"role": "tool", "tool_call_id": "toolu_1_0", "content": '["about why"]'}
+    assert claude.bodies()[1] == openai(asked, answered)
+
+
+# Answers
+
+
+def test_usage_counts_cached_and_reasoning_tokens_and_the_cost_knows_of_them(wire: Wire) -> None:
+    spent = Usage(input_tokens=1000, output_tokens=200, cached_tokens=600, reasoning_tokens=50)
+    wire.serve([Reply(usage=spent) & call("search", query="why"), Reply(usage=spent) & finish(**RIGHT)])
+    costs: list[float | None] = []
+
+    class Thrifty(Researcher):
+        def on_step(self, step: Step) -> None:
+            costs.append(step.cost)
+
+    run = wire.run(Thrifty(model=wire.model()), question="Why?")
+    # Anthropic does not say how many tokens were thought; LiteLLM counts them where there is a text of them.
+    reasoning = wire.either(openai=100, anthropic=0)
+    assert run.usage == Usage(2000, 400, 1200, reasoning, requests=2)
+    # gpt-4o: $2.5 and $10 a million, $1.25 from the cache; claude-sonnet-4-5: $3, $15 and $0.3.
+    price = wire.either(
+        openai=400 * 2.5e-6 + 600 * 1.25e-6 + 200 * 10e-6, anthropic=400 * 3e-6 + 600 * 0.3e-6 + 200 * 15e-6
+    )
+    assert costs == [pytest.approx(price)]
+    assert run.cost == pytest.approx(2 * price)
+
+
+@pytest.mark.parametrize(
+    ("prices", "cost"),
+    [
+        ({"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}, 100e-6 + 40e-6),
+        ({"output_cost_per_token": 2e-6}, 40e-6),
+        ({"input_cost_per_token": 0, "output_cost_per_token": 0}, 0.0),
+    ],
+)
+def test_a_price_in_the_model_dict_counts_instead_of_the_table(wire: Wire, prices: Json, cost: float) -> None:
+    wire.serve([finish(**RIGHT)])
+    run = wire.run(Single(model=wire.model(**prices)), question="Why?")
+    assert run.cost == pytest.approx(cost)
+    assert not prices.keys() & wire.bodies()[0].keys()
+
+
+def test_a_model_that_no_table_knows_costs_nothing_that_is_known(wire: Wire) -> None:
+    wire.serve([finish(**RIGHT)])
+    run = wire.run(Single(model=wire.model("home-made")), question="Why?")
+    assert run.cost is None
+    assert run.usage == Usage(100, 20, 0, 0, requests=1)
+
+
+def test_the_record_says_which_model_answered(wire: Wire) -> None:
+    answer = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "type": "message",
+        "role": "assistant",
+        "model": "the-one-that-answered",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [openai_call("__finish__", '{"answer":"Because.","confidence":0.5}', "c")],
+                },
+                "finish_reason": "tool_calls",
+            }
+        ],
+        "content": [{"type": "tool_use", "id": "c", "name": "__finish__", "input": RIGHT}],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 1, "output_tokens": 1, "prompt_tokens": 1, "completion_tokens": 1},
+    }
+    wire.serve([Fault(body=_json(answer))])
+    assert wire.run(Single(model=wire.model()), question="Why?").model == "the-one-that-answered"
+
+
+def test_a_reply_at_the_token_limit_says_so(wire: Wire) -> None:
+    half = Reply(stop_reason="length") & call("search", query="why")
+    half.calls[0].arguments = "{}"
+    seen: list[Any] = []
+
+    class Looking(Researcher):
+        def on_step(self, step: Step) -> None:
+            seen.append((step.response["choices"][0]["finish_reason"], step.tool_results[0].error))
+
+    wire.serve([half, finish(**RIGHT)])
+    wire.run(Looking(model=wire.model()), question="Why?")
+    assert seen[0][0] == "length"
+    assert "cut off" in seen[0][1]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply("I will not.", stop_reason="content_filter"), Reply(refusal="I will not.")],
+    ids=["filter", "refusal"],
+)
+def test_a_refusal_is_an_error_with_its_text_and_no_retry(wire: Wire, reply: Reply) -> None:
+    wire.serve([reply])
+    error = wire.fails(Single(model=wire.model()), question="Why?")
+    assert "I will not." in str(error)
+    assert wire.name in str(error)
+    assert not error.retryable
+    assert wire.count() == 1
+
+
+STRANGE_ANSWERS: dict[str, Json] = {
+    "no choices": {"choices": [], "content": []},
+    "choices of another kind": {"choices": {}, "content": {}},
+    "an empty choice": {"choices": [{}], "content": [{}]},
+    "a message that is null": {"choices": [{"message": None, "finish_reason": "stop"}], "content": None},
+    "an error in an answer": {"error": {"message": "overloaded", "type": "overloaded_error", "code": 529}},
+    "a list": [],  # type: ignore[dict-item]
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("strange", STRANGE_ANSWERS.values(), ids=STRANGE_ANSWERS.keys())
+def test_a_strange_answer_is_an_error_of_ours_and_not_asked_for_again(wire: Wire, strange: Json) -> None:
+    wire.serve([Fault(body=_json(strange))])
+    error = wire.fails(Single(model=wire.model(), parse_retries=0), question="Why?")
+    assert not error.retryable
+    assert error.status is None
+    assert "Traceback" not in str(error)
+    assert wire.count() == 1
+
+
+ODD_CALLS: dict[str, Json] = {
+    "no id": {"type": "function", "function": {"name": "__finish__", "arguments": '{"result":"x"}'}},
+    "no type": {"id": "c", "function": {"name": "__finish__", "arguments": '{"result":"x"}'}},
+    "arguments as an object": {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "__finish__", "arguments": {"result": "x"}},
+    },
+}
+
+
+@pytest.mark.parametrize("odd", ODD_CALLS.values(), ids=ODD_CALLS.keys())
+def test_calls_in_the_odd_forms_of_small_servers_are_understood(gpt: Wire, odd: Json) -> None:
+    class Plain(module):
+        """You answer."""
+
+        final_output = str
+
+    body = {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "small",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": None, "tool_calls": [odd]},
+                "finish_reason": "tool_calls",
+            }
+        ],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    }
+    gpt.serve([Fault(body=_json(body))])
+    assert gpt.run(Plain(model=gpt.model("small"))).output == "x"
+
+
+# Model dicts
+
+FORCED = {"openai": OPENAI_FORCED, "anthropic": ANTHROPIC_FORCED}
+SETTINGS: dict[str, Json] = {
+    "openai": {"model": "gpt-4o", "temperature": 0.7, "max_tokens": 4096, "tool_choice": OPENAI_FORCED},
+    "anthropic": {
+        "model": "claude-sonnet-4-5",
+        "temperature": 0.7,
+        "max_tokens": 4096,
+        "tool_choice": ANTHROPIC_FORCED,
+    },
+}
+GONE = object()
+"""Stands for a setting that must not be there."""
+
+# What is put into the dict, and how the settings in the body and the headers differ from the plain ones.
+Row = tuple[str, Json, Json, Json]
+ROWS: list[Row] = [
+    ("openai", {}, {}, {"authorization": "Bearer sk-test"}),
+    ("openai", {"api_key": "sk-other"}, {}, {"authorization": "Bearer sk-other"}),
+    ("openai", {"timeout": 30}, {}, {}),
+    ("openai", {"timeout": "30"}, {}, {}),
+    ("openai", {"timeout": None}, {}, {}),
+    ("openai", {"request_timeout": 30}, {}, {}),
+    ("openai", {"top_p": 0.5}, {"top_p": 0.5}, {}),
+    ("openai", {"stop": ["END"]}, {"stop": ["END"]}, {}),
+    ("openai", {"stop": "END"}, {"stop": "END"}, {}),
+    ("openai", {"seed": 7}, {"seed": 7}, {}),
+    ("openai", {"extra_headers": {"X-Team": "oak"}}, {}, {"x-team": "oak", "authorization": "Bearer sk-test"}),
+    ("openai", {"headers": {"X-Team": "oak"}}, {}, {"x-team": "oak"}),
+    ("openai", {"extra_body": {"guided": {"a": 1}}}, {"guided": {"a": 1}}, {}),
+    ("openai", {"organization": "org-oak"}, {}, {"openai-organization": "org-oak"}),
+    (
+        "openai",
+        {"organization": "org-oak", "extra_headers": {"X-Team": "oak"}},
+        {},
+        {"openai-organization": "org-oak", "x-team": "oak"},
+    ),
+    ("openai", {"num_retries": 1}, {}, {}),
+    ("openai", {"retry_delay": 0.1}, {}, {}),
+    ("openai", {"num_retries": 0, "retry_delay": 0, "timeout": 5}, {}, {}),
+    ("openai", {"max_retries": 5}, {}, {}),
+    ("openai", {"user": "someone"}, {"user": "someone"}, {}),
+    ("openai", {"metadata": {"ticket": "7"}}, {}, {}),
+    ("openai", {"parallel_tool_calls": False}, {"parallel_tool_calls": False}, {}),
+    ("openai", {"frequency_penalty": 0.5}, {"frequency_penalty": 0.5}, {}),
+    ("openai", {"presence_penalty": 0.5}, {"presence_penalty": 0.5}, {}),
+    ("openai", {"logit_bias": {"5": 1}}, {"logit_bias": {"5": 1}}, {}),
+    ("openai", {"service_tier": "flex"}, {"service_tier": "flex"}, {}),
+    ("openai", {"store": True}, {"store": True}, {}),
+    ("openai", {"top_k": 5}, {"top_k": 5}, {}),
+    ("openai", {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}, {}, {}),
+    ("openai", {"temperature": 0.1}, {"temperature": 0.1}, {}),
+    ("openai", {"max_tokens": 77}, {"max_tokens": 77}, {}),
+    ("openai", {"max_completion_tokens": 77}, {"max_completion_tokens": 77, "max_tokens": GONE}, {}),
+    ("openai", {"stream": True}, {"stream": GONE}, {}),
+    ("openai", {"tool_choice": "auto"}, {}, {}),
+    ("openai", {"tools": [], "messages": []}, {}, {}),
+    ("openai", {"drop_params": True}, {}, {}),
+    ("openai", {"model": "gpt-4o"}, {}, {}),
+    ("openai", {"model": "home-made", "custom_llm_provider": "openai"}, {"model": "home-made"}, {}),
+    ("openai", {"model": "openai/home-made"}, {"model": "home-made"}, {}),
+    ("openai", {"model": "openai/team/home-made:v2"}, {"model": "team/home-made:v2"}, {}),
+    ("openai", {"model": "hosted_vllm/home-made"}, {"model": "home-made"}, {"authorization": "Bearer sk-test"}),
+    ("openai", {"model": "openrouter/openai/gpt-4o"}, {"model": "openai/gpt-4o", "usage": {"include": True}}, {}),
+    ("openai", {"model": "deepseek/deepseek-chat"}, {"model": "deepseek-chat"}, {}),
+    (
+        "openai",
+        {"model": "openai/home-made", "reasoning_effort": "low"},
+        {"model": "home-made", "reasoning_effort": "low", "tool_choice": GONE},
+        {},
+    ),
+    (
+        "openai",
+        {"model": "openai/gpt-5", "reasoning_effort": "low"},
+        {
+            "model": "gpt-5",
+            "reasoning_effort": "low",
+            "tool_choice": GONE,
+            "temperature": GONE,
+            "max_tokens": GONE,
+            "max_completion_tokens": 4096,
+        },
+        {},
+    ),
+    (
+        "openai",
+        {"reasoning_effort": "low", "allowed_openai_params": ["reasoning_effort"]},
+        {"reasoning_effort": "low", "tool_choice": GONE},
+        {},
+    ),
+    ("anthropic", {}, {}, {"x-api-key": "sk-ant-test"}),
+    ("anthropic", {"api_key": "sk-ant-other"}, {}, {"x-api-key": "sk-ant-other"}),
+    ("anthropic", {"timeout": 30}, {}, {}),
+    ("anthropic", {"top_p": 0.5}, {"top_p": 0.5}, {}),
+    ("anthropic", {"top_k": 5}, {"top_k": 5}, {}),
+    ("anthropic", {"stop": ["END"]}, {"stop_sequences": ["END"]}, {}),
+    ("anthropic", {"stop": "END"}, {"stop_sequences": ["END"]}, {}),
+    ("anthropic", {"extra_headers": {"X-Team": "oak"}}, {}, {"x-team": "oak", "x-api-key": "sk-ant-test"}),
+    ("anthropic", {"extra_body": {"guided": {"a": 1}}}, {"guided": {"a": 1}, "extra_body": GONE}, {}),
+    ("anthropic", {"num_retries": 1, "retry_delay": 0.1, "timeout": 5}, {}, {}),
+    ("anthropic", {"max_retries": 5}, {}, {}),
+    ("anthropic", {"user": "someone"}, {"metadata": {"user_id": "someone"}}, {}),
+    ("anthropic", {"metadata": {"user_id": "someone", "ticket": "7"}}, {"metadata": {"user_id": "someone"}}, {}),
+    (
+        "anthropic",
+        {"parallel_tool_calls": False},
+        {"tool_choice": {**ANTHROPIC_FORCED, "disable_parallel_tool_use": True}},
+        {},
+    ),
+    ("anthropic", {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}, {}, {}),
+    ("anthropic", {"temperature": 0.1, "max_tokens": 77}, {"temperature": 0.1, "max_tokens": 77}, {}),
+    ("anthropic", {"max_completion_tokens": 77}, {"max_tokens": 77}, {}),
+    ("anthropic", {"thinking": THINKING}, {"thinking": THINKING, "tool_choice": GONE}, {}),
+    ("anthropic", {"reasoning_effort": "low"}, {"thinking": THINKING, "tool_choice": GONE}, {}),
+    ("anthropic", {"stream": True}, {"stream": GONE}, {}),
+    ("anthropic", {"seed": 7, "drop_params": True}, {"seed": GONE}, {}),
+    ("anthropic", {"model": "claude-sonnet-4-5"}, {}, {}),
+    ("anthropic", {"model": "anthropic/claude-unheard-of"}, {"model": "claude-unheard-of"}, {}),
+]
+
+
+def row_id(row: Row) -> str:
+    return f"{row[0]} {row[1]}"[:90]
+
+
+def run_row(row: Row, way: str, change: Callable[[Json, str], Json]) -> Request:
+    """The one request that a model dict of the table leads to."""
+    protocol, given, _, _ = row
+    with ExitStack() as stack:
+        wire = Wire(protocol, way, stack)
+        server = wire.serve([finish(**RIGHT)])
+        config = change({**wire.model(), **given}, server.url)
+        before = copy.deepcopy(config)
+        assert wire.run(Single(model=config), question="Why?").output == Answer(**RIGHT)
+        assert config == before, "the user's dict was written to"
+        assert wire.count() == 1
+        return server.requests[0]
+
+
+def expected_settings(row: Row) -> Json:
+    changed = {**SETTINGS[row[0]], **row[2]}
+    return {name: value for name, value in changed.items() if value is not GONE}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=row_id)
+def test_a_model_dict_becomes_these_settings_on_the_wire(row: Row, way: str) -> None:
+    request = run_row(row, way, lambda config, url: config)
+    body = {name: value for name, value in request.body.items() if name not in ("messages", "tools", "system")}
+    assert body == expected_settings(row)
+    assert request.headers.items() >= row[3].items()
+    assert len(request.body["tools"]) == 1
+    assert request.body["messages"]
+
+
+def _with_id(config: Json, url: str) -> Json:
+    config["id"] = config.pop("model")
+    return config
+
+
+def _with_base_url(config: Json, url: str) -> Json:
+    config["base_url"] = config.pop("api_base")
+    return config
+
+
+def _with_a_slash(config: Json, url: str) -> Json:
+    config["api_base"] += "/"
+    return config
+
+
+@pytest.mark.parametrize("change", [_with_id, _with_base_url, _with_a_slash])
+@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+def test_a_model_dict_may_say_the_same_in_another_way(
+    protocol: str, way: str, change: Callable[[Json, str], Json]
+) -> None:
+    request = run_row((protocol, {}, {}, {}), way, change)
+    assert request.path == {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[protocol]
+    assert request.body["model"] == SETTINGS[protocol]["model"]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "key", "base"),
+    [
+        ("openai/gpt-4o", "/v1/chat/completions", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
+        ("gpt-4o", "/v1/chat/completions", "OPENAI_API_KEY", "OPENAI_BASE_URL"),
+        ("anthropic/claude-sonnet-4-5", "/v1/messages", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+        ("claude-sonnet-4-5", "/v1/messages", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
+    ],
+)
+def test_a_model_id_alone_takes_the_rest_from_the_environment(
+    name: str, path: str, key: str, base: str, gpt: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = gpt.serve([finish(**RIGHT)])
+    monkeypatch.setenv(key, "sk-from-the-environment")
+    monkeypatch.setenv(base, f"{server.url}/v1" if "gpt" in name else server.url)
+    gpt.run(Single(model=name), question="Why?")
+    assert server.requests[0].path == path
+    assert "sk-from-the-environment" in str(server.requests[0].headers)
+
+
+def test_an_organization_in_the_environment_is_sent_too(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-oak")
+    request = run_row(("openai", {}, {}, {}), way, lambda config, url: config)
+    assert request.headers["openai-organization"] == "org-oak"
+
+
+def test_a_setting_that_the_model_does_not_take_is_an_error_that_names_it(wire: Wire) -> None:
+    wire.serve([])
+    unknown = wire.either(openai={"thinking": THINKING}, anthropic={"frequency_penalty": 0.5})
+    error = wire.fails(Single(model=wire.model(**unknown)), question="Why?")
+    assert next(iter(unknown)) in str(error)
+    assert "allowed_openai_params" in str(error)
+    assert "litellm" not in str(error).lower()
+    assert wire.count() == 0
+    assert (error.status, error.retryable, error.provider) == (None, False, wire.protocol)
+
+
+def test_what_litellm_writes_into_a_request_stays_there(wire: Wire) -> None:
+    wire.serve([Fault(status=400)])
+    messages = [
+        {"role": "system", "content": [{"type": "text", "text": "Hi", "cache_control": EPHEMERAL}]},
+        {"role": "user", "content": [{"type": "image_url", "image_url": f"data:image/png;base64,{PNG}"}]},
+    ]
+    request = ModelRequest(messages, OPENAI_TOOLS, 0.7, 100, cache=({"location": "message", "index": -1},))
+    before = copy.deepcopy((request.messages, request.tools))
+    model = LiteLLMModel(wire.model())
+    with pytest.raises(ModelError):
+        model.complete(request)
+    assert (request.messages, request.tools) == before
+
+
+@pytest.mark.parametrize("name", ["gemini/gemini-2.5-flash", "hosted_vllm/x", "groq/llama-3.3-70b-versatile"])
+def test_a_provider_that_rewrites_schemas_does_not_rewrite_ours(name: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "cache_control": {"type": "string"}},
+        "additionalProperties": False,
+    }
+    tools = [{"type": "function", "function": {"name": "f", "description": "", "parameters": schema}}]
+    before = copy.deepcopy(tools)
+    with Loopback([Fault(status=400)]) as server:
+        model = LiteLLMModel({"model": name, "api_base": f"{server.url}/v1", "api_key": "k"})
+        with pytest.raises(ModelError):
+            model.complete(ModelRequest([{"role": "user", "content": "Hi"}], tools, 0.7, 100))
+        assert len(server.requests) == 1
+    assert tools == before
+
+
+def test_no_cookie_is_kept_from_one_request_to_the_next(wire: Wire) -> None:
+    sticky = Fault(status=200, headers={"Set-Cookie": "session=mine; Path=/"}, reply=call("search", query="why"))
+    server = wire.serve([sticky, finish(**RIGHT)])
+    wire.run(Researcher(model=wire.model()), question="Why?")
+    assert "cookie" not in server.requests[1].headers
+
+
+# Defaults that a model refuses
+
+
+@pytest.mark.parametrize("name", ["gpt-5", "o3-mini"])
+def test_a_reasoning_model_works_without_the_default_temperature(gpt: Wire, name: str) -> None:
+    gpt.serve([finish(**RIGHT), finish(**RIGHT)])
+    agent = Single(model=gpt.model(name))
+    for _ in range(2):
+        assert gpt.run(agent, question="Why?").output == Answer(**RIGHT)
+    for body in gpt.bodies():
+        assert "temperature" not in body
+        assert body["max_completion_tokens"] == 4096
+
+
+@pytest.mark.parametrize("name", ["gpt-5", "o3-mini"])
+def test_a_temperature_that_was_set_is_not_dropped_for_a_reasoning_model(gpt: Wire, name: str) -> None:
+    gpt.serve([])
+    error = gpt.fails(Single(model=gpt.model(name), temperature=0.2), question="Why?")
+    assert "`temperature`" in str(error)
+    assert not error.retryable
+    assert gpt.count() == 0
+
+
+REFUSALS = {
+    "temperature": "Unsupported value: 'temperature' does not support 0.7 with this model.",
+    "max_tokens": "Unsupported parameter: 'max_tokens' is not supported with this model.",
+    "tool_choice": "Thinking may not be enabled when tool_choice forces tool use.",
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_default_that_the_provider_refuses_is_left_out_once_and_for_all(wire: Wire, name: str) -> None:
+    # Anthropic cannot be asked without `max_tokens`: LiteLLM then puts one in that fits the model.
+    wanted = 64000 if name == "max_tokens" and not wire.is_openai else None
+    refusal = Fault(status=400, message=REFUSALS[name])
+    wire.serve([refusal, finish(**RIGHT), finish(**RIGHT), finish(**RIGHT)])
+    agent = Single(model=wire.model())
+    for _ in range(3):
+        assert wire.run(agent, question="Why?").output == Answer(**RIGHT)
+    first, *later = wire.bodies()
+    assert first[name] == SETTINGS[wire.protocol][name]
+    for body in later[:1]:
+        assert {**body, name: first[name]} == first
+        assert body.get(name) == wanted
+    # Where nothing can be forced, a single turn is asked for all the same, and its tools are there.
+    for body in later:
+        assert body.get(name) == wanted
+        assert body["tools"] == first["tools"]
+    assert wire.count() == 4
+
+
+@pytest.mark.parametrize("name", ["temperature", "max_tokens"])
+@pytest.mark.parametrize("how", ["on the class", "in the dict", "by step"])
+def test_a_value_that_was_set_is_never_dropped(wire: Wire, name: str, how: str) -> None:
+    wire.serve(
+        [*([call("search", query="why")] if how == "by step" else []), Fault(status=400, message=REFUSALS[name])]
+    )
+    value = {"temperature": 0.3, "max_tokens": 50}[name]
+
+    class Stepping(Researcher):
+        def on_step(self, step: Step) -> None:
+            setattr(step, name, value)
+
+    if how == "by step":
+        agent: module[Any, Any] = Stepping(model=wire.model())
+    elif how == "in the dict":
+        agent = Single(model=wire.model(**{name: value}))
+    else:
+        agent = Single(model=wire.model(), **{name: value})
+    error = wire.fails(agent, question="Why?")
+    assert name in str(error)
+    assert "change or remove it" in str(error)
+    assert (error.status, error.retryable) == (400, False)
+    assert wire.bodies()[-1][name] == value
+    assert wire.count() == (2 if how == "by step" else 1)
+
+
+def test_a_value_that_is_set_later_is_sent_although_the_default_was_refused(wire: Wire) -> None:
+    refusal = Fault(status=400, message=REFUSALS["temperature"])
+    wire.serve([refusal, finish(**RIGHT), refusal])
+    agent = Researcher(model=wire.model())
+    wire.run(agent, question="Why?")
+    error = wire.fails(agent.using(temperature=0.3), question="Why?")
+    assert "`temperature`" in str(error)
+    assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, 0.3]
+
+
+def test_a_refusal_that_only_mentions_a_default_is_told_and_nothing_is_learned(wire: Wire) -> None:
+    told = Fault(status=400, message="Invalid schema for function 'set_temperature'.")
+    wire.serve([told, told, finish(**RIGHT)])
+    agent = Researcher(model=wire.model())
+    error = wire.fails(agent, question="Why?")
+    assert "set_temperature" in str(error)
+    wire.run(agent, question="Why?")
+    assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, 0.7]
+
+
+def test_a_default_found_out_between_failures_is_not_found_out_again(wire: Wire) -> None:
+    refusal = Fault(status=400, message=REFUSALS["temperature"])
+    wire.serve([refusal, Fault(status=503), finish(**RIGHT)])
+    wire.run(Researcher(model=wire.model(num_retries=1)), question="Why?")
+    assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, None]
+
+
+def test_what_one_endpoint_refuses_is_still_sent_to_another(wire: Wire) -> None:
+    wire.serve([Fault(status=400, message=REFUSALS["temperature"]), finish(**RIGHT)])
+    wire.run(Researcher(model=wire.model()), question="Why?")
+    wire.serve([finish(**RIGHT)])
+    wire.run(Researcher(model=wire.model()), question="Why?")
+    assert wire.bodies()[0]["temperature"] == 0.7
+
+
+def test_what_is_refused_with_one_setting_is_still_sent_with_another(wire: Wire) -> None:
+    wire.serve([Fault(status=400, message=REFUSALS["temperature"]), finish(**RIGHT), finish(**RIGHT), finish(**RIGHT)])
+    wire.run(Researcher(model=wire.model(top_p=0.9)), question="Why?")
+    wire.run(Researcher(model=wire.model(top_p=0.8)), question="Why?")
+    wire.run(Researcher(model=wire.model(top_p=0.9, user="another")), question="Why?")
+    assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, 0.7, None]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()

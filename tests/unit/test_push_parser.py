@@ -1,0 +1,745 @@
+"""The parser for partial answers against an oracle, on every prefix of many documents, however they are cut.
+
+The oracle knows nothing of the parser: it closes the prefix by the contract's rule, has the standard library
+read it, and goes through the result with the type in hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel, TypeAdapter, ValidationError, field_validator
+from tests.unit.json_documents import Cat, City, Color, Dog, Item, Loose, Movie, Open, Point, Report, Tree, documents
+
+from acorn._partial.frames import HIDDEN, settled
+from acorn._partial.plan import plan_of
+from acorn._partial.push import PushParser
+from acorn._schema.shape import aliases_of
+
+DOCUMENTS = documents(6_000 if os.environ.get("ACORN_TORTURE") == "1" else 260)
+
+# The oracle, first part: a prefix as data.
+
+PENDING, OPEN = "\0", "\1"
+"""A value that nobody may see yet; the first character of a string that is still open."""
+
+PENDING_TEXT = json.dumps(PENDING)
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+|\s+', re.DOTALL)
+_HALF_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_HALF_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+
+
+class Pairs(list[tuple[str, Any]]):
+    """An object with its keys as they were written, twice where they were."""
+
+
+class Number(str):
+    """A number as it was written."""
+
+
+def closed(text: str) -> Iterator[tuple[str, int]]:
+    """Each prefix as complete JSON, and how many of its containers are really open."""
+    yield "", 0
+    done, stack, last, rest = "", "", "", ""
+    for token in _TOKEN.findall(text):
+        is_key = stack.endswith("{") and token.startswith('"') and last in "{,"
+        stack = stack[:-1] if token in "}]" else stack + token if token in "{[" else stack
+        closers = "".join("}" if sign == "{" else "]" for sign in reversed(stack))
+        if token.isspace():
+            yield from [((done + rest).rstrip(",") + closers, len(stack))] * len(token)
+            continue
+        rest = f":{PENDING_TEXT}" if is_key else PENDING_TEXT if token == ":" else ""
+        for end in range(1, len(token)):
+            yield (done + half(token[:end], is_key)).rstrip(",") + closers, len(stack)
+        is_scalar = token[0] not in '"{}[],:'  # no delimiter follows yet
+        yield (done + (PENDING_TEXT if is_scalar else token + rest)).rstrip(",") + closers, len(stack)
+        done, last = done + token, token
+
+
+def half(token: str, is_key: bool) -> str:
+    """What stands for a token that has begun."""
+    if not token.startswith('"'):
+        return PENDING_TEXT
+    body = _HALF_PAIR.sub(r"\1", _HALF_ESCAPE.sub(r"\1", token[1:]))
+    return "" if is_key else json.dumps(OPEN)[:-1] + body + '"'
+
+
+def read(text: str) -> Any:
+    if not text:
+        return PENDING
+    return json.loads(
+        text,
+        object_pairs_hook=Pairs,
+        parse_int=Number,
+        parse_float=Number,
+        parse_constant=Number,
+        strict=False,
+    )
+
+
+# The oracle, second part: data by type. A value is open where `depth` is above 0, and so is its last child.
+
+
+def seen(kind: Any, node: Any, depth: int = 0) -> Any:
+    """What shows of a value, as a dump; HIDDEN where nothing does."""
+    if isinstance(node, str) and node[:1] == PENDING:
+        return HIDDEN
+    kind = getattr(kind, "__supertype__", kind)
+    bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    origin = get_origin(bare) or bare
+    if origin in (Union, types.UnionType):
+        return seen_of_union(kind, bare, node, depth)
+    if is_open(node) and bare in (str, Any, JsonValue):
+        return whole(node[1:])
+    if bare in (Any, object, JsonValue):
+        kind = list if is_array(node) else dict if isinstance(node, Pairs) else Any
+        return seen_of_container(kind, Any, node, depth) if kind is not Any else judged(Any, node)
+    if isinstance(node, Pairs) and is_model(bare):
+        return seen_of_model(bare, node, depth)
+    arguments = get_args(bare)
+    if is_array(node) and origin in (list, Sequence):
+        return seen_of_container(list, arguments[0] if arguments else Any, node, depth)
+    if isinstance(node, Pairs) and origin in (dict, Mapping):
+        key, value = arguments or (str, Any)
+        return seen_of_container(dict, value, node, depth, key)
+    return HIDDEN if depth or is_open(node) else judged(kind, node)
+
+
+def seen_of_container(made: type, item: Any, node: Any, depth: int, key: Any = str) -> Any:
+    found: dict[Any, Any] = {}
+    for place, (name, child, below) in enumerate(children(node, depth)):
+        at = place if made is list else judged(key, name)
+        value = seen(item, child, below)
+        is_whole = not below and not is_open(child) and child != PENDING
+        if at is not HIDDEN and (is_whole or value is not HIDDEN):
+            found[at] = None if value is HIDDEN else value
+    return list(found.values()) if made is list else found
+
+
+def seen_of_model(model: type[BaseModel], node: Pairs, depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = dict.fromkeys(model.model_fields)
+    extra: dict[str, Any] = {}
+    fields = keys_of(model)
+    for key, child, below in children(node, depth):
+        if key in fields:
+            name, kind = fields[key]
+            value = seen(kind, child, below)
+            is_whole = not below and not is_open(child) and child != PENDING
+            if is_whole or value is not HIDDEN:
+                found[name] = None if value is HIDDEN else value
+        elif model.model_config.get("extra") == "allow" and not (below or is_open(child) or child == PENDING):
+            extra[key] = seen(Any, child)
+    return {**found, **extra}
+
+
+def seen_of_union(kind: Any, bare: Any, node: Any, depth: int) -> Any:
+    members = list(members_of(bare))
+    if is_open(node):
+        return whole(node[1:]) if any(member in (str, Any) for member in members) else HIDDEN
+    if isinstance(node, Pairs):
+        takers = [member for member in members if takes_objects(member)]
+        if len(takers) > 1 and all(is_model(member) for member in takers):
+            return seen_of_models(kind, takers, node, depth)
+    else:
+        takers = [member for member in members if takes_arrays(member)] if is_array(node) else []
+    if len(takers) == 1:
+        return seen(takers[0], node, depth)
+    return HIDDEN if depth else judged(kind, node)
+
+
+def seen_of_models(kind: Any, models: list[Any], node: Pairs, depth: int) -> Any:
+    """The keys decide, or the values of literals, as soon as they leave only one."""
+    keys: list[str] = []
+    values: list[tuple[str, Any]] = []
+    for key, child, below in children(node, depth):
+        keys += [key] if any(key in keys_of(model) for model in models) else []
+        for told in ([], [(key, child)]):
+            if told and (below or is_open(child) or child == PENDING):
+                continue
+            values += told
+            fitting = [
+                model
+                for model in models
+                if all(name in keys_of(model) for name in keys)
+                and all(agrees(keys_of(model).get(name, ("", Any))[1], value) for name, value in values)
+            ]
+            if len(fitting) == 1:
+                return seen(fitting[0], node, depth)
+    return HIDDEN if depth else judged(kind, node)
+
+
+def agrees(kind: Any, node: Any) -> bool:
+    return get_origin(kind) is not Literal or judged(kind, node) is not HIDDEN
+
+
+def judged(kind: Any, node: Any) -> Any:
+    """A complete value as Pydantic reads it, or HIDDEN."""
+    return judged_text(kind, written(node))
+
+
+@cache
+def judged_text(kind: Any, text: str) -> Any:
+    try:
+        return spread(adapter(kind).validate_json(text, by_alias=True, by_name=True))
+    except ValidationError:
+        return HIDDEN
+
+
+def spread(value: Any) -> Any:
+    """A dump in which a field that was not written is None."""
+    if isinstance(value, BaseModel) and not isinstance(value, RootModel):
+        return {name: spread(item) if name in value.model_fields_set else None for name, item in value}
+    if type(value) is list:
+        return [spread(item) for item in value]
+    if type(value) is dict:
+        return {key: spread(item) for key, item in value.items()}
+    return adapter(Any).dump_python(value)
+
+
+def written(node: Any) -> str:
+    if isinstance(node, Pairs):
+        return "{" + ",".join(f"{json.dumps(whole(key))}:{written(item)}" for key, item in node) + "}"
+    if is_array(node):
+        return "[" + ",".join(written(item) for item in node) + "]"
+    return str(node) if isinstance(node, Number) else json.dumps(whole(node) if isinstance(node, str) else node)
+
+
+def children(node: Any, depth: int) -> Iterator[tuple[str, Any, int]]:
+    pairs = [(whole(key), item) for key, item in node] if isinstance(node, Pairs) else [("", item) for item in node]
+    for place, (key, item) in enumerate(pairs):
+        is_last = place == len(pairs) - 1
+        yield key, item, max(depth - 1, 0) if is_last and isinstance(item, list) else 0
+
+
+def whole(text: str) -> str:
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def is_open(node: Any) -> bool:
+    return isinstance(node, str) and node[:1] == OPEN
+
+
+def is_array(node: Any) -> bool:
+    return isinstance(node, list) and not isinstance(node, Pairs)
+
+
+def is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel) and not issubclass(kind, RootModel)
+
+
+def takes_objects(kind: Any) -> bool:
+    return is_model(kind) or is_dataclass(kind) or kind in (Movie, Any) or get_origin(kind) is dict
+
+
+def takes_arrays(kind: Any) -> bool:
+    return kind is Any or get_origin(kind) in (list, tuple, set)
+
+
+def members_of(kind: Any) -> Iterator[Any]:
+    for member in get_args(kind):
+        bare = get_args(member)[0] if get_origin(member) is Annotated else member
+        if get_origin(bare) in (Union, types.UnionType):
+            yield from members_of(bare)
+        else:
+            yield bare
+
+
+@cache
+def keys_of(model: type[BaseModel]) -> dict[str, tuple[str, Any]]:
+    """By each key that a model may be written with: the field's name and its type."""
+    model.model_rebuild()
+    found: dict[str, tuple[str, Any]] = {}
+    for by_alias in (False, True):
+        for name, field in model.model_fields.items():
+            annotation: Any = field.annotation
+            kind = Annotated[(annotation, *field.metadata)] if field.metadata else annotation
+            found.update(dict.fromkeys(aliases_of(field) if by_alias else [name], (name, kind)))
+    return found
+
+
+@cache
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+# What is compared
+
+
+def expected_of(model: type[BaseModel], text: str) -> list[Any]:
+    """What shows of each prefix of a document, from the empty one to the whole."""
+    found: list[Any] = []
+    for prefix, depth in closed(text):
+        value = seen(model, read(prefix), depth)
+        # Most prefixes show what the one before has shown; one object for them saves time and memory.
+        found.append(found[-1] if found and same(found[-1], value) else value)
+    return found
+
+
+def dump(value: Any) -> Any:
+    value = settled(value)
+    return value.model_dump() if isinstance(value, BaseModel) else value
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal, type for type: 1 is not True, and not 1.0; NaN is NaN."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(item, right[key]) for key, item in left.items())
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right) or (left != left and right != right)
+
+
+def check(found: Any, expected: Any, model: type[BaseModel], text: str, end: int) -> None:
+    shown = dump(found)
+    assert same(shown, expected), f"{model.__name__} {text[:end]!r}\nshown    {shown!r}\nexpected {expected!r}"
+
+
+def pieces(text: str, rng: random.Random) -> Iterator[str]:
+    at = 0
+    while at < len(text):
+        size = rng.choice([1, 2, 3, 5, 8, 40])
+        yield text[at : at + size]
+        at += size
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[tuple[type[BaseModel], str, list[Any]]]:
+    return [(model, text, expected_of(model, text)) for model, text in DOCUMENTS]
+
+
+Cases = list[tuple[type[BaseModel], str, list[Any]]]
+
+# Every prefix, however it was cut
+
+
+def test_there_are_enough_documents_and_the_long_ones_are_long() -> None:
+    assert len(DOCUMENTS) >= 300
+    assert sum(len(text) > 1000 for _, text in DOCUMENTS) >= 10
+
+
+def test_every_prefix_fed_by_single_characters_shows_what_the_oracle_says(cases: Cases) -> None:
+    for model, text, expected in cases:
+        parser = PushParser(plan_of(model))
+        kept: list[Any] = []
+        for end, sign in enumerate(text, 1):
+            parser.feed(sign)
+            found = parser.value()
+            check(found, expected[end], model, text, end)
+            kept.append(found)
+        for end, found in enumerate(kept, 1):
+            check(found, expected[end], model, text, end)
+
+
+def test_a_snapshot_that_is_read_only_at_the_end_shows_its_own_state(cases: Cases) -> None:
+    for model, text, expected in cases:
+        parser = PushParser(plan_of(model))
+        kept: list[Any] = []
+        for end, sign in enumerate(text, 1):
+            parser.feed(sign)
+            if not kept or parser.value() is not kept[-1][1]:
+                kept.append((end, parser.value()))
+        for end, found in reversed(kept):
+            check(found, expected[end], model, text, end)
+
+
+def test_two_pieces_cut_anywhere_show_what_the_oracle_says(cases: Cases) -> None:
+    for model, text, expected in cases:
+        for cut in range(len(text)):
+            parser = PushParser(plan_of(model))
+            parser.feed(text[:cut])
+            first = parser.value()
+            parser.feed(text[cut:])
+            check(parser.value(), expected[-1], model, text, len(text))
+            check(first, expected[cut], model, text, cut)
+
+
+def test_random_pieces_show_what_the_oracle_says(cases: Cases) -> None:
+    rng = random.Random(0)
+    for model, text, expected in cases:
+        for _ in range(3):
+            parser, end, kept = PushParser(plan_of(model)), 0, []
+            for piece in pieces(text, rng):
+                parser.feed(piece)
+                end += len(piece)
+                if rng.random() < 0.7:
+                    kept.append((end, parser.value()))
+                if rng.random() < 0.3:
+                    check(parser.value(), expected[end], model, text, end)
+            for end, found in kept:
+                check(found, expected[end], model, text, end)
+
+
+def test_the_whole_document_is_what_pydantic_makes_of_it(cases: Cases) -> None:
+    valid = complete = 0
+    for model, text, _ in cases:
+        try:
+            whole_one = model.model_validate_json(text, by_alias=True, by_name=True)
+        except ValidationError:
+            continue
+        parser = PushParser(plan_of(model))
+        parser.feed(text)
+        found = parser.value()
+        valid += 1
+        assert same(found.model_dump(exclude_unset=True), whole_one.model_dump(exclude_unset=True)), text
+        if same(whole_one.model_dump(exclude_unset=True), whole_one.model_dump()):  # no default was needed
+            complete += 1
+            assert same(found.model_dump(), whole_one.model_dump()), text
+            assert found.model_dump_json() == whole_one.model_dump_json(), text
+    assert valid > 150
+    assert complete > 100
+
+
+def test_the_same_object_is_returned_while_nothing_new_shows() -> None:
+    parser = PushParser(plan_of(Report))
+    parser.feed('{"name": "a')
+    first = parser.value()
+    assert parser.value() is first
+    parser.feed("")
+    assert parser.value() is first
+    for silent in ("\\", "u", "00", "4"):
+        parser.feed(silent)
+        assert parser.value() is first
+    parser.feed("1")
+    assert parser.value() is not first
+    parser.feed('", "best": {"score')
+    second = parser.value()
+    for silent in ('"', " ", ":", "\n", "1", ".", "5"):
+        parser.feed(silent)
+        assert parser.value() is second
+    parser.feed(" ")
+    assert parser.value().best.score == 1.5
+
+
+def test_a_long_text_that_nobody_may_see_makes_no_new_snapshots() -> None:
+    for opening in ('{"unknown": "', '{"name": "n", "unknown": ["'):
+        parser = PushParser(plan_of(Report))
+        parser.feed(opening)
+        first = parser.value()
+        parser.feed("more and more")
+        assert parser.value() is first
+
+
+# What is no JSON
+
+
+def mutated(text: str, rng: random.Random) -> str:
+    at = rng.randrange(len(text) + 1)
+    odd = rng.choice(
+        ['"', "\\", "{", "}", "[", "]", ",", ":", "x", "-", "\\u12", "\ud83d", "\0", "1e", "nul", "\\ud800"]
+    )
+    return rng.choice(
+        [text[:at] + odd + text[at:], text[:at] + text[at + 1 :], text[:at] + odd + text[at + 1 :], text[at:]]
+    )
+
+
+def test_garbage_never_raises_and_shows_the_same_however_it_is_cut() -> None:
+    rng = random.Random(1)
+    for model, text in DOCUMENTS:
+        if len(text) > 600:
+            continue
+        for _ in range(4):
+            broken = mutated(mutated(text, rng), rng)
+            at_once, by_one, by_some = (PushParser(plan_of(model)) for _ in range(3))
+            at_once.feed(broken)
+            for sign in broken:
+                by_one.feed(sign)
+                by_one.value()
+            for piece in pieces(broken, rng):
+                by_some.feed(piece)
+            found = dump(at_once.value())
+            assert same(dump(by_one.value()), found), broken
+            assert same(dump(by_some.value()), found), broken
+
+
+def test_what_follows_a_mistake_changes_nothing(cases: Cases) -> None:
+    for model, text, expected in cases[:60]:
+        for cut in range(1, len(text), 7):
+            parser = PushParser(plan_of(model))
+            parser.feed(text[:cut])
+            if text[cut - 1] in ",:{[" and text[cut] in ' "':  # between two things, where "@" is one of neither
+                parser.feed("@" + text[cut:])
+                check(parser.value(), expected[cut], model, text, cut)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "",
+        " ",
+        "no json",
+        "```json\n{}",
+        "{'city_name': 'x'}",
+        "{city_name: 1}",
+        '{"city_name" "x"}',
+        '{"city_name": x}',
+        '{"city_name": tru}',
+        '{"city_name": truefalse}',
+        '{"population": 01}',
+        '{"population": 1.}',
+        '{"population": +1}',
+        '{"population": --1}',
+        '{"population": 1 2}',
+        '{"population": ' + "9" * 5000 + "}",
+        '{"population": ' + "9" * 50_000,
+        '{"population": n' + "o" * 50_000,
+        '{"city_name": "\\x"}',
+        '{"city_name": "\\u12g4"}',
+        '{"city_name": "\\u-123"}',
+        '{"city_name": "\\u+123"}',
+        '{"city_name": "\\u 123"}',
+        '{"city_name": "\\u1_23"}',
+        '{"city_name": "\ud83d", "explanation": "\ude00"}',
+        '{"population": "\ud83d", "\ud83d": ["\ud83d"]}',
+        "]",
+        "}",
+        '{"city_name": ]',
+        '{"city_name": "a"]',
+        "[}",
+        '{"a": [}',
+        "}{",
+        "{,}",
+        "{}{}",
+        '{"city_name": "a"} {"city_name": "b"}',
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"city_name": ' + "[" * 1000 + "]" * 1000 + "}",
+        "\0\1\2",
+    ],
+)
+def test_hand_picked_garbage_never_raises(garbage: str) -> None:
+    for model in (City, Report, Loose, Tree):
+        parser = PushParser(plan_of(model))
+        for at in range(0, len(garbage), 9):
+            parser.feed(garbage[at : at + 9])
+            parser.value()
+        parser.finish()
+        dump(parser.value())
+
+
+def test_an_answer_is_read_as_deep_as_pydantic_reads_it_and_no_deeper() -> None:
+    class Deep(BaseModel):
+        anything: Any
+
+    for depth in (199, 200, 201, 5000):
+        text = '{"anything": ' + "[" * depth + "]" * depth + "}"
+        parser = PushParser(plan_of(Deep))
+        parser.feed(text)
+        found, levels = parser.value().anything, 0
+        while found is not None:
+            found, levels = (found[0] if found else None), levels + 1
+        assert levels == min(depth, 200)
+        if depth <= 200:
+            Deep.model_validate_json(text)
+        else:
+            with pytest.raises(ValidationError):
+                Deep.model_validate_json(text)
+
+
+def test_deep_models_can_be_read_while_a_long_text_grows_in_them() -> None:
+    parser = PushParser(plan_of(Tree))
+    parser.feed('{"children": [' * 99 + '{"value": "' + "x" * 5000)
+    found = parser.value()
+    for _ in range(99):
+        found = found.children[0]
+    assert found.value == "x" * 5000
+    parser = PushParser(plan_of(Loose))
+    parser.feed('{"anything": ' + "[" * 199 + '"' + "x" * 5000)
+    found = parser.value().anything
+    for _ in range(199):
+        found = found[0]
+    assert found == "x" * 5000
+
+
+# Types
+
+
+def shown(kind: Any, text: str) -> Any:
+    parser = PushParser(plan_of(kind))
+    parser.feed(text)
+    found = settled(parser.value())
+    return None if found is HIDDEN else found
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (list[int], "[1, 2", [1]),
+        (list[int], "[1, 2,", [1, 2]),
+        (list[int], "[1, 2]", [1, 2]),
+        (str, '"ab', "ab"),
+        (dict[str, list[str]], '{"a": ["b', {"a": ["b"]}),
+        (Any, '{"a": [1, "b', {"a": [1, "b"]}),
+        (str | None, '"ab', "ab"),
+        (int, "12", None),
+        (int, "12 ", 12),
+        (bool, "true", None),
+        (Point, '{"x": 1', None),
+        (Point, '{"x": 1}', Point(1)),
+        (NewType("Name", str), '"ab', "ab"),
+        (typing.List, '["a', ["a"]),  # noqa: UP006
+        (Sequence[str], '["a', ["a"]),
+        (Mapping[str, str], '{"a": "b', {"a": "b"}),
+        (set[str], '["a", "b"', None),
+        (object, '["a', ["a"]),
+    ],
+)
+def test_a_type_that_is_no_model_is_read_as_well(kind: Any, text: str, expected: Any) -> None:
+    assert shown(kind, text) == expected
+
+
+def test_a_number_at_the_very_end_is_complete_when_the_text_is() -> None:
+    parser = PushParser(plan_of(int))
+    parser.feed("12")
+    assert parser.value() is HIDDEN
+    parser.finish()
+    assert parser.value() == 12
+
+
+def test_an_object_may_be_written_before_its_class_was() -> None:
+    class Early(BaseModel):
+        later: Later | None = None
+        words: list[Later] = []
+
+    class Later(BaseModel):
+        name: str
+
+    Early.model_rebuild()
+    found = shown(Early, '{"later": {"name": "a"}, "words": [{"name": "b')
+    assert found.model_dump() == {"later": {"name": "a"}, "words": [{"name": "b"}]}
+
+
+def test_the_settings_of_a_model_hold_for_its_fields() -> None:
+    class Strict(BaseModel):
+        model_config = ConfigDict(str_strip_whitespace=True, use_enum_values=True, strict=True)
+
+        name: str
+        maybe: str | None
+        color: Color
+        count: int
+        items: list[Item]
+
+    found = shown(Strict, '{"name": " a ", "maybe": " b ", "color": "red", "count": "5", "items": [{"title": " c "}]}')
+    assert found.model_dump() == {
+        "name": "a",
+        "maybe": "b",
+        "color": "red",
+        "count": None,
+        "items": [{"title": " c ", "score": None, "tags": None}],
+    }
+    assert shown(Strict, '{"name": " a ').name == " a "
+
+
+def test_a_validator_that_fails_in_its_own_way_hides_the_value() -> None:
+    def fail(value: Any) -> Any:
+        raise KeyError("odd")
+
+    class Odd(BaseModel):
+        name: Annotated[str, Field(max_length=100), pytest.importorskip("pydantic").AfterValidator(fail)]
+        count: int
+
+    assert shown(Odd, '{"name": "a", "count": 1}').model_dump() == {"name": None, "count": 1}
+
+
+def test_methods_that_validate_a_field_wait_for_the_end() -> None:
+    class Checked(BaseModel):
+        name: str
+
+        @field_validator("name")
+        @classmethod
+        def refuse(cls, value: str) -> str:
+            raise ValueError("never")
+
+    assert shown(Checked, '{"name": "a"}').name == "a"
+
+
+def test_a_union_inside_a_union_is_decided_by_the_same_keys() -> None:
+    class Holder(BaseModel):
+        pet: Annotated[Cat | Dog, Field(discriminator="type")] | None
+        pets: list[Annotated[Cat | Dog, Field(discriminator="type")]]
+
+    found = shown(Holder, '{"pet": {"name": "Tom", "type": "cat"}, "pets": [{"type": "dog", "name": "Re')
+    assert type(found.pet).__name__ == "PartialCat"
+    assert found.model_dump() == {
+        "pet": {"type": "cat", "name": "Tom", "lives": None},
+        "pets": [{"type": "dog", "name": "Re", "tricks": None}],
+    }
+
+
+def test_a_union_that_only_the_end_decides_holds_partial_models_too() -> None:
+    class Holder(BaseModel):
+        one: Item | dict[str, int]
+        many: list[Item] | list[str]
+        by_number: dict[int, Item]
+
+    found = shown(Holder, '{"one": {"title": "a"}, "many": [{"title": "b"}], "by_number": {"1": {"title": "c"}}}')
+    assert {type(item).__name__ for item in (found.one, found.many[0], found.by_number[1])} == {"PartialItem"}
+    assert found.one.tags is None
+
+
+def test_deep_unions_that_stay_open_to_the_end_are_read() -> None:
+    class Leaf(BaseModel):
+        name: str
+        below: Node | Leaf | None = None
+
+    class Node(BaseModel):
+        name: str
+        below: Node | Leaf | None = None
+        kind: Literal["node"] = "node"
+
+    Leaf.model_rebuild()
+    text = '{"name": "a", "below": ' * 150 + "null" + "}" * 150
+    parser = PushParser(plan_of(Node))
+    parser.feed(text)
+    assert parser.value().name == "a"
+
+
+def test_keys_beyond_the_fields_show_when_complete_where_the_model_keeps_them() -> None:
+    parser = PushParser(plan_of(Open))
+    parser.feed('{"name": "n", "more": "te')
+    first = parser.value()
+    assert first.model_dump() == {"name": "n"}
+    parser.feed('xt", "and": [1')
+    assert parser.value().model_dump() == {"name": "n", "more": "text"}
+    assert parser.value().more == "text"
+    assert first.model_dump() == {"name": "n"}
+
+
+# Complete fields
+
+
+def test_fields_are_complete_in_the_order_in_which_they_end() -> None:
+    parser = PushParser(plan_of(City))
+    told: list[tuple[str, ...]] = []
+    for sign in '{"population": 12, "city_name": "Oslo", "unknown": 1, "explanation": "x", "city_name": "B"}':
+        parser.feed(sign)
+        if not told or told[-1] != parser.completed():
+            told.append(parser.completed())
+    assert told == [
+        (),
+        ("population",),
+        ("population", "city_name"),
+        ("population", "city_name", "explanation"),
+        ("population", "explanation"),
+        ("population", "explanation", "city_name"),
+    ]
+
+
+def test_only_the_outermost_model_tells_of_complete_fields() -> None:
+    parser = PushParser(plan_of(Report))
+    parser.feed('{"best": {"title": "a", "score": 1, ')
+    assert parser.completed() == ()
+    parser.feed('"tags": []}, "name": "b"}')
+    assert parser.completed() == ("best", "name")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from acorn._json import whole_text
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.types import Usage
 
@@ -45,7 +44,7 @@ class Assembly:
             self._content.append(delta.content)
         if delta.reasoning:
             self._reasoning.append(delta.reasoning)
-        if delta.refusal:
+        if delta.refusal is not None:
             self._refusal.append(delta.refusal)
         rest = self._rest
         rest.stop_reason = delta.stop_reason or rest.stop_reason
@@ -79,7 +78,7 @@ class Assembly:
         rest = self._rest
         rest.content = _joined(self._content)
         rest.reasoning = _joined(self._reasoning) or None
-        rest.refusal = _joined(self._refusal) or None
+        rest.refusal = _joined(self._refusal) if self._refusal else None
         rest.tool_calls = made
         rest.stop_reason = rest.stop_reason or ("tool_calls" if made else "stop")
         rest.usage = self._usage or Usage(requests=1)
@@ -94,7 +93,11 @@ def _begins_another(fragment: CallDelta, call: CallParts) -> bool:
 
 
 def _joined(pieces: list[str]) -> str:
-    text: str = whole_text("".join(pieces))  # a character may have been cut in two
+    text = "".join(pieces)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a character was cut in two; half a one alone stays as it came
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return text
 
 
@@ -112,7 +115,7 @@ def as_deltas(response: ModelResponse) -> list[Delta]:
             usage=response.usage,
             cost=response.cost,
             model=response.model,
-            refusal=response.refusal or "",
+            refusal=response.refusal,
             extra=response.extra,
         )
     ]

@@ -107,7 +107,7 @@ class Delta:
     usage: Usage | None = None
     cost: float | None = None
     model: str = ""
-    refusal: str = ""
+    refusal: str | None = None
     extra: dict[str, Any] | None = None
 
 

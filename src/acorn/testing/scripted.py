@@ -244,5 +244,5 @@ def cut(response: ModelResponse, size: int, *, whole: bool = True) -> Iterator[D
         for piece in pieces(made.arguments):
             yield Delta(calls=(CallDelta(index, arguments=piece),))
     if whole:
-        yield Delta(refusal=response.refusal or "", stop_reason=response.stop_reason, model=response.model)
+        yield Delta(refusal=response.refusal, stop_reason=response.stop_reason, model=response.model)
         yield Delta(usage=response.usage)

@@ -170,4 +170,7 @@ def _shallow(plain: Any, left: int) -> Any:
 
 def told(value: object, limit: int = 120) -> str:
     """A wrong value for a message, without what may be a secret in a dict that strayed."""
-    return shorten(safe_repr(veiled(value)), limit)
+    try:
+        return shorten(safe_repr(veiled(value)), limit)
+    except Exception:  # a circle, or a user's own mapping
+        return f"<{type(value).__name__}>"

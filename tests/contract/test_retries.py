@@ -8,6 +8,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -153,7 +154,7 @@ def test_the_last_failure_is_the_one_that_is_told(wire: Wire) -> None:
 
 def gaps(server: Loopback) -> list[float]:
     times = [request.at for request in server.requests]
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(times)]
 
 
 def test_each_wait_is_twice_as_long_as_the_one_before(wire: Wire) -> None:
@@ -390,7 +391,7 @@ def test_an_error_repeats_the_providers_words_and_says_what_to_do(wire: Wire, ca
     text = str(error)
     assert wire.name in text
     assert f"HTTP {fault.status}" in text
-    assert fault.message.rstrip(".") in text.replace("***", "***")
+    assert fault.message.rstrip(".") in text
     assert advice in text
     assert "litellm" not in text.lower().replace("as litellm lists them", "")
     assert "Exception" not in text

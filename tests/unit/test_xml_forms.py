@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model, field_serializer
 from typing_extensions import TypedDict
 
 from acorn._schema.problems import problems
@@ -381,6 +381,20 @@ class Open(BaseModel):
     title: str = "t"
 
 
+class Custom(BaseModel):
+    hidden: float = 0.5
+    loud: str = "a"
+    endless: Any = float("inf")
+
+    @field_serializer("hidden")
+    def hide(self, value: float) -> None:
+        return None
+
+    @field_serializer("loud")
+    def shout(self, value: str) -> str:
+        return value.upper()
+
+
 ODD: Any = create_model("Odd", **{"a b": (str, Field("x", description="odd")), "1st": (int | None, None)})  # type: ignore[call-overload]
 NAMELESS: Any = create_model("Bad Name", title=(str, "a"))
 GENERIC: Any = create_model("Page[int]", title=(str, "a"))
@@ -415,6 +429,7 @@ CONTAINERS: dict[str, tuple[Any, str]] = {
         '<v>|  <title>t</title>|  <entry key="a b">1</entry>|</v>',
     ),
     "aliases": (Aliased.model_validate({"from_": "a", "TO": "b"}), "<v>|  <from_>a</from_>|  <to>b</to>|</v>"),
+    "serializers of the class": (Custom(), "<v>|  <loud>A</loud>|  <endless>Infinity</endless>|</v>"),
     "odd field names": (ODD(), '<v>|  <entry key="a b" description="odd">x</entry>|</v>'),
     "a model of which nothing is left": (create_model("Empty", a=(int | None, None))(), "<v />"),
     "descriptions at every depth": (

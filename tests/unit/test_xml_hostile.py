@@ -30,12 +30,13 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, c
 from pydantic_core import to_json
 from tests.unit.xml_schemas import FORBIDDEN, KEYS, WORDS, some_shape
 
-from acorn._json import compact, to_text
+from acorn._json import compact, to_text, told
 from acorn._schema.shape import Shape
 from acorn._xml.decode import decode, read
 from acorn._xml.encode import XmlStyle, encode
 from acorn._xml.report import error_document
 from acorn._xml.skeleton import skeleton
+from acorn._xml.tree import parse
 from acorn.errors import AcornError
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -351,6 +352,7 @@ def test_every_value_has_a_text_in_json() -> None:
         value = some_value(rng, rng.choice([1, 4, 8]))
         for write in (compact, to_text):
             json.loads(write(value), parse_int=str)
+        assert len(told(value)) <= 120
 
 
 @pytest.mark.parametrize("levels", [149, 150, 151, 254, 255, 300, 405, 1_000, 100_000])
@@ -522,6 +524,11 @@ def test_a_bomb_is_refused_at_once(document: str) -> None:
     with pytest.raises(AcornError):
         decode(document, NOTE, "output")
     assert time.process_time() - started < 20
+
+
+def test_a_tree_is_not_made_of_a_dtd_either() -> None:
+    with pytest.raises(AcornError, match="DTD"):
+        parse('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>')
 
 
 def test_what_stands_within_the_bounds_is_read() -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from typing import Any, assert_never
 
 from acorn._drive.branches import arun_branches
 from acorn._drive.bridge import call_async
 from acorn._drive.record import close_record, open_record
-from acorn._drive.sync import closers, could_not_close
+from acorn._drive.sync import closers, could_not_close, in_time
 from acorn._drive.tools import arun_tools
 from acorn._loop.asks import AskBranches, AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop
 from acorn._loop.stream import Streamer
 from acorn.chunk import StreamChunk
-from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
-from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, can_stream
+from acorn.models.port import Delta, ModelResponse, can_stream
 from acorn.record import inside
 
 
@@ -31,9 +31,9 @@ async def adrive(loop: Loop, agent: object) -> None:
 
 async def awalk(loop: Loop, agent: object, *, iterates: bool) -> AsyncGenerator[StreamChunk[Any]]:
     """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
-    began = open_record(loop.run)
+    began, where = open_record(loop.run)
     async with AsyncExitStack() as ends:
-        ends.callback(close_record, loop.run, agent, began)
+        ends.callback(close_record, loop.run, agent, began, where)
         try:
             async with aclosing(_Walk(loop, agent, began, iterates).steps()) as chunks:
                 async for chunk in chunks:
@@ -73,8 +73,6 @@ class _Walk:
                 case AskTools():
                     with inside(self.agent, loop.run, loop):
                         outcome = await arun_tools(ask)
-                    for result in outcome if self.streams else ():
-                        yield await self.told(StreamChunk(tool_result=result))
                 case AskBranches():
                     outcome = []
                     async with aclosing(arun_branches(ask.children, awalk, self.iterates, outcome)) as chunks:
@@ -87,31 +85,40 @@ class _Walk:
                 case _:
                     assert_never(ask)
             loop.tell(outcome, self.now())
+            if self.streams and isinstance(ask, AskTools | AskBranches):  # what was done is done, whoever stops listening now
+                for result in outcome:
+                    yield await self.told(StreamChunk(tool_result=replace(result)))
 
     async def complete(self, ask: AskModel) -> ModelResponse:
-        try:
+        with in_time(self.loop, self.now):
             return await ask.model.acomplete(ask.request)
-        except ModelError as error:
-            if late := self.loop.too_late(self.now()):
-                raise late from error
-            raise
 
     async def stream(self, ask: AskModel) -> AsyncGenerator[StreamChunk[Any]]:
         streamer = Streamer(self.loop.spec.output)
-        try:
-            async with aclosing(_deltas(ask.model, ask.request)) as deltas:
-                async for delta in deltas:
-                    for chunk in streamer.add(delta):
-                        yield await self.told(chunk)
-        except ModelError as error:
-            if late := self.loop.too_late(self.now()):
-                raise late from error
-            raise
+        async with aclosing(self.deltas(ask)) as deltas:
+            async for delta in deltas:
+                for chunk in streamer.add(delta):
+                    yield await self.told(chunk)
         self.response, last = streamer.end()
         yield await self.told(last)
 
+    async def deltas(self, ask: AskModel) -> AsyncGenerator[Delta]:
+        with in_time(self.loop, self.now):
+            if not can_stream(ask.model):
+                for delta in as_deltas(await ask.model.acomplete(ask.request)):
+                    yield delta
+                return
+            stream: Any = ask.model.astream(ask.request)
+            try:
+                async for delta in stream:
+                    yield delta
+            finally:
+                if hasattr(stream, "aclose"):
+                    await stream.aclose()
+
     async def told(self, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
         """The chunk, when the listener has seen it; in place and in order, so a sync one is simply called."""
+        chunk.branch = self.loop.path or None
         if self.listener is not None:
             with inside(self.agent, self.loop.run, self.loop):
                 returned = self.listener(chunk)
@@ -125,20 +132,6 @@ class _Walk:
                 return await call_async(ask.function, *ask.arguments)
         except ask.forgives as error:
             return error
-
-
-async def _deltas(model: Model, request: ModelRequest) -> AsyncGenerator[Delta]:
-    if not can_stream(model):
-        for delta in as_deltas(await model.acomplete(request)):
-            yield delta
-        return
-    stream: Any = model.astream(request)
-    try:
-        async for delta in stream:
-            yield delta
-    finally:
-        if hasattr(stream, "aclose"):
-            await stream.aclose()
 
 
 async def _close(loop: Loop, agent: object, close: Callable[[], Any]) -> None:

@@ -68,7 +68,6 @@ def _one(child: Child, walk: Walk, iterates: bool) -> Generator[StreamChunk[Any]
     error: Exception | None = None
     try:
         for chunk in walk(child.loop, child.loop.plan.agent, iterates=iterates):
-            chunk.branch = chunk.branch or child.path
             yield chunk
     except Exception as raised:
         error = raised
@@ -99,7 +98,6 @@ async def _in_task(
     try:
         async with aclosing(walk(child.loop, child.loop.plan.agent, iterates=iterates)) as steps:
             async for chunk in steps:
-                chunk.branch = chunk.branch or child.path
                 if iterates:
                     chunks.put_nowait(chunk)
     except Exception as raised:

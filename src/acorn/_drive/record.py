@@ -16,21 +16,24 @@ LAST = "_acorn_last"
 """Where an instance keeps its last runs."""
 
 
-def open_record(run: Run[Any]) -> float:
-    """Note the beginning; the reading of the clock from which the run's seconds count."""
+def open_record(run: Run[Any]) -> tuple[float, object]:
+    """Note the beginning; the reading of the clock from which the run's seconds count, and where it began."""
     run.started = datetime.now(UTC)
     announce(run)
-    return time.monotonic() - run.seconds
+    return time.monotonic() - run.seconds, _whereabouts()
 
 
-def close_record(run: Run[Any], agent: object, began: float) -> None:
-    """Note the end, hang the record on the error, and remember it for the calling thread or task."""
+def close_record(run: Run[Any], agent: object, began: float, where: object) -> None:
+    """Note the end, hang the record on the error, and remember it for the thread or task that made the call.
+
+    An iterator that is dropped may be closed in another one.
+    """
     run.seconds = time.monotonic() - began
     if run.error is not None:
         with suppress(AttributeError, TypeError):  # an exception with slots has no room for it
             run.error.run = run  # type: ignore[attr-defined]
     last = vars(agent).setdefault(LAST, WeakKeyDictionary[Any, Run[Any]]())
-    last[_whereabouts()] = run
+    last[where] = run
 
 
 def last_run(agent: object) -> Run[Any] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from typing import Any, assert_never
 
 from acorn._drive.branches import run_branches
@@ -17,7 +18,7 @@ from acorn._loop.stream import Streamer
 from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
-from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, can_stream
+from acorn.models.port import Delta, ModelResponse, can_stream
 from acorn.record import inside
 
 
@@ -29,9 +30,9 @@ def drive(loop: Loop, agent: object) -> None:
 
 def walk(loop: Loop, agent: object, *, iterates: bool) -> Generator[StreamChunk[Any]]:
     """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
-    began = open_record(loop.run)
+    began, where = open_record(loop.run)
     with ExitStack() as ends:
-        ends.callback(close_record, loop.run, agent, began)
+        ends.callback(close_record, loop.run, agent, began, where)
         try:
             yield from _Walk(loop, agent, began, iterates).steps()
         except BaseException as error:
@@ -64,8 +65,6 @@ class _Walk:
                 case AskTools():
                     with inside(self.agent, loop.run, loop):
                         outcome = run_tools(ask)
-                    if self.streams:
-                        yield from self.tell(StreamChunk(tool_result=result) for result in outcome)
                 case AskBranches():
                     outcome = yield from run_branches(ask.children, walk, self.iterates)
                 case AskHook():
@@ -75,25 +74,35 @@ class _Walk:
                 case _:
                     assert_never(ask)
             loop.tell(outcome, self.now())
+            if self.streams and isinstance(ask, AskTools | AskBranches):  # what was done is done, whoever stops listening now
+                yield from self.tell(StreamChunk(tool_result=replace(result)) for result in outcome)
 
     def complete(self, ask: AskModel) -> Generator[StreamChunk[Any], None, ModelResponse]:
-        try:
-            if not self.streams:
+        if not self.streams:
+            with in_time(self.loop, self.now):
                 return ask.model.complete(ask.request)
-            streamer = Streamer(self.loop.spec.output)
-            with closing(_deltas(ask.model, ask.request)) as deltas:
-                for delta in deltas:
-                    yield from self.tell(streamer.add(delta))
-        except ModelError as error:
-            if late := self.loop.too_late(self.now()):
-                raise late from error
-            raise
+        streamer = Streamer(self.loop.spec.output)
+        with closing(self.deltas(ask)) as deltas:
+            for delta in deltas:
+                yield from self.tell(streamer.add(delta))
         response, last = streamer.end()
         yield from self.tell([last])
         return response
 
+    def deltas(self, ask: AskModel) -> Generator[Delta]:
+        with in_time(self.loop, self.now):
+            if not can_stream(ask.model):
+                yield from as_deltas(ask.model.complete(ask.request))
+                return
+            stream: Any = ask.model.stream(ask.request)
+            try:
+                yield from stream
+            finally:
+                getattr(stream, "close", lambda: None)()
+
     def tell(self, chunks: Any) -> Iterator[StreamChunk[Any]]:
         for chunk in chunks:
+            chunk.branch = self.loop.path or None
             if self.listener is not None:
                 with inside(self.agent, self.loop.run, self.loop):
                     call_sync(self.listener, chunk)
@@ -107,15 +116,15 @@ class _Walk:
             return error
 
 
-def _deltas(model: Model, request: ModelRequest) -> Generator[Delta]:
-    if can_stream(model):
-        stream: Any = model.stream(request)
-        try:
-            yield from stream
-        finally:
-            getattr(stream, "close", lambda: None)()
-    else:
-        yield from as_deltas(model.complete(request))
+@contextmanager
+def in_time(loop: Loop, now: Callable[[], float]) -> Generator[None]:
+    """A request that fails in this block when the time of the run is up has failed of that."""
+    try:
+        yield
+    except ModelError as error:
+        if late := loop.too_late(now()):
+            raise late from error
+        raise
 
 
 def _close(loop: Loop, agent: object, close: Callable[[], Any]) -> None:

@@ -166,7 +166,7 @@ class DictFrame:
         if key is HIDDEN:
             return
         if key in self.items:  # a mark counts entries from the front: start a container of its own
-            self.items = {name: item for name, item in self.items.items() if name != key}
+            self.items = self.items.copy()
         self.items[key] = None if value is HIDDEN else value
 
     def close(self) -> Any:

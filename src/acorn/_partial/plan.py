@@ -213,9 +213,10 @@ class Choice(Leaf):
 
     def settle(self, value: Any) -> Any:
         whole = self.judge_plain(value)
-        for member in self.members:  # its models are partial, like those that were decided early
-            if isinstance(member, Fields | Items | Entries) and member.judge_plain(value) == whole:
-                return by_plan(member, value)
+        if whole is not HIDDEN:
+            for member in self.members:  # its models are partial, like those that were decided early
+                if isinstance(member, Fields | Items | Entries) and member.judge_plain(value) == whole:
+                    return by_plan(member, value)
         return whole
 
 

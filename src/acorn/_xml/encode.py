@@ -7,6 +7,7 @@ opening message and the context blocks are written here.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
@@ -134,7 +135,7 @@ def _scalar(value: Any) -> str:
 
 def _number_behind(origin: Any) -> float | None:
     """NaN or infinity, which Pydantic makes null where a field has no type of its own."""
-    return origin if type(origin) is float else None
+    return origin if type(origin) is float and not math.isfinite(origin) else None
 
 
 def _originals(source: Any, plain: list[Any]) -> list[Any]:

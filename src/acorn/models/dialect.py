@@ -6,7 +6,7 @@ Called by the LiteLLM adapter alone; nothing here asks or waits.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
@@ -31,10 +31,16 @@ def fitting(arguments: Mapping[str, Any], provider: str) -> dict[str, Any]:
     """The user's arguments, with those that LiteLLM's own HTTP code loses or garbles in a form that it does not."""
     found = dict(arguments)
     if provider == "openai":
+        headers = dict(found.get("extra_headers") or {})
         names = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
         organization = found.pop("organization", None) or next(filter(None, map(os.environ.get, names)), None)
         if organization:
-            found["extra_headers"] = {"OpenAI-Organization": organization, **(found.get("extra_headers") or {})}
+            headers = {"OpenAI-Organization": organization, **headers}
+        for name, value in headers.items():  # the key would be written over it
+            if name.lower() == "authorization" and value.startswith("Bearer "):
+                found["api_key"] = value.removeprefix("Bearer ")
+        if headers:
+            found["extra_headers"] = headers
     if provider == "anthropic":
         found |= found.pop("extra_body", None) or {}
     return found
@@ -77,47 +83,96 @@ def read_response(raw: Any) -> ModelResponse:
 class StreamReader:
     """Chunks to deltas."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, priced: bool) -> None:
+        self._priced = priced
+        """Whether LiteLLM knows what it costs."""
         self._thought: list[str] = []
-        self._signature = ""
-        self.called: set[str] = set()
-        """The names of the tools that were called."""
-        self.stop_reason = "stop"
+        """The thinking that is not signed yet."""
+        self._blocks: list[dict[str, Any]] = []
+        """Thinking blocks to send back."""
+        self.called = ""
+        """The names of the tools that were called, one behind the other: a name may come in pieces."""
+        self.stop_reason = ""
         self.has_begun = False
         """Whether anything was handed out."""
 
-    def read(self, chunk: Any) -> Iterator[Delta]:
+    def read(self, chunk: Any, raw: Any) -> Iterator[Delta]:
+        """What a chunk of a stream brings."""
         usage = getattr(chunk, "usage", None)
         choice = chunk.choices[0] if chunk.choices else None
+        if choice is not None and choice.finish_reason and _finish_reason(raw) is None:
+            # LiteLLM takes any end of a stream for the end of the answer, and makes up a reason.
+            raise ConnectionError("the stream broke off before the answer was complete.")
         found = Delta(
             model=getattr(chunk, "model", None) or "",
             usage=_usage(usage) if usage is not None else None,
             stop_reason=_STOPS.get(choice.finish_reason, "stop") if choice and choice.finish_reason else None,
         )
+        if self._priced and isinstance(cost := getattr(usage, "cost", None), float):
+            found.cost = cost
         if choice is not None:
             self._read_message(choice.delta, found)
         self.stop_reason = found.stop_reason or self.stop_reason
-        if found.content or found.reasoning or found.calls or found.stop_reason or found.usage:
+        if found.content or found.reasoning or found.calls or found.stop_reason or found.usage or found.refusal:
             self.has_begun = True
             yield found
 
     def _read_message(self, message: Any, found: Delta) -> None:
         found.content = getattr(message, "content", None) or ""
         found.reasoning = getattr(message, "reasoning_content", None) or ""
-        found.refusal = getattr(message, "refusal", None) or ""
+        found.refusal = getattr(message, "refusal", None) or None
         for block in getattr(message, "thinking_blocks", None) or []:
-            self._thought.append(block.get("thinking") or "")
-            self._signature = block.get("signature") or self._signature
+            self._read_thought(block)
         found.calls = tuple(
             CallDelta(part.index, part.id, _own_name(part.function.name), part.function.arguments or "")
             for part in getattr(message, "tool_calls", None) or []
         )
-        self.called.update(part.name for part in found.calls if part.name)
+        self.called += "".join(part.name for part in found.calls if part.name)
 
-    def end(self) -> Iterator[Delta]:
-        if self._signature:
-            thought = {"type": "thinking", "thinking": "".join(self._thought), "signature": self._signature}
-            yield Delta(extra={"thinking_blocks": [thought]})
+    def _read_thought(self, block: Any) -> None:
+        """Thinking comes in pieces; the signature comes behind it, with all of it once more or with nothing."""
+        text, signature = block.get("thinking") or "", block.get("signature")
+        if block.get("type") == "redacted_thinking":
+            self._blocks.append(dict(block))
+        elif signature:
+            said = "".join(self._thought)
+            whole = text if text.startswith(said) else said + text
+            self._blocks.append({"type": "thinking", "thinking": whole, "signature": signature})
+            self._thought = []
+        else:
+            self._thought.append(text)
+
+    def end(self, raw: Any) -> Iterator[Delta]:
+        """What is left to tell when a stream has ended."""
+        if not self.stop_reason:
+            self.stop_reason = _STOPS.get(_finish_reason(raw) or "", "stop")
+            yield Delta(stop_reason=self.stop_reason)
+        if self._blocks:
+            yield Delta(extra={"thinking_blocks": self._blocks})
+
+
+def _finish_reason(raw: Any) -> str | None:
+    """Why the model stopped, if the provider has said so; "" where LiteLLM does not let us know."""
+    found: str | None = getattr(raw, "received_finish_reason", "")
+    return getattr(raw, "intermittent_finish_reason", None) if found is None else found
+
+
+def chunks(raw: Any) -> Iterator[Any]:
+    """A stream, until the answer is complete: what breaks behind its end takes nothing of it away."""
+    try:
+        yield from raw
+    except Exception:
+        if not _finish_reason(raw):
+            raise
+
+
+async def achunks(raw: Any) -> AsyncGenerator[Any]:
+    try:
+        async for chunk in raw:
+            yield chunk
+    except Exception:
+        if not _finish_reason(raw):
+            raise
 
 
 class Closing:
@@ -127,7 +182,8 @@ class Closing:
         self._raw = raw
 
     def close(self) -> None:
-        for holder in (self._raw, getattr(self._raw, "completion_stream", None)):
+        inner = getattr(self._raw, "completion_stream", None)
+        for holder in (self._raw, inner, _http_response(inner)):
             close = getattr(holder, "close", None)
             if callable(close):
                 close()
@@ -138,6 +194,12 @@ class Closing:
             close: Any = getattr(holder, "aclose", None)
             if close is not None:
                 await close()
+
+
+def _http_response(stream: Any) -> Any:
+    """The response under a stream: LiteLLM keeps it nowhere but in the generator that reads its lines."""
+    frame = getattr(getattr(stream, "streaming_response", None), "gi_frame", None)
+    return None if frame is None else frame.f_locals.get("self")
 
 
 def _own_name(name: str | None) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 
 from acorn._secrets import redact, secrets_in, veiled
 from acorn.errors import ModelError
-from acorn.models.dialect import Closing, StreamReader, cache_points, copied, fitting, read_response
+from acorn.models.dialect import Closing, StreamReader, achunks, cache_points, chunks, copied, fitting, read_response
 from acorn.models.failure import LATE, advice, causes, clean, is_bad_request, on_the_wire, provider_text, retry_after
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.retry import Attempts, Retries
@@ -134,13 +134,13 @@ class LiteLLMModel:
         """The response as it comes; sent again only while nothing of it was handed out."""
         attempts = Attempts(self._retries, request.timeout)
         while True:
-            reader, attempt = StreamReader(), _Attempt(request, attempts.left)
+            reader, attempt = StreamReader(priced=not self._has_price), _Attempt(request, attempts.left)
             try:
                 raw = self._once(attempt, **_STREAMED)
                 with closing(Closing(raw)):
-                    for chunk in raw:
-                        yield from reader.read(chunk)
-                yield from reader.end()
+                    for chunk in chunks(raw):
+                        yield from reader.read(chunk, raw)
+                yield from reader.end(raw)
                 self._mind_forced(request, reader.called, reader.stop_reason)
                 return
             except Exception as error:
@@ -150,14 +150,14 @@ class LiteLLMModel:
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         attempts = Attempts(self._retries, request.timeout)
         while True:
-            reader, attempt = StreamReader(), _Attempt(request, attempts.left)
+            reader, attempt = StreamReader(priced=not self._has_price), _Attempt(request, attempts.left)
             try:
                 raw = await self._aonce(attempt, **_STREAMED)
-                async with aclosing(Closing(raw)):
-                    async for chunk in raw:
-                        for delta in reader.read(chunk):
+                async with aclosing(Closing(raw)), aclosing(achunks(raw)) as read:
+                    async for chunk in read:
+                        for delta in reader.read(chunk, raw):
                             yield delta
-                for delta in reader.end():
+                for delta in reader.end(raw):
                     yield delta
                 self._mind_forced(request, reader.called, reader.stop_reason)
                 return
@@ -239,7 +239,7 @@ class LiteLLMModel:
             parts = dict.fromkeys(("connect", "read", "write", "pool"), whole)
             parts["connect"] = _CONNECT_TIMEOUT if whole is None else min(whole, _CONNECT_TIMEOUT)
         if left is not None:
-            parts = {name: left if part is None else min(part, left) for name, part in parts.items()}
+            parts = {name: max(0.001, left if part is None else min(part, left)) for name, part in parts.items()}
         return httpx.Timeout(**parts)
 
     # Reading the answer

@@ -57,7 +57,7 @@ class Attempts:
     @property
     def left(self) -> float | None:
         """Seconds that the run has left; None is no end."""
-        return None if self._left is None else max(0.001, self._left - (time.monotonic() - self._began))
+        return None if self._left is None else self._left - (time.monotonic() - self._began)
 
     def wait(self, error: ModelError, *, is_final: bool = False) -> float:
         """Seconds to wait before the next one; raises the error where there is none."""

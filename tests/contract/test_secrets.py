@@ -1,0 +1,313 @@
+"""Keys are given in many ways and seen in none: not in errors, records, histories, logs, warnings or saved runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.contract.conftest import Wire
+from tests.loopback import Fault, Request
+
+from acorn import ModelError, Step, module, tool
+from acorn._drive.tools import run_tools
+from acorn._loop.asks import AskHook, AskModel, AskTools, Done
+from acorn._module import _loop
+from acorn._secrets import redact, secrets_in
+from acorn.testing import Reply, call, finish
+
+# No canary looks like a key of any provider: they are kept back because they are known, not by their shape.
+KEY = "canary-key-4f1d9b"
+ENVIRONMENT = "canary-environment-77ab01"
+HEADER = "canary-header-c02e5d"
+PASSWORD = "canary-password-9d3e44"
+USER = "canary-user-18bb0f"
+TOKEN = "canary-token-55e1aa"
+QUERY = "canary-query-0be7f2"
+CANARIES = (KEY, ENVIRONMENT, HEADER, PASSWORD, USER, TOKEN, QUERY)
+
+
+@tool
+def look(place: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {place}"
+
+
+class Plain(module):
+    """You answer."""
+
+    final_output = str
+    max_steps = 2
+    tools = [look]
+
+
+@pytest.fixture(autouse=True)
+def key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "SOME_OTHER_SECRET"):
+        monkeypatch.setenv(name, ENVIRONMENT)
+
+
+def in_the_dict(wire: Wire) -> dict[str, Any]:
+    return wire.model(api_key=KEY)
+
+
+def in_the_environment(wire: Wire) -> dict[str, Any]:
+    config = wire.model()
+    del config["api_key"]
+    return config
+
+
+def in_a_header(wire: Wire) -> dict[str, Any]:
+    return wire.model(extra_headers={"Authorization": f"Bearer {HEADER}", "X-Api-Key": KEY})
+
+
+def in_the_address(wire: Wire) -> dict[str, Any]:
+    config = wire.model()
+    config["api_base"] = config["api_base"].replace("://", f"://{USER}:{PASSWORD}@")
+    return config
+
+
+def alone_in_the_address(wire: Wire) -> dict[str, Any]:
+    config = wire.model()
+    config["api_base"] = config["api_base"].replace("://", f"://{TOKEN}@")
+    return config
+
+
+def in_the_query(wire: Wire) -> dict[str, Any]:
+    config = wire.model()
+    config["api_base"] += f"?api-key={QUERY}&sig={TOKEN}"
+    return config
+
+
+GIVEN = {
+    in_the_dict: (KEY,),
+    in_the_environment: (),
+    in_a_header: (HEADER, KEY),
+    in_the_address: (PASSWORD, f"{USER}:{PASSWORD}"),
+    alone_in_the_address: (TOKEN,),
+    in_the_query: (QUERY, TOKEN),
+}
+
+
+def echo(request: Request, given: Any) -> str:
+    """What a talkative provider says: all that it was sent, in two ways, and what else it knows of."""
+    known = " and ".join((ENVIRONMENT, *GIVEN[given]))
+    return f"Wrong key: {known}; you sent {request.headers} to {request.path}."
+
+
+Failing = Callable[[str], Fault]
+FAULTS: dict[str, Failing] = {
+    "401": lambda words: Fault(status=401, message=words),
+    "400": lambda words: Fault(status=400, message=words),
+    "404": lambda words: Fault(status=404, message=words),
+    "429": lambda words: Fault(status=429, message=words),
+    "500": lambda words: Fault(status=500, message=words),
+    "500 in plain text": lambda words: Fault(status=500, body=words.encode(), content_type="text/plain"),
+    "broken JSON": lambda words: Fault(body=json.dumps({"error": words}).encode()[:-2]),
+    "an error in an answer": lambda words: Fault(body=json.dumps({"error": {"message": words}}).encode()),
+    "another shape": lambda words: Fault(body=json.dumps({"choices": [{"message": words}]}).encode()),
+    "reset": lambda words: Fault(reset="before"),
+}
+
+
+class Watch:
+    """Everything that can be seen of a run, gathered as text."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+        self._caplog = caplog
+        self._capsys = capsys
+        self.warned: list[str] = []
+        self.seen: list[str] = []
+
+    def add(self, *things: Any) -> None:
+        for thing in things:
+            self.seen += [str(thing), repr(thing)]
+
+    def add_error(self, error: BaseException) -> None:
+        self.seen += traceback.format_exception(error)
+        known: list[BaseException] = []
+        ends: list[BaseException | None] = [error]
+        while ends:
+            here = ends.pop()
+            if here is None or here in known:
+                continue
+            known.append(here)
+            ends += [here.__cause__, here.__context__]
+            self.add(here, here.args, getattr(here, "__notes__", []))
+            texts = {name: value for name, value in vars(here).items() if isinstance(value, str | dict | list | tuple)}
+            self.add(texts)
+        assert len(known) > 1, "the cause is gone"
+
+    def check(self) -> None:
+        out, err = self._capsys.readouterr()
+        messages = [record.getMessage() for record in self._caplog.records if record.name.startswith("acorn")]
+        logged = [self._caplog.handler.format(record) for record in self._caplog.records if record.name == "acorn"]
+        for text in (*self.seen, *self.warned, *messages, *logged, out, err):
+            for canary in CANARIES:
+                assert canary not in text, f"`{canary}` in: {text[:2000]}"
+
+
+@pytest.fixture
+def watch(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> Iterator[Watch]:
+    caplog.set_level(logging.DEBUG, logger="acorn")
+    watching = Watch(caplog, capsys)
+    with warnings.catch_warnings(record=True) as caught:
+        yield watching
+    watching.warned = [str(warning.message) for warning in caught]
+    watching.check()
+
+
+@pytest.mark.parametrize("given", GIVEN)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_key_shows_in_no_error_however_it_was_given_and_echoed(
+    wire: Wire, watch: Watch, given: Any, fault: str
+) -> None:
+    wire.serve(lambda request: FAULTS[fault](echo(request, given)))
+    agent = Plain(model={**given(wire), "num_retries": 0})
+    error = wire.fails(agent)
+    assert wire.count() == 1
+    watch.add_error(error)
+    watch.add(agent, error.run, error.run.history, vars(error.run))
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_what_was_given_does_reach_the_provider(wire: Wire, watch: Watch, given: Any) -> None:
+    server = wire.serve([call("look", place="here"), finish(result="done")])
+    agent = Plain(model=given(wire))
+    run = wire.run(agent)
+    assert run.output == "done"
+    sent = f"{server.requests[0].headers} {server.requests[0].path}"
+    expected = {
+        in_the_dict: KEY,
+        in_the_environment: ENVIRONMENT,
+        in_a_header: HEADER,
+        in_the_query: QUERY,
+    }.get(given)
+    assert expected is None or expected in sent
+    watch.add(agent, run, run.history, vars(run), agent.history, agent.last)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_a_key_shows_in_no_error_of_a_connection_that_fails(wire: Wire, watch: Watch, given: Any) -> None:
+    wire.serve([])
+    config = {**given(wire), "num_retries": 0}
+    config["api_base"] = config["api_base"].replace(str(wire.server.port), "9")
+    error = wire.fails(Plain(model=config))
+    assert "no connection" in str(error)
+    watch.add_error(error)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_a_key_shows_in_no_error_of_a_provider_that_is_too_slow(wire: Wire, watch: Watch, given: Any) -> None:
+    wire.serve(lambda request: Fault(delay=0.6))
+    error = wire.fails(Plain(model={**given(wire), "num_retries": 0, "timeout": 0.1}))
+    watch.add_error(error)
+
+
+def test_a_key_of_a_known_shape_is_kept_back_though_nobody_gave_it(wire: Wire) -> None:
+    shapes = [
+        "sk-proj-Abc123_def456Ghi789",
+        "sk-ant-api03-abcdefghijkl",
+        "AIzaSyA1234567890abcdefghij",
+        "AKIAIOSFODNN7EXAMPLE",
+        "ghp_abcdefghijklmnop1234",
+        "xai-abcdefghijkl12345",
+    ]
+    wire.serve([Fault(status=401, message=f"Not these: {' '.join(shapes)} or Bearer eyJhbGciOi.abc")])
+    error = wire.fails(Plain(model=wire.model()))
+    for shape in (*shapes, "eyJhbGciOi"):
+        assert shape not in str(error)
+        assert shape not in "".join(traceback.format_exception(error))
+    assert "Not these:" in str(error)
+
+
+def test_words_that_are_no_secret_stay_readable(wire: Wire) -> None:
+    words = "The max_tokens of the task at hand is below the budget_tokens of the key-value cache; skip it."
+    wire.serve([Fault(status=403, message=words)])
+    assert words.rstrip(".") in str(wire.fails(Plain(model=wire.model(api_key=KEY))))
+
+
+def test_a_saved_run_holds_no_key(wire: Wire, watch: Watch) -> None:
+    wire.serve([call("look", place="here"), call("look", place="there"), finish(result="done")])
+    config = {
+        **in_the_address(wire),
+        "api_key": KEY,
+        "extra_headers": {"Authorization": f"Bearer {HEADER}"},
+        "extra_body": {"session_token": TOKEN},
+        "metadata": {"who": "someone"},
+    }
+
+    class Changing(Plain):
+        def on_step(self, step: Step) -> None:
+            step.model = {**config, "top_p": 0.5}
+
+    loop = _loop(Changing(model=config), (), {})
+    while True:
+        watch.add(json.dumps(loop.save()))
+        match loop.ask(0.0):
+            case AskModel() as ask:
+                outcome: Any = ask.model.complete(ask.request)
+                watch.add(ask, ask.model, ask.request, outcome)
+            case AskTools() as ask:
+                outcome = run_tools(ask)
+            case AskHook() as ask:
+                outcome = ask.function(*ask.arguments)
+            case Done():
+                break
+        loop.tell(outcome, 0.0)
+    assert loop.run.output == "done"
+    assert any('"top_p": 0.5' in text for text in watch.seen)
+    watch.add(loop.run, loop.run.history)
+
+
+def test_a_key_shows_in_no_complaint_about_a_declaration(watch: Watch) -> None:
+    for wrong in ({"api_key": KEY}, {"model": "", "api_key": KEY}, {"model": "x", "api_key": KEY, "num_retries": -1}):
+        with pytest.raises(Exception, match=r"Plain\.model") as caught:
+            Plain(model=wrong)
+        watch.add(caught.value, "".join(traceback.format_exception(caught.value)))
+
+
+def test_a_refusal_that_echoes_the_key_is_told_without_it(wire: Wire, watch: Watch) -> None:
+    wire.serve([Reply(refusal="I will not.")])
+    error = wire.fails(Plain(model=in_the_dict(wire)))
+    watch.add(error, error.run, error.run.history)
+
+
+@pytest.mark.parametrize(
+    ("config", "text", "expected"),
+    [
+        ({"api_key": KEY}, f"a {KEY} b", "a *** b"),
+        ({"aws_secret_access_key": KEY, "azure_ad_token": TOKEN}, f"{KEY} {TOKEN}", "*** ***"),
+        ({"extra_headers": {"X-Auth": HEADER, "Cookie": f"session={KEY}"}}, f"{HEADER} session={KEY}", "*** ***"),
+        ({"extra_headers": {"Authorization": f"Token {HEADER}"}}, f"<{HEADER}>", "<***>"),
+        ({"extra_body": {"nested": [{"password": PASSWORD}]}}, PASSWORD, "***"),
+        ({"api_base": "https://us%40er:pa%2Fss-word@host"}, "pa/ss-word pa%2Fss-word", "*** ***"),
+        ({"api_base": f"https://{USER}:{PASSWORD}@host"}, f"//{USER}:{PASSWORD}@host", "//***@host"),
+        ({"api_base": "https://user01:secret1@host"}, "Basic dXNlcjAxOnNlY3JldDE=", "Basic ***"),
+        ({"api_base": f"https://{TOKEN}@host"}, f"https://{TOKEN}@host", "https://***@host"),
+        ({"api_base": f"https://host/v1?code={QUERY}&v=2"}, f"?code={QUERY}&v=2", "?code=***&v=2"),
+        ({"api_base": "https://[broken"}, "nothing", "nothing"),
+        ({"max_tokens": "canary", "input_cost_per_token": "canary"}, "canary", "canary"),
+        ({"api_key": "short"}, "short", "short"),
+    ],
+)
+def test_what_counts_as_a_secret(
+    config: dict[str, Any], text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert redact(text, secrets_in(config)) == expected
+
+
+def test_an_error_of_ours_can_be_raised_again_elsewhere_without_its_key(wire: Wire, watch: Watch) -> None:
+    wire.serve([Fault(status=401, message=f"Wrong key: {KEY}")])
+    error = wire.fails(Plain(model=in_the_dict(wire)))
+    try:
+        try:
+            raise error
+        except ModelError as caught:
+            raise RuntimeError("the whole task failed") from caught
+    except RuntimeError as outer:
+        watch.add_error(outer)

@@ -1,0 +1,49 @@
+"""The README's code runs as it is written, but for the model, which is a script here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from acorn import module
+from acorn.testing import ScriptedModel, call, finish
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def answer() -> ScriptedModel:
+    return ScriptedModel([call("search", query="Python", limit=1), finish(answer="Guido van Rossum", confidence=0.9)])
+
+
+def run(block: str, names: dict[str, Any]) -> None:
+    exec(compile(re.sub(r'    model = ".*"', "    model = MODEL", block), "README.md", "exec"), names)
+
+
+def test_the_first_agent_of_the_readme_answers():
+    names: dict[str, Any] = {"MODEL": answer()}
+    run(BLOCKS[0], names)
+    assert names["result"] == names["Answer"](answer="Guido van Rossum", confidence=0.9)
+
+
+def test_the_sentiment_agent_of_the_readme_answers():
+    names: dict[str, Any] = {"MODEL": ScriptedModel([finish(sentiment="positive", confidence=1.0)]), "print": str}
+    run(BLOCKS[1], names)
+    assert issubclass(names["Sentiment"], module)
+
+
+def test_the_test_of_the_readme_passes():
+    names: dict[str, Any] = {"MODEL": answer()}
+    run(BLOCKS[0], names)
+    run(BLOCKS[2], names)
+
+
+def test_the_calls_of_the_readme_work():
+    names: dict[str, Any] = {"MODEL": answer(), "print": str}
+    run(BLOCKS[0], names)
+    replies = [finish(answer="yes", confidence=1.0)] * 3
+    names["agent"] = names["Researcher"](model=ScriptedModel(replies))
+    run(BLOCKS[3], names)
+    assert names["run"].output.answer == "yes"
+    assert len(BLOCKS) == 4

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check format bench torture clean help
+.PHONY: demo test check format bench torture litellm-range clean help
 
 help:
 	@echo "make demo     a short tour, needs nothing but Python"
@@ -12,6 +12,7 @@ help:
 	@echo "make format   rewrite the code in the house format"
 	@echo "make bench    the speed figures, as ratios"
 	@echo "make torture  the long versions of the property tests"
+	@echo "make litellm-range  a tool call with the oldest and the newest LiteLLM that can be installed"
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "acorn needs Python 3.11 or later; try: make PYTHON=python3.11 ...")'
@@ -46,6 +47,9 @@ bench: $(VENV)/.installed-dev
 
 torture: $(VENV)/.installed-dev
 	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/unit tests/behaviour
+
+litellm-range: $(VENV)/.installed
+	$(BIN)/python tests/live/try_litellm_range.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

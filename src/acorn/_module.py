@@ -10,14 +10,14 @@ import copy
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, Generic, Self, cast, get_args, get_origin
 from uuid import uuid4
 
 from typing_extensions import TypeVar
 
-from acorn._drive.record import LAST, last_run
+from acorn._drive.record import LAST, last_run, seconds_of
 from acorn._loop.branch import make_child, unfinished
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
@@ -171,25 +171,17 @@ class module(Generic[In, Out]):
         """
         from acorn._drive.sync import drive
 
-        parent, child = _child(module_class, inputs)
-        error: Exception | None = None
-        try:
+        with _branching(module_class, inputs) as child:
             drive(child, child.plan.agent)
-        except Exception as raised:
-            error = raised
-        return cast(Branched, _branched(parent, child, error))
+        return cast(Branched, child.run.output)
 
     async def abranch(self, module_class: type[module[Any, Branched]], /, **inputs: Any) -> Branched:
         """The same on the event loop."""
         from acorn._drive.aio import adrive
 
-        parent, child = _child(module_class, inputs)
-        error: Exception | None = None
-        try:
+        with _branching(module_class, inputs) as child:
             await adrive(child, child.plan.agent)
-        except Exception as raised:
-            error = raised
-        return cast(Branched, _branched(parent, child, error))
+        return cast(Branched, child.run.output)
 
     def branch_all(
         self, branches: Sequence[tuple[type[module[Any, Any]], Mapping[str, Any]]], *, concurrency: int | None = None
@@ -293,35 +285,38 @@ def _plan(agent: module[In, Out]) -> Plan:
 
 def _branch_tool(name: str, entry: Any) -> BranchTool:
     cls, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
-    return BranchTool(name, described, _class_spec(cls), lambda: _plan(cls()), vars(cls).get("__doc__"))
+    docs = [vars(above).get("__doc__") for above in cls.__mro__ if issubclass(above, module) and above is not module]
+    doc = next(filter(None, docs), None)
+    return BranchTool(name, described, _class_spec(cls), lambda: _plan(cls()), doc)
 
 
-def _child(cls: Any, inputs: dict[str, Any]) -> tuple[Loop, Loop]:
-    """The run that the calling code is inside of, and a branch of it."""
+@contextmanager
+def _branching(cls: Any, inputs: dict[str, Any]) -> Generator[Loop]:
+    """A branch of the run that the calling code is inside of; what goes wrong with it is a `BranchError`."""
     parent: Loop | None = current_loop()
-    if parent is None:
+    if parent is None or parent.is_over:
         raise AcornError(
             "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
             "being called."
         )
     if not isinstance(cls, type) or not issubclass(cls, module):
         raise DeclarationError(f"A branch must be a module class, got {cls!r}.")
-    plan = _plan(cls())
-    if plan.spec.output.is_empty:
+    if _class_spec(cls).output.is_empty:
         raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
-    given = plan.spec.input.from_call(cls.__name__, (), inputs)
-    return parent, make_child(parent, cls.__name__, plan, given, {}, parent.clock)
-
-
-def _branched(parent: Loop, child: Loop, error: Exception | None) -> Any:
-    """The output of a branch that has ended; `BranchError` where there is none."""
-    parent.count_child(child.run)
-    name = child.path
-    if error is not None:
+    child: Loop | None = None
+    try:
+        plan = _plan(cls())
+        given = plan.spec.input.from_call(cls.__name__, (), inputs)
+        child = make_child(parent, cls.__name__, plan, given, {}, seconds_of(parent.run))
+        yield child
+    except Exception as error:
+        name = cls.__name__ if child is None else child.path
         raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error
+    finally:
+        if child is not None:
+            parent.count_child(child.run)
     if isinstance(child.run.output, Unfinished):
-        raise BranchError(f"The branch failed: {unfinished(name)}")
-    return child.run.output
+        raise BranchError(f"The branch failed: {unfinished(child.path)}")
 
 
 def _overridden(agent: module[In, Out], hook: str) -> Any:

@@ -7,7 +7,7 @@ is left. Only the loop writes it, but for `history`, which is also the user's.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -93,7 +93,15 @@ def current_run() -> Run[Any]:
 
 def run_of(agent: object) -> Run[Any] | None:
     """The innermost run of this very instance that the calling code is inside of, if any."""
-    return next((run for other, run, _ in reversed(_current.get()) if other is agent), None)
+    places = (place for entry in reversed(_current.get()) for place in _lineage(*entry))
+    return next((run for other, run in places if other is agent), None)
+
+
+def _lineage(agent: Any, run: Run[Any], loop: Any) -> Iterator[tuple[Any, Run[Any]]]:
+    """An instance and its run, and then those that it is a branch of."""
+    yield agent, run
+    while loop is not None and (loop := loop.parent) is not None:
+        yield loop.plan.agent, loop.run
 
 
 def current_loop() -> Any:
@@ -102,14 +110,19 @@ def current_loop() -> Any:
     return runs[-1][2] if runs else None
 
 
-@contextmanager
-def inside(agent: object, run: Run[Any], loop: Any = None) -> Generator[None]:
+class inside:
     """Code in this block belongs to the run."""
-    token = _current.set((*_current.get(), (agent, run, loop)))
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_place", "_token")
+
+    def __init__(self, agent: object, run: Run[Any], loop: Any = None) -> None:
+        self._place = (agent, run, loop)
+
+    def __enter__(self) -> None:
+        self._token = _current.set((*_current.get(), self._place))
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 @contextmanager

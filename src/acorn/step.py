@@ -141,7 +141,7 @@ class Step:
     def add_tool(self, tool: Callable[..., Any]) -> None:
         """Add a tool for the remaining steps."""
         made = make_tool(tool, "add_tool", self._spec.owner, {})
-        if made.name in self._names():
+        if made.name in self._names() or made.name in self._spec.branches:
             raise ToolConflictError(
                 f"Tool '{made.name}' is there already; give the new one another name with `@tool(name=...)`, "
                 f"or remove the old one first."

@@ -60,6 +60,14 @@ class Wire:
             return agent.run(*args, **kwargs)
         return asyncio.run(self._arun(agent, *args, **kwargs))
 
+    def call(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Any:
+        if self.way == "sync":
+            return agent(*args, **kwargs)
+        return asyncio.run(self._acall(agent, *args, **kwargs))
+
+    async def _acall(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Any:
+        return await agent.acall(*args, **kwargs)
+
     async def _arun(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
         return await agent.arun(*args, **kwargs)
 

@@ -20,7 +20,11 @@ from acorn import (
     ModelError,
     Module,
     ParseError,
+    Partial,
+    Run,
+    StreamChunk,
     ToolConflictError,
+    ToolResult,
     module,
     tool,
 )
@@ -251,6 +255,59 @@ def an_agent_with_brackets_fits_where_any_agent_does() -> None:
     classes: list[type[module]] = [ResearchAgent, Sentiment, TextJudge]
     assert_type(agents[0].temperature, float)
     assert_type(classes[0].max_steps, int | None)
+
+
+# Streaming
+
+
+class Streaming(module[Text, Verdict]):
+    """Classify the sentiment of the text."""
+
+    def on_stream(self, chunk: StreamChunk[Verdict]) -> None:
+        partial: Partial[Verdict] | None = chunk.partial
+        if partial and partial.sentiment:
+            print(partial.sentiment)  # noqa: T201 - as the documents do
+
+
+class StreamingAnything(module):
+    final_output = Verdict
+
+    def on_stream(self, chunk: StreamChunk) -> None:
+        if chunk.partial:
+            print(chunk.partial.sentiment)  # noqa: T201 - as the documents do
+        if chunk.content:
+            print(chunk.content, end="", flush=True)  # noqa: T201 - as the documents do
+
+
+def a_partial_answer_has_the_type_of_the_answer(
+    one: Partial[Verdict], many: Partial[list[Verdict]], none: Partial[Verdict] | None
+) -> None:
+    assert_type(one, Verdict)
+    assert_type(one.sentiment, Literal["positive", "negative"])
+    assert_type(many, list[Verdict])
+    assert_type(none, Verdict | None)
+    whole: Verdict = one
+    one = whole
+    one.mood  # type: ignore[attr-defined] # noqa: B018 # pyright: ignore[reportAttributeAccessIssue, reportUnusedExpression]
+
+
+def a_chunk_carries_typed_attributes(chunk: StreamChunk[Verdict], plain: StreamChunk[list[Place]]) -> None:
+    assert_type(chunk.partial, Verdict | None)
+    assert_type(plain.partial, list[Place] | None)
+    assert_type(chunk.result, Verdict | None)
+    assert_type(chunk.run, Run[Verdict] | None)
+    assert_type(chunk.content, str | None)
+    assert_type(chunk.reasoning, str | None)
+    assert_type(chunk.completed, tuple[str, ...])
+    assert_type(chunk.tool_call, dict[str, Any] | None)
+    assert_type(chunk.tool_result, ToolResult | None)
+    assert_type(chunk.branch, str | None)
+    assert_type(chunk.done, bool)
+
+
+def a_chunk_without_brackets_is_of_anything(chunk: StreamChunk) -> None:
+    assert_type(chunk.partial, Any | None)
+    assert_type(chunk.result, Any | None)
 
 
 # Errors

@@ -330,6 +330,8 @@ def _by_hand() -> list[tuple[type[BaseModel], str]]:
         (Limited, '{"maybe_short": "abcd", "words": ["ab", "a", "abc"], "user": 5}'),
         (Tree, '{"value": "a", "children": [{"value": "b", "children": [{"value": "c"}]}, {"value": "d"}]}'),
         (Tree, '{"parent": {"value": "p", "parent": {"value": "q", "parent": null}}, "value": "v"}'),
+        (Tree, put('{"children": [{"parent": {"value": "<>"}}], "value": "v"}', long)),
+        (City, put('{"unknown": "<>", "city_name": "<>", "population": 5}', long, odd)),
         (Tree, '{"children": [' * 30 + "]}" * 30),
         (Ping, '{"name": "a", "pong": {"count": 1, "pings": [{"name": "b", "pong": {"count": 2}}, {"name": "c"}]}}'),
         (Zoo, put('{"one": <>, "maybe": <>, "tagged": <>, "maybe_tagged": <>}', *(pet,) * 4)),

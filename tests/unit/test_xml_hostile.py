@@ -40,8 +40,8 @@ from acorn._xml.tree import parse
 from acorn.errors import AcornError
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-VALUES = 100_000 if TORTURE else 8_000
-MUTANTS = 20_000 if TORTURE else 4_000
+VALUES = 100_000 if TORTURE else 6_000
+MUTANTS = 20_000 if TORTURE else 3_000
 
 EVIL = "</x><evil a='1'/><!-- --><![CDATA[ ]]>&lol;"
 TEXTS = [
@@ -561,7 +561,7 @@ LISTED = UNITS[:7]
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
 def test_the_work_grows_with_the_length_and_no_faster(unit: str) -> None:
     for frame in FRAMES.values():
-        size = 999_900 if TORTURE or (unit in LISTED and frame == FRAMES["text"]) else 60_000
+        size = 999_900 if TORTURE or (unit in LISTED and frame == FRAMES["text"]) else 40_000
         document = frame.format(unit * (size // len(unit)))
         started = time.process_time()
         with contextlib.suppress(ValidationError, AcornError):

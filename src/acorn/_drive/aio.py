@@ -85,7 +85,8 @@ class _Walk:
                 case _:
                     assert_never(ask)
             loop.tell(outcome, self.now())
-            if self.streams and isinstance(ask, AskTools | AskBranches):  # what was done is done, whoever stops listening now
+            # Told first: what was done is done, whoever stops listening now.
+            if self.streams and isinstance(ask, AskTools | AskBranches):
                 for result in outcome:
                     yield await self.told(StreamChunk(tool_result=replace(result)))
 

@@ -21,6 +21,8 @@ from acorn.types import ToolResult
 
 Walk = Callable[..., Generator[StreamChunk[Any]]]
 AsyncWalk = Callable[..., AsyncGenerator[StreamChunk[Any]]]
+News = StreamChunk[Any] | tuple[int, ToolResult] | BaseException
+"""What a branch among several tells: a chunk, its result, or an end of everything."""
 
 
 def run_branches(
@@ -29,46 +31,51 @@ def run_branches(
     """From a sync run: one alone in the caller's thread, several in threads of their own."""
     if len(children) == 1:
         return [(yield from _one(children[0], walk, iterates))]
-    chunks: queue.SimpleQueue[StreamChunk[Any] | None] = queue.SimpleQueue()
+    news: queue.SimpleQueue[News] = queue.SimpleQueue()
     is_over = threading.Event()
-    futures = [start_thread(_in_thread, child, walk, iterates, chunks, is_over) for child in children]
+    results: dict[int, ToolResult] = {}
     try:
-        for _ in children:  # each puts a None when it has ended
-            while (chunk := chunks.get()) is not None:
+        for at, child in enumerate(children):
+            start_thread(_in_thread, at, child, walk, iterates, news, is_over)
+        while len(results) < len(children):
+            if chunk := _read(news.get(), results):
                 yield chunk
-        return [future.result() for future in futures]
     finally:
         is_over.set()
+    return [results[at] for at in range(len(children))]
+
+
+def _read(told: News, results: dict[int, ToolResult]) -> StreamChunk[Any] | None:
+    if isinstance(told, BaseException):
+        raise told
+    if isinstance(told, StreamChunk):
+        return told
+    results[told[0]] = told[1]
+    return None
 
 
 def _in_thread(
-    child: Child,
-    walk: Walk,
-    iterates: bool,
-    chunks: queue.SimpleQueue[StreamChunk[Any] | None],
-    is_over: threading.Event,
-) -> ToolResult:
+    at: int, child: Child, walk: Walk, iterates: bool, news: queue.SimpleQueue[News], is_over: threading.Event
+) -> None:
     try:
-        steps = _one(child, walk, iterates)
-        with closing(steps):
+        with closing(_one(child, walk, iterates)) as steps:
             while not is_over.is_set():
                 try:
                     chunk = next(steps)
                 except StopIteration as end:
-                    result: ToolResult = end.value
-                    return result
+                    news.put((at, end.value))
+                    return
                 if iterates:
-                    chunks.put(chunk)
-        return ToolResult(child.call.id, child.call.name, error="Cancelled")
-    finally:
-        chunks.put(None)
+                    news.put(chunk)
+    except BaseException as error:
+        news.put(error)
 
 
 def _one(child: Child, walk: Walk, iterates: bool) -> Generator[StreamChunk[Any], None, ToolResult]:
     error: Exception | None = None
     try:
-        for chunk in walk(child.loop, child.loop.plan.agent, iterates=iterates):
-            yield chunk
+        with closing(walk(child.loop, child.loop.plan.agent, iterates=iterates)) as chunks:
+            yield from chunks
     except Exception as raised:
         error = raised
     return outcome(child.call, child.loop.run, error)
@@ -78,30 +85,32 @@ async def arun_branches(
     children: list[Child], walk: AsyncWalk, iterates: bool, results: list[ToolResult]
 ) -> AsyncGenerator[StreamChunk[Any]]:
     """From an async run: a task for each; the results go into the list that is passed in."""
-    chunks: asyncio.Queue[StreamChunk[Any] | None] = asyncio.Queue()
-    tasks = [asyncio.ensure_future(_in_task(child, walk, iterates, chunks)) for child in children]
+    news: asyncio.Queue[News] = asyncio.Queue()
+    tasks = [asyncio.ensure_future(_in_task(at, child, walk, iterates, news)) for at, child in enumerate(children)]
+    found: dict[int, ToolResult] = {}
     try:
-        for _ in children:
-            while (chunk := await chunks.get()) is not None:
+        while len(found) < len(children):
+            if chunk := _read(await news.get(), found):
                 yield chunk
-        results += await asyncio.gather(*tasks)
+            news.task_done()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    results += [found[at] for at in range(len(children))]
 
 
-async def _in_task(
-    child: Child, walk: AsyncWalk, iterates: bool, chunks: asyncio.Queue[StreamChunk[Any] | None]
-) -> ToolResult:
+async def _in_task(at: int, child: Child, walk: AsyncWalk, iterates: bool, news: asyncio.Queue[News]) -> None:
     error: Exception | None = None
     try:
-        async with aclosing(walk(child.loop, child.loop.plan.agent, iterates=iterates)) as steps:
-            async for chunk in steps:
+        async with aclosing(walk(child.loop, child.loop.plan.agent, iterates=iterates)) as chunks:
+            async for chunk in chunks:
                 if iterates:
-                    chunks.put_nowait(chunk)
+                    news.put_nowait(chunk)
+                    await news.join()  # no further than whoever iterates wants to see
     except Exception as raised:
         error = raised
-    finally:
-        chunks.put_nowait(None)
-    return outcome(child.call, child.loop.run, error)
+    except BaseException as end:  # told, not raised: Ctrl-C in a task would stop the event loop
+        news.put_nowait(end)
+        return
+    news.put_nowait((at, outcome(child.call, child.loop.run, error)))

@@ -17,6 +17,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+_PLAIN = (type(None), str, int, float, bool, list, dict)
+"""What most calls return, and nobody awaits."""
+
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives something to await; a callable object is judged by its `__call__`."""
@@ -29,6 +32,8 @@ def is_async(function: Callable[..., Any]) -> bool:
 def call_sync(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call any function from sync code and wait for it."""
     returned = function(*args, **kwargs)
+    if type(returned) in _PLAIN:
+        return returned
     return wait_for(returned) if inspect.isawaitable(returned) else returned
 
 

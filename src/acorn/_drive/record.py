@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,12 @@ def open_record(run: Run[Any]) -> tuple[float, object]:
     run.started = datetime.now(UTC)
     announce(run)
     return time.monotonic() - run.seconds, _whereabouts()
+
+
+def seconds_of(run: Run[Any]) -> float:
+    """How long a run has been going on."""
+    since = datetime.now(UTC) - run.started if run.started else timedelta()
+    return run.seconds + since.total_seconds()
 
 
 def close_record(run: Run[Any], agent: object, began: float, where: object) -> None:

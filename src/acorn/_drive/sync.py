@@ -74,7 +74,8 @@ class _Walk:
                 case _:
                     assert_never(ask)
             loop.tell(outcome, self.now())
-            if self.streams and isinstance(ask, AskTools | AskBranches):  # what was done is done, whoever stops listening now
+            # Told first: what was done is done, whoever stops listening now.
+            if self.streams and isinstance(ask, AskTools | AskBranches):
                 yield from self.tell(StreamChunk(tool_result=replace(result)) for result in outcome)
 
     def complete(self, ask: AskModel) -> Generator[StreamChunk[Any], None, ModelResponse]:

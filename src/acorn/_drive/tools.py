@@ -104,8 +104,10 @@ def _attempt(invocation: Invocation) -> ToolResult:
     try:
         output = call_sync(_drained, invocation.tool.function, *invocation.args, **invocation.kwargs)
     except Exception as error:
-        return _failed(invocation, error)
-    return ToolResult(invocation.call.id, invocation.call.name, output)
+        invocation.result = _failed(invocation, error)
+    else:
+        invocation.result = ToolResult(invocation.call.id, invocation.call.name, output)
+    return invocation.result
 
 
 async def _aattempt(invocation: Invocation, limit: float) -> ToolResult:
@@ -116,8 +118,10 @@ async def _aattempt(invocation: Invocation, limit: float) -> ToolResult:
             called = (function,) if is_async(function) else (_drained, function)
             output = await call_async(*called, *invocation.args, **invocation.kwargs)
     except Exception as error:
-        return _failed(invocation, _TooLongError(limit) if watch.expired() else error)
-    return ToolResult(invocation.call.id, invocation.call.name, output)
+        invocation.result = _failed(invocation, _TooLongError(limit) if watch.expired() else error)
+    else:
+        invocation.result = ToolResult(invocation.call.id, invocation.call.name, output)
+    return invocation.result
 
 
 def _drained(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from acorn._tools.collect import Tool
 from acorn.models.port import Model, ModelRequest
-from acorn.types import ToolCall
+from acorn.types import ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from acorn._loop.run import Loop
@@ -30,6 +30,8 @@ class Invocation:
     tool: Tool
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    result: ToolResult | None = None
+    """Once it has returned, for branches that begin while its siblings are still under way."""
 
 
 @dataclass(eq=False, slots=True)

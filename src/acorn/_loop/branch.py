@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -18,11 +18,11 @@ from pydantic_core import from_json
 
 from acorn._loop import messages
 from acorn._loop.asks import Child
-from acorn._loop.limits import Limits, Spent
+from acorn._loop.limits import Budget
 from acorn._loop.plan import BranchTool, Heritage, Plan
 from acorn._spec import Spec
 from acorn._tools.collect import Tool
-from acorn.errors import AcornError, BranchError, InputError
+from acorn.errors import BranchError, InputError
 from acorn.record import Message, Run
 from acorn.types import ToolCall, ToolResult, Unfinished
 
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from acorn._loop.run import Loop
 
 NOT_YET = "This call has not returned yet."
+
+
+class ParentEndedError(BaseException):
+    """The run above has ended, so what was begun inside it ends as well; no failure of the branch's own."""
+
 
 _INHERITED = (
     "model",
@@ -44,37 +49,32 @@ _INHERITED = (
     "xml_input_root",
     "xml_output_root",
     "xml_context_root",
-    "max_depth",
 )
 
 
-def inherited_spec(own: Spec, parent: Spec, settings: Mapping[str, Any], limits: Limits, spent: Spent) -> Spec:
-    """The branch's spec with what it leaves open taken from its parent as it is at this step."""
+def inherited_spec(own: Spec, parent: Spec, settings: Mapping[str, Any], depth: int, seconds: float | None) -> Spec:
+    """The branch's spec with what it leaves open taken from its parent as it is at this step.
+
+    What bounds the parent bounds the branch as well: how deep it may nest, and the `seconds` that are left.
+    """
     missing = {name: settings.get(name, getattr(parent, name)) for name in _INHERITED if name not in own.declared}
     set_above = (parent.declared | settings.keys()) & missing.keys()
+    deepest = depth + own.max_depth if "max_depth" in own.declared else parent.max_depth
     return replace(
         own,
         declared=own.declared | set_above,
         **missing,
-        max_total_tokens=_least(limits.tokens, _after(spent.tokens, own.max_total_tokens)),
-        max_cost=_least(limits.cost, _after(spent.cost, own.max_cost)),
-        max_seconds=_least(limits.seconds, own.max_seconds),
+        max_depth=min(deepest, parent.max_depth),
+        max_seconds=min((limit for limit in (seconds, own.max_seconds) if limit is not None), default=None),
     )
 
 
-def _after(used: Any, own: Any) -> Any:
-    """A limit of the branch alone, counted in what the whole tree has spent."""
-    return None if own is None else used + own
-
-
-def _least(*limits: Any) -> Any:
-    given = [limit for limit in limits if limit is not None]
-    return min(given) if given else None
-
-
-def inherited_tools(parent: Sequence[Tool], own: Sequence[Tool]) -> tuple[Tool, ...]:
-    """The parent's tools, then the branch's; where names meet, the branch's."""
-    return tuple({tool.name: tool for tool in (*parent, *own)}.values())
+def inherited_tools(
+    parent: Sequence[Tool], own: Sequence[Tool], branches: Mapping[str, BranchTool]
+) -> tuple[Tool, ...]:
+    """The parent's tools, then the branch's; where names meet, the branch's, its own branches included."""
+    named = {tool.name: tool for tool in parent if tool.name not in branches}
+    return tuple((named | {tool.name: tool for tool in own}).values())
 
 
 def conversation(
@@ -83,19 +83,20 @@ def conversation(
     """A copy of the parent's conversation in which every pending call is answered.
 
     `begun` says which branch a call began; a call that is neither done nor a branch has not returned yet.
+    Calls of earlier turns are left as they are: what the parent sends for them, the branch sends too.
     """
-    at = None if turn is None else messages.find_turn(history, turn)
     copy = _copy(history)
+    at = None if turn is None else messages.find_turn(history, turn)
     if at is not None:
-        told = {result.id: messages.tool_result(result) for result in results}
-        pending = [
-            told.get(call_id)
-            or messages.tool(call_id, f"The branch `{begun[call_id]}` has begun." if call_id in begun else NOT_YET)
+        told = {result.id: messages.result_text(result) for result in results}
+        told = {call_id: f"The branch `{name}` has begun." for call_id, name in begun.items()} | told
+        behind = takewhile(lambda message: message.get("role") == "tool", copy[at + 1 :])
+        answered = {message.get("tool_call_id") for message in behind}
+        copy[at + 1 : at + 1] = [
+            messages.tool(call_id, told.get(call_id, NOT_YET))
             for call_id in messages.call_ids(copy[at])
+            if call_id not in answered
         ]
-        if not any(message.get("role") == "tool" for message in copy[at + 1 : at + 2]):
-            copy[at + 1 : at + 1] = pending
-    messages.close_calls(copy, NOT_YET)
     return copy
 
 
@@ -104,7 +105,7 @@ def _copy(history: Sequence[Message]) -> list[Message]:
     try:
         copied: list[Message] = marshal.loads(marshal.dumps(list(history)))
     except ValueError:  # something in it is no plain data
-        return deepcopy(list(history))
+        return [messages.copied(message) for message in history]
     return copied
 
 
@@ -112,10 +113,17 @@ def begin_branch(history: list[Message], prompt: str, own: Message | None) -> li
     """The branch's history: its prompt below the parent's, its own input at the end."""
     if prompt.strip():
         if history and history[0].get("role") == "system":
-            history[0]["content"] = f"{history[0].get('content') or ''}\n\n{prompt}"
+            history[0]["content"] = _joined(history[0].get("content"), prompt)
         else:
             history.insert(0, {"role": "system", "content": prompt})
     return history if own is None else [*history, own]
+
+
+def _joined(above: Any, prompt: str) -> Any:
+    """The parent's prompt, a blank line, the branch's own."""
+    if isinstance(above, list):  # content parts that the user has put there
+        return [*above, {"type": "text", "text": f"\n\n{prompt}"}]
+    return f"{above}\n\n{prompt}" if above else prompt
 
 
 def called_child(
@@ -125,8 +133,8 @@ def called_child(
     try:
         given = _given(branch, call)
         loop = make_child(parent, branch.name, branch.make(), given, begun, now)
-    except AcornError as error:
-        return ToolResult(call.id, call.name, error=f"{type(error).__name__}: {error}")
+    except Exception as error:  # the class is the user's, and so is its `__init__`
+        return ToolResult(call.id, call.name, error=_told(error))
     return Child(call, loop, loop.path)
 
 
@@ -143,30 +151,29 @@ def _given(branch: BranchTool, call: ToolCall) -> BaseModel:
 def make_child(parent: Loop, name: str, plan: Plan, given: BaseModel, begun: Mapping[str, str], now: float) -> Loop:
     """A branch of a run as it is now, ready to be driven."""
     above = parent.plan.heritage
-    depth = 1 if above is None else above.depth + 1
+    depth, path, budgets = (above.depth + 1, f"{above.path}/{name}", above.budgets) if above else (1, name, ())
     if depth > parent.spec.max_depth:
         raise BranchError(
             f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{parent.spec.owner}` is "
             f"{parent.spec.max_depth}; finish without it, or raise `max_depth`."
         )
-    settings = {key: parent.setting(key) for key in ("model", "temperature", "max_tokens")}
-    changed = {key: value for key, value in settings.items() if key in parent.state.settings}
-    limits = parent.plan.limits
-    left = None if limits.seconds is None else max(0.001, limits.seconds - now)
-    spent = parent.state.meter.spent
-    spec = inherited_spec(plan.spec, parent.spec, changed, replace(limits, seconds=left), spent)
+    limits, meter = parent.plan.limits, parent.state.meter
+    settings, tools = parent.as_changed()
+    left = Budget(parent.spec.owner, meter.for_branches(limits, parent.model.price()), meter.spent)
     heritage = Heritage(
+        parent=parent,
         history=conversation(parent.run.history, parent.turn, parent.results_so_far(), begun),
-        opening=parent.opening,
+        openings=parent.openings,
         outbox=parent.outbox.fork(),
-        path=name if above is None else f"{above.path}/{name}",
+        tools=tools,
+        budgets=(left, *budgets),
+        path=path,
         depth=depth,
-        spent=spent,
         has_input=not plan.spec.input.is_empty,
     )
-    tools = inherited_tools(parent.toolset.tools, plan.tools)
+    spec = inherited_spec(plan.spec, parent.spec, settings, depth, meter.seconds_for_tools(limits, now))
     run: Run[Any] = Run(uuid4().hex, given, deps=parent.run.deps)
-    child = type(parent)(replace(plan, spec=spec, tools=tools, heritage=heritage), run)
+    child = type(parent)(replace(plan, spec=spec, heritage=heritage), run)
     parent.run.branches.append(run)
     return child
 
@@ -174,10 +181,18 @@ def make_child(parent: Loop, name: str, plan: Plan, given: BaseModel, begun: Map
 def outcome(call: ToolCall, run: Run[Any], error: Exception | None) -> ToolResult:
     """What the parent's model reads of a branch that has ended."""
     if error is not None:
-        return ToolResult(call.id, call.name, error=f"{type(error).__name__}: {error}")
+        return ToolResult(call.id, call.name, error=_told(error))
     if isinstance(run.output, Unfinished):
         return ToolResult(call.id, call.name, error=f"Unfinished: {unfinished(call.name)}")
     return ToolResult(call.id, call.name, run.output)
+
+
+def _told(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def unfinished(name: str) -> str:

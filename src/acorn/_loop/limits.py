@@ -32,10 +32,24 @@ class Limits:
 
 @dataclass
 class Spent:
-    """What the whole tree of runs has used."""
+    """What a run has used, its branches included."""
 
     tokens: int = 0
     cost: float = 0.0
+
+    def add(self, tokens: int, cost: float) -> None:
+        # Branches count from several threads: nothing may be called between reading a sum and writing it.
+        self.tokens += tokens
+        self.cost += cost
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """What a run and all its branches may use, and have used."""
+
+    owner: str
+    limits: Limits
+    spent: Spent
 
 
 @dataclass
@@ -58,10 +72,9 @@ class Meter:
         self.last = usage
         self.largest_output = max(self.largest_output, usage.output_tokens)
         self.longest_call = max(self.longest_call, seconds)
-        self.spent.tokens += usage.total_tokens
-        self.spent.cost += cost or 0.0
+        self.spent.add(usage.total_tokens, cost or 0.0)
 
-    def room(self, limits: Limits, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
+    def room(self, limits: Limits, spent: Spent, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
         """What can still be paid for, and which limit says so; `new_text` is in characters."""
         asked = (self.last.input_tokens + self.last.output_tokens if self.last else 0) + new_text // 4
         answer = Usage(asked, self.largest_output)
@@ -70,10 +83,10 @@ class Meter:
         least = Usage(asked if self.last else 0)  # before the first response it is a guess, and no reason to give up
         needs: list[tuple[str, float, float, float]] = []
         if limits.tokens is not None:
-            left = limits.tokens - self.spent.tokens
+            left = limits.tokens - spent.tokens
             needs.append(("max_total_tokens", left, least.total_tokens, answer.total_tokens + later.total_tokens))
         if limits.cost is not None and price is not None:
-            left_over = limits.cost - self.spent.cost
+            left_over = limits.cost - spent.cost
             needs.append(("max_cost", left_over, price.of(least), price.of(answer) + price.of(later)))
         if limits.seconds is not None:
             # A request is given no more time than is left, so it may as well be tried.
@@ -86,6 +99,14 @@ class Meter:
             if remains < with_a_step:
                 return "answer", name
         return "step", ""
+
+    def for_branches(self, limits: Limits, price: Price | None) -> Limits:
+        """The tokens and dollars that branches may use, so that an answer can still be asked for behind them."""
+        answer = Usage(self.last.total_tokens if self.last else 0, self.largest_output)
+        return Limits(
+            None if limits.tokens is None else limits.tokens - answer.total_tokens,
+            None if limits.cost is None or price is None else limits.cost - price.of(answer),
+        )
 
     def seconds_for_tools(self, limits: Limits, now: float) -> float | None:
         """How long tools may take, so that an answer can still be asked for behind them."""

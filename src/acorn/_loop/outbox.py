@@ -50,16 +50,22 @@ class Outbox:
         return other
 
     def change_first(self, message: Message) -> None:
-        """The system message has changed and the rest has not: a branch puts its prompt below its parent's."""
-        if not (self._seen and self._sent and message.get("role") == "system" == self._seen[0].get("role")):
+        """The system message is another or new, and the rest is not: a branch puts its prompt below its parent's."""
+        copy, clean = _take(message, 0)
+        content = _content(clean.get("content"))
+        if not self._sent or copy is _ODD or message["role"] != "system" or content is None:
+            return  # it will be read anew
+        was_there = self._seen[0] is _ODD or self._seen[0]["role"] in _SYSTEM
+        was_sent = self._sent[0]["role"] == "system"
+        if was_there != was_sent:
             return
-        self._seen[0], self._sent[0] = _take(message, 0)
-        del self._pieces[:1]
+        self._seen[:was_there] = [copy]
+        self._sent[:was_sent] = [_said(clean, content)]
         if self._pieces:
-            self._pieces.insert(0, to_json(self._sent[0]))
+            self._pieces[:was_sent] = [to_json(self._sent[0])]
 
-    def prepare(self, history: list[Message], opening: Message) -> tuple[list[Message], Callable[[], bytes]]:
-        """The messages to send, and their JSON on demand; `opening` is the input, should it have been trimmed."""
+    def prepare(self, history: list[Message], *openings: Message) -> tuple[list[Message], Callable[[], bytes]]:
+        """The messages to send, and their JSON on demand; `openings` are inputs, should they have been trimmed."""
         if not (self._knows(history) and self._add(history, len(self._seen))):
             self._begin()
             self._add(history, 0)
@@ -67,7 +73,8 @@ class Outbox:
         first = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
         is_headless = first == len(messages) or messages[first]["role"] != "user"
         if is_headless:
-            messages.insert(first, user(OMITTED) if opening in messages else dict(opening))
+            trimmed = [opening for opening in openings if opening not in messages]
+            messages.insert(first, dict(trimmed[0]) if trimmed else user(OMITTED))
         if next(message["role"] for message in reversed(messages) if message["role"] != "system") == "assistant":
             messages.append(user(REMINDER))  # no provider takes a conversation that ends with the model's turn
         return messages, self._writer(messages, first if is_headless else None)
@@ -117,11 +124,20 @@ def _take(message: Any, index: int) -> tuple[Message, Message]:
             f"`history[{index}]` must be a dict with a `role` of {', '.join(_ROLES)}, "
             f"got {shorten(safe_repr(message), 120)}."
         )
+    if type(message) is dict and all(type(part) is str and part.isascii() for item in message.items() for part in item):
+        copy = message.copy()  # nothing but text: most messages are
+        return copy, copy
     try:
-        copy: Message = _copy(message, _DEEPEST)
+        copy = from_json(to_json(message, inf_nan_mode="null"))
+        if copy == message:
+            return copy, copy
+    except ValueError:
+        pass
+    try:
+        copy = _copy(message, _DEEPEST)
     except TypeError:  # not plain data; it may be of a kind that is changed in place, so it is read each time
         return _ODD, from_json(to_text(message))
-    return copy, copy if _is_whole(copy) else whole_text(copy)
+    return copy, whole_text(copy)
 
 
 def _match(tail: Sequence[Message]) -> tuple[dict[int, dict[int, Message]], set[str], set[str]]:
@@ -247,13 +263,3 @@ def _copy(value: Any, left: int) -> Any:
     if kind is list and left:
         return [_copy(item, left - 1) for item in value]
     raise TypeError
-
-
-def _is_whole(value: Any) -> bool:
-    """Whether every text in plain data can be encoded."""
-    kind = type(value)
-    if kind is str:
-        return value.isascii() or whole_text(value) is value
-    if kind is dict:
-        return all(map(_is_whole, value)) and all(map(_is_whole, value.values()))
-    return all(map(_is_whole, value)) if kind is list else True

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
-from acorn._loop.limits import Limits, Spent
+from acorn._loop.limits import Budget, Limits
 from acorn._loop.outbox import Outbox
 from acorn._spec import Spec
 from acorn._tools.collect import Tool
@@ -18,6 +19,11 @@ from acorn.chunk import StreamChunk
 from acorn.models.port import Model
 from acorn.record import Message
 from acorn.step import Step
+
+if TYPE_CHECKING:
+    from acorn._loop.run import Loop
+
+_BLANK_LINE = re.compile(r"\n\s*\n")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +40,7 @@ class BranchTool:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        description = self.described or inspect.cleandoc(self.doc or "").partition("\n\n")[0]
+        description = self.described or _BLANK_LINE.split(inspect.cleandoc(self.doc or ""))[0]
         told = {"description": description} if description else {}
         return {"name": self.name, **told, "parameters": self.spec.input.json_schema}
 
@@ -43,14 +49,17 @@ class BranchTool:
 class Heritage:
     """What a branch has from the run it comes from."""
 
+    parent: Loop
     history: list[Message]
     """The parent's conversation, its pending calls answered; the branch's own to change."""
-    opening: Message
+    openings: tuple[Message, ...]
     outbox: Outbox
+    tools: tuple[Tool, ...]
+    budgets: tuple[Budget, ...]
+    """Of all runs above."""
     path: str
     """`outer/inner`"""
     depth: int
-    spent: Spent
     has_input: bool
     """Whether the branch has an input of its own."""
 

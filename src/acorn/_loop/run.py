@@ -18,7 +18,8 @@ from pydantic_core import from_json, to_json
 from acorn._json import safe_repr, to_plain, to_text
 from acorn._loop import finish, guard, messages
 from acorn._loop.asks import Ask, AskBranches, AskHook, AskModel, AskTools, Child, Done, Invocation
-from acorn._loop.branch import begin_branch, called_child
+from acorn._loop.branch import ParentEndedError, begin_branch, called_child, inherited_tools
+from acorn._loop.limits import Budget
 from acorn._loop.opening import first_messages, input_message, prompt_text
 from acorn._loop.outbox import Outbox
 from acorn._loop.plan import BranchTool, Plan, Toolset
@@ -27,7 +28,7 @@ from acorn._schema.problems import public
 from acorn._spec import read_prompt_file
 from acorn._tools.bind import ArgumentError
 from acorn._tools.collect import FINISH, Tool, gather, merge
-from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, ParseError
+from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, ParseError, ToolConflictError
 from acorn.models.port import Model, ModelRequest, ModelResponse, RawCall
 from acorn.record import Message, Run
 from acorn.step import Step
@@ -44,20 +45,20 @@ class Loop:
         self.state = state or State()
         heritage = plan.heritage
         self.outbox = Outbox() if heritage is None else heritage.outbox
-        self.opening = input_message(self.spec, run.input)
+        self.openings: tuple[Message, ...] = (input_message(self.spec, run.input),)
+        """The inputs of this run and those above it, its own first."""
         if heritage is not None:
-            self.state.meter.spent = heritage.spent
-            self.opening = self.opening if heritage.has_input else heritage.opening
+            self.openings = (self.openings if heritage.has_input else ()) + heritage.openings
         self._turn: Message | None = None
         self._step: Step | None = None
         self._candidate: BaseModel | None = None
         self._prepared: list[Invocation | ToolResult | BranchTool] | None = None
         self._children: list[Child | ToolResult] | None = None
         self._asked_at = 0.0
-        self.clock = 0.0
-        """The time of the last ask."""
         self._source_tools: list[Tool] = []
-        self.toolset = Toolset(plan.tools, plan.branches, finish.finish_definition(self.spec.output))
+        self.toolset = Toolset(
+            self._and_inherited(plan.tools), plan.branches, finish.finish_definition(self.spec.output)
+        )
         self.model = plan.resolve(self.setting("model"))
         self._check_price()
 
@@ -65,7 +66,8 @@ class Loop:
 
     def ask(self, now: float) -> Ask:
         """What is needed next; asking twice gives the same."""
-        self.clock = now
+        if self.parent is not None and self.parent.is_over:
+            raise ParentEndedError
         match self.state.phase:
             case "open":
                 return self._ask_source(now)
@@ -197,7 +199,8 @@ class Loop:
             place = f"tools of {type(self.spec.sources[at]).__name__}"
             found, _ = gather(_listed(outcome, place), place, {})
             self._source_tools += found
-            self._use_tools(merge((*self.plan.tools, *self._source_tools), (), self.spec.owner))
+            own = merge((*self.plan.tools, *self._source_tools), (), self.spec.owner)
+            self._use_tools(self._and_inherited(own))
 
     def _ask_prompt(self, now: float) -> Ask:
         if self.plan.prompt is not None:
@@ -209,10 +212,12 @@ class Loop:
     def _begin(self, prompt: str) -> None:
         heritage = self.plan.heritage
         if heritage is None:
-            self.run.history = first_messages(prompt, self.plan.prior, self.opening)
+            self.run.history = first_messages(prompt, self.plan.prior, self.openings[0])
         else:
-            self.run.history = begin_branch(heritage.history, prompt, self.opening if heritage.has_input else None)
-            self.outbox.change_first(self.run.history[0])
+            own = dict(self.openings[0]) if heritage.has_input else None
+            self.run.history = begin_branch(heritage.history, prompt, own)
+            if self.run.history:
+                self.outbox.change_first(self.run.history[0])
         self.state.phase = "model"
 
     # Asking the model
@@ -233,7 +238,7 @@ class Loop:
         return AskModel(self.model, request)
 
     def _request(self, now: float) -> ModelRequest:
-        sent, write = self.outbox.prepare(self.run.history, self.opening)
+        sent, write = self.outbox.prepare(self.run.history, *self.openings)
         seconds = self.plan.limits.seconds
         return ModelRequest(
             sent,
@@ -248,22 +253,30 @@ class Loop:
         )
 
     def _mind_limits(self, now: float) -> None:
-        limits = self.plan.limits
-        if not limits:
+        budgets = [budget for budget in self._budgets() if budget.limits]
+        if not budgets:
             return
         state, run = self.state, self.run
         at = self._whereabouts()
         new: Sequence[Any] = run.history if self._turn is None else [] if at is None else run.history[at + 1 :]
         text = sum(len(str(message.get("content") or "")) for message in new if isinstance(message, dict))
-        room, limit = state.meter.room(limits, new_text=text, price=self.model.price(), now=now)
-        if room == "none":
-            raise LimitError(
-                f"`{self.spec.owner}` has no room left under its `{limit}` for an answer after {run.steps} steps "
-                f"({state.meter.spent.tokens} tokens, ${state.meter.spent.cost:.4f}, {now:.1f} s); raise the limit, "
-                f"or give the run less to do."
-            )
-        if room == "answer" and not state.forced:
-            self._force("limit")
+        for budget in budgets:
+            spent = budget.spent
+            room, limit = state.meter.room(budget.limits, spent, new_text=text, price=self.model.price(), now=now)
+            if room == "none":
+                whose = "its" if spent is state.meter.spent else f"`{budget.owner}`'s"
+                raise LimitError(
+                    f"`{self.spec.owner}` has no room left under {whose} `{limit}` for an answer after {run.steps} "
+                    f"steps ({spent.tokens} tokens, ${spent.cost:.4f}, {now:.1f} s); raise the limit, or give the run "
+                    f"less to do."
+                )
+            if room == "answer" and not state.forced:
+                self._force("limit")
+
+    def _budgets(self) -> list[Budget]:
+        """Those that a request of this run is paid from: its own, and of all runs above."""
+        own = Budget(self.spec.owner, self.plan.limits, self.state.meter.spent)
+        return [own, *(self.plan.heritage.budgets if self.plan.heritage else ())]
 
     def _force(self, reason: str) -> None:
         self.state.forced, self.state.reason = True, reason
@@ -312,6 +325,8 @@ class Loop:
             run.cost = (run.cost or 0.0) + response.cost
         run.model = response.model or self.model.name
         meter.count(response.usage, response.cost, now - self._asked_at)
+        for budget in self._budgets()[1:]:
+            budget.spent.add(response.usage.total_tokens, response.cost or 0.0)
 
     def _take_finish(self, response: ModelResponse, calls: list[ToolCall]) -> None:
         """Of several answers the first valid one counts; whatever else was called is not executed."""
@@ -395,14 +410,14 @@ class Loop:
 
     def _prepare(self, call: ToolCall) -> Invocation | ToolResult | BranchTool:
         """The function and its arguments, a branch to begin, or the error that the model will read."""
-        tool = self.toolset.named.get(call.name)
+        tool = self.toolset.named.get(call.name) or self.toolset.branches.get(call.name)
         if tool is None:
-            if (branch := self.toolset.branches.get(call.name)) is not None:
-                return branch
             names = ", ".join(f"`{name}`" for name in (*self.toolset.named, *self.toolset.branches, FINISH))
             return ToolResult(call.id, call.name, error=f"There is no tool `{call.name}`. There are: {names}.")
         if self._was_cut(call):
             return ToolResult(call.id, call.name, error=messages.CUT_OFF)
+        if isinstance(tool, BranchTool):
+            return tool
         try:
             args, kwargs = tool.binding.bind(call.raw_arguments, self.run)
         except ArgumentError as error:
@@ -464,12 +479,21 @@ class Loop:
 
     def results_so_far(self) -> list[ToolResult]:
         """The results of the step under way, as `on_step` has left them by now."""
-        return self.state.results if self._step is None else list(self._step.tool_results)
+        if self._step is not None:
+            return list(self._step.tool_results)
+        prepared = [made.result if isinstance(made, Invocation) else made for made in self._prepared or ()]
+        return [*self.state.results, *(made for made in prepared if isinstance(made, ToolResult))]
+
+    def as_changed(self) -> tuple[dict[str, Any], tuple[Tool, ...]]:
+        """The settings that were changed during the run, and the tools, as `on_step` has left them by now."""
+        if self._step is None:
+            return self.state.settings, self.toolset.tools
+        return self.state.settings | self._step.changes(), self._step.chosen_tools()
 
     @property
     def turn(self) -> Message | None:
-        """The response whose calls are not answered in the history yet."""
-        return self._turn if self.state.phase in ("tools", "branches", "step") else None
+        """The response whose calls may not be answered in the history yet."""
+        return self._turn if self.state.phase in ("tools", "branches", "step", "judge") else None
 
     def _end_tools(self, now: float) -> None:
         self.state.phase = "step"
@@ -617,6 +641,15 @@ class Loop:
         return "" if self.plan.heritage is None else self.plan.heritage.path
 
     @property
+    def parent(self) -> Loop | None:
+        """The run that this is a branch of."""
+        return None if self.plan.heritage is None else self.plan.heritage.parent
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.phase == "done" or (self.parent is not None and self.parent.is_over)
+
+    @property
     def _has_tools(self) -> bool:
         return bool(self.toolset.tools or self.toolset.branches)
 
@@ -640,13 +673,22 @@ class Loop:
         found = self.state.settings
         return found[name] if name in found else getattr(self.spec, name)
 
+    def _and_inherited(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+        heritage = self.plan.heritage
+        return tools if heritage is None else inherited_tools(heritage.tools, tools, self.plan.branches)
+
     def _use_tools(self, tools: tuple[Tool, ...]) -> None:
+        if taken := [tool.name for tool in tools if tool.name in self.plan.branches]:
+            raise ToolConflictError(
+                f"Tool '{taken[0]}' of `{self.spec.owner}` has the name of one of its `branches`; rename one."
+            )
         self.toolset = Toolset(tools, self.plan.branches, self.toolset.finish)
 
     def _check_price(self) -> None:
-        if self.plan.limits.cost is not None and self.model.price() is None:
+        limited = [budget.owner for budget in self._budgets() if budget.limits.cost is not None]
+        if limited and self.model.price() is None:
             raise DeclarationError(
-                f"`{self.spec.owner}.max_cost` needs prices, and none are known for `{self.model.name}`; give "
+                f"`{limited[0]}.max_cost` needs prices, and none are known for `{self.model.name}`; give "
                 f"`input_cost_per_token` and `output_cost_per_token` in the model dict, or use `max_total_tokens`."
             )
 

@@ -8,12 +8,15 @@ left out of the instance's dict and filled in when somebody looks: at the attrib
 
 from __future__ import annotations
 
+import operator
+import re
 import threading
 import types
 import typing
 import warnings
-from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Optional, Union, get_args, get_origin
+from collections.abc import Generator, Mapping, MutableMapping, MutableSequence, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
@@ -160,43 +163,46 @@ _classes: dict[type[BaseModel], type[PartialModel]] = {}
 
 def partial_class(kind: type[BaseModel]) -> type[PartialModel]:
     """The model with every field optional, nested models partial too."""
-    with _lock:
+    with _batch() as batch:
         if kind not in _classes:
-            batch: dict[type[BaseModel], str] = {}
             _declare(kind, batch)
-            _complete(batch)
-        return _classes[kind]
+    return _classes[kind]
 
 
 def partial_type(kind: Any) -> Any:
     """Any type while it is being written: a partial class for a model, lists and dicts of them, itself otherwise."""
+    with _batch() as batch:
+        return _partial_type(kind, batch)
+
+
+@contextmanager
+def _batch() -> Generator[dict[type[BaseModel], str]]:
+    """New classes and the names by which they refer to each other, resolved at the end."""
+    batch: dict[type[BaseModel], str] = {}
     with _lock:
-        batch: dict[type[BaseModel], str] = {}
-        found = _partial_type(kind, batch)
-        _complete(batch)
-        return found
-
-
-def _complete(batch: dict[type[BaseModel], str]) -> None:
-    """Resolve the names by which the new classes refer to each other."""
-    names = {name: _classes[model] for model, name in batch.items()}
-    for cls in names.values():
-        cls.model_rebuild(force=True, _types_namespace=names)
+        try:
+            yield batch
+            names = {name: _classes[model] for model, name in batch.items()}
+            for cls in names.values():
+                cls.model_rebuild(force=True, _types_namespace=names)
+        except BaseException:
+            for model in batch:
+                _classes.pop(model, None)
+            raise
 
 
 # What a model says about being written holds for its partial class as well.
-_KEPT = ("extra", "json_encoders", "serialize_by_alias", "use_enum_values")
+_KEPT = ("extra", "serialize_by_alias", "use_enum_values")
 
 
 def _declare(kind: type[BaseModel], batch: dict[type[BaseModel], str]) -> None:
     """Make the class of a model and those inside it; one that is still being made is referred to by name."""
     kind.model_rebuild()  # it may have named a class that came later
-    taken = set(batch.values())
-    name = f"Partial{kind.__name__}".replace("[", "_").replace("]", "_").replace(", ", "_")
-    batch[kind] = name if name not in taken else f"{name}{len(batch)}"
+    name = re.sub(r"\W+", "_", f"Partial{kind.__name__}")
+    batch[kind] = f"{name}{len(batch)}" if name in batch.values() else name
     fields: dict[str, Any] = {
         field: (
-            Optional[_partial_type(info.annotation, batch)],  # noqa: UP045 - built at run time
+            Optional[_partial_type(own_type(info.annotation, kind), batch)],  # noqa: UP045 - built at run time
             Field(
                 default=None,
                 description=info.description,
@@ -224,6 +230,21 @@ def _declare(kind: type[BaseModel], batch: dict[type[BaseModel], str]) -> None:
             **fields,
         )
     _classes[kind].__acorn_whole__ = kind
+
+
+def own_type(annotation: Any, model: type[BaseModel]) -> Any:
+    """The type of a field, with the model itself where it is called `Self`, or by Pydantic's name for `Model[T]`."""
+    origin = model.__pydantic_generic_metadata__["origin"]
+    if annotation is Self or f":{id(origin)}[" in str(getattr(annotation, "type_ref", "")):
+        return model
+    arguments = get_args(annotation)
+    inner = tuple(own_type(argument, model) for argument in arguments)
+    if all(map(operator.is_, inner, arguments)):
+        return annotation
+    outer = get_origin(annotation)
+    if outer is typing.Annotated:
+        return typing.Annotated[inner]
+    return Union[inner] if outer is types.UnionType else outer[inner]  # noqa: UP007 - built at run time
 
 
 def _partial_type(annotation: Any, batch: dict[type[BaseModel], str]) -> Any:

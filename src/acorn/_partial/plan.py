@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
 from acorn._partial.frames import HIDDEN, DictFrame, Frame, ListFrame, settled
-from acorn._partial.model import DICTS, LISTS, ModelFrame, PartialModel, partial_class
+from acorn._partial.model import DICTS, LISTS, ModelFrame, PartialModel, own_type, partial_class
 from acorn._schema.shape import aliases_of
 
 
@@ -74,10 +74,9 @@ class Leaf(Plan):
             return TypeAdapter(self.kind)
 
     def judge(self, json: bytes | str) -> Any:
-        adapter = self.adapter
         try:
-            return adapter.validate_json(json, by_alias=True, by_name=True)
-        except Exception:  # it does not fit, or a user's validator has failed
+            return self.adapter.validate_json(json, by_alias=True, by_name=True)
+        except Exception:  # it does not fit, a user's validator has failed, or the type cannot stand alone
             return HIDDEN
 
     def judge_plain(self, value: Any) -> Any:
@@ -375,7 +374,7 @@ class _Compiler:
         plan = self.models[kind] = Fields(kind, None)
         plan.partial = partial_class(kind)
         outer, self.config = self.config, kind.model_config or None
-        plans = {name: self.plan(_declared(field)) for name, field in kind.model_fields.items()}
+        plans = {name: self.plan(_declared(field, kind)) for name, field in kind.model_fields.items()}
         self.config = outer
         plan.fields = {name: (name, inner) for name, inner in plans.items()}
         for name, field in kind.model_fields.items():  # an alias may be the name of another field
@@ -383,6 +382,6 @@ class _Compiler:
         return plan
 
 
-def _declared(field: FieldInfo) -> Any:
-    annotation: Any = field.annotation
+def _declared(field: FieldInfo, model: type[BaseModel]) -> Any:
+    annotation = own_type(field.annotation, model)
     return typing.Annotated[(annotation, *field.metadata)] if field.metadata else annotation

@@ -6,7 +6,7 @@ Called by the LiteLLM adapter alone; nothing here asks or waits.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
@@ -30,17 +30,18 @@ def copied(value: Any) -> Any:
 def fitting(arguments: Mapping[str, Any], provider: str) -> dict[str, Any]:
     """The user's arguments, with those that LiteLLM's own HTTP code loses or garbles in a form that it does not."""
     found = dict(arguments)
+    headers: dict[str, str] = {}
     if provider == "openai":
-        headers = dict(found.get("extra_headers") or {})
         names = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
         organization = found.pop("organization", None) or next(filter(None, map(os.environ.get, names)), None)
-        if organization:
-            headers = {"OpenAI-Organization": organization, **headers}
-        for name, value in headers.items():  # the key would be written over it
-            if name.lower() == "authorization" and value.startswith("Bearer "):
-                found["api_key"] = value.removeprefix("Bearer ")
-        if headers:
-            found["extra_headers"] = headers
+        headers = {"OpenAI-Organization": organization} if organization else {}
+    # By the name of `extra_headers` some versions put them into the body as well, with the key.
+    headers |= (found.pop("headers", None) or {}) | (found.pop("extra_headers", None) or {})
+    if headers:
+        found["headers"] = headers
+    for name, value in headers.items():
+        if provider == "openai" and name.lower() == "authorization" and value.startswith("Bearer "):
+            found["api_key"] = value.removeprefix("Bearer ")  # which would be written over the header
     if provider == "anthropic":
         found |= found.pop("extra_body", None) or {}
     return found
@@ -96,12 +97,11 @@ class StreamReader:
         self.has_begun = False
         """Whether anything was handed out."""
 
-    def read(self, chunk: Any, raw: Any) -> Iterator[Delta]:
-        """What a chunk of a stream brings."""
+    def read(self, chunk: Any, finish_reason: str | None) -> Iterator[Delta]:
+        """What a chunk of a stream brings; the reason is the provider's own, None while it has given none."""
         usage = getattr(chunk, "usage", None)
         choice = chunk.choices[0] if chunk.choices else None
-        if choice is not None and choice.finish_reason and _finish_reason(raw) is None:
-            # LiteLLM takes any end of a stream for the end of the answer, and makes up a reason.
+        if choice is not None and choice.finish_reason and finish_reason is None:
             raise ConnectionError("the stream broke off before the answer was complete.")
         found = Delta(
             model=getattr(chunk, "model", None) or "",
@@ -113,14 +113,13 @@ class StreamReader:
         if choice is not None:
             self._read_message(choice.delta, found)
         self.stop_reason = found.stop_reason or self.stop_reason
-        if found.content or found.reasoning or found.calls or found.stop_reason or found.usage or found.refusal:
+        if found.content or found.reasoning or found.calls or found.stop_reason or found.usage:
             self.has_begun = True
             yield found
 
     def _read_message(self, message: Any, found: Delta) -> None:
         found.content = getattr(message, "content", None) or ""
         found.reasoning = getattr(message, "reasoning_content", None) or ""
-        found.refusal = getattr(message, "refusal", None) or None
         for block in getattr(message, "thinking_blocks", None) or []:
             self._read_thought(block)
         found.calls = tuple(
@@ -142,64 +141,15 @@ class StreamReader:
         else:
             self._thought.append(text)
 
-    def end(self, raw: Any) -> Iterator[Delta]:
+    def end(self, finish_reason: str | None, refusal: str) -> Iterator[Delta]:
         """What is left to tell when a stream has ended."""
         if not self.stop_reason:
-            self.stop_reason = _STOPS.get(_finish_reason(raw) or "", "stop")
+            self.stop_reason = _STOPS.get(finish_reason or "", "stop")
             yield Delta(stop_reason=self.stop_reason)
+        if refusal:
+            yield Delta(refusal=refusal)
         if self._blocks:
             yield Delta(extra={"thinking_blocks": self._blocks})
-
-
-def _finish_reason(raw: Any) -> str | None:
-    """Why the model stopped, if the provider has said so; "" where LiteLLM does not let us know."""
-    found: str | None = getattr(raw, "received_finish_reason", "")
-    return getattr(raw, "intermittent_finish_reason", None) if found is None else found
-
-
-def chunks(raw: Any) -> Iterator[Any]:
-    """A stream, until the answer is complete: what breaks behind its end takes nothing of it away."""
-    try:
-        yield from raw
-    except Exception:
-        if not _finish_reason(raw):
-            raise
-
-
-async def achunks(raw: Any) -> AsyncGenerator[Any]:
-    try:
-        async for chunk in raw:
-            yield chunk
-    except Exception:
-        if not _finish_reason(raw):
-            raise
-
-
-class Closing:
-    """Ends a request whose stream nobody wants to read on."""
-
-    def __init__(self, raw: Any) -> None:
-        self._raw = raw
-
-    def close(self) -> None:
-        inner = getattr(self._raw, "completion_stream", None)
-        for holder in (self._raw, inner, _http_response(inner)):
-            close = getattr(holder, "close", None)
-            if callable(close):
-                close()
-
-    async def aclose(self) -> None:
-        inner = getattr(self._raw, "completion_stream", None)
-        for holder in (self._raw, inner, getattr(inner, "streaming_response", None)):
-            close: Any = getattr(holder, "aclose", None)
-            if close is not None:
-                await close()
-
-
-def _http_response(stream: Any) -> Any:
-    """The response under a stream: LiteLLM keeps it nowhere but in the generator that reads its lines."""
-    frame = getattr(getattr(stream, "streaming_response", None), "gi_frame", None)
-    return None if frame is None else frame.f_locals.get("self")
 
 
 def _own_name(name: str | None) -> str:

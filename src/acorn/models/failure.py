@@ -72,6 +72,10 @@ def on_the_wire(chain: list[BaseException]) -> Wire:
         return Wire(trouble=LATE)
     if isinstance(status, int) and kind in _HONEST:
         return Wire(status, getattr(chain[0], "litellm_response_headers", None) or {})
+    if kind == "MidStreamFallbackError":  # LiteLLM's word for a provider that says within a stream what went wrong
+        for cause in chain[1:]:
+            if any(base.__name__ == "BaseLLMException" for base in type(cause).__mro__):
+                return Wire(getattr(cause, "status_code", None))
     is_garbled = any(isinstance(cause, _STUMBLES) for cause in chain) or any(word in str(chain[0]) for word in _STRANGE)
     return Wire(trouble=GARBLED if is_garbled and not is_bad_request(chain[0]) else "")
 
@@ -94,7 +98,8 @@ _STRANGE = ("Unable to get json response", "with no 'choices'")
 
 _WRAPPING = re.compile(r"^(?:litellm\.)?(?:\w*(?:Error|Timeout|Exception) ?)+(?::|- )\s*")
 _ASIDES = re.compile(
-    r"\s*(?:Traceback \(most recent| Handle with `litellm\.|\.? To drop these, set `litellm\.).*", re.DOTALL
+    r"\s*(?:Traceback \(most recent|Original exception: | Handle with `litellm\.|\.? To drop these, set `litellm\.).*",
+    re.DOTALL,
 )
 
 
@@ -121,7 +126,7 @@ def advice(error: Exception, wire: Wire, text: str, given: Collection[str], name
     kind, words, status = type(error).__name__, text.lower(), wire.status
     if wire.trouble == LATE:
         return "Give it more time with `timeout` in the model dict, or try again later."
-    if kind == "ContextWindowExceededError" or status == 413 or any(sign in words for sign in _TOO_LONG):
+    if status == 413 or is_too_long(error):
         return "The conversation is too long for the model: shorten it in `on_step`, or use a model with more room."
     if kind == "ContentPolicyViolationError" or any(sign in words for sign in _FILTERED):
         return "The provider's content filter refused it: change the input or the prompt."
@@ -156,6 +161,12 @@ _FILTERED = ("content filter", "content management policy", "safety system")
 def is_bad_request(error: BaseException) -> bool:
     """Whether the request itself was found wrong, by the provider or by LiteLLM."""
     return type(error).__name__ in ("UnsupportedParamsError", "BadRequestError", "UnprocessableEntityError")
+
+
+def is_too_long(error: BaseException) -> bool:
+    """Whether the conversation has outgrown the model."""
+    words = str(error).lower()
+    return type(error).__name__ == "ContextWindowExceededError" or any(sign in words for sign in _TOO_LONG)
 
 
 def clean(chain: list[BaseException], secrets: set[str]) -> None:

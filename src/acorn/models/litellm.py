@@ -8,7 +8,6 @@ forced tool, is remembered for the process.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 import threading
@@ -23,9 +22,21 @@ from typing import Any
 
 from acorn._secrets import redact, secrets_in, veiled
 from acorn.errors import ModelError
-from acorn.models.dialect import Closing, StreamReader, achunks, cache_points, chunks, copied, fitting, read_response
-from acorn.models.failure import LATE, advice, causes, clean, is_bad_request, on_the_wire, provider_text, retry_after
+from acorn.models.dialect import StreamReader, cache_points, copied, fitting, read_response
+from acorn.models.failure import (
+    LATE,
+    advice,
+    causes,
+    clean,
+    is_bad_request,
+    is_too_long,
+    on_the_wire,
+    provider_text,
+    retry_after,
+)
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
+from acorn.models.quiet import quieten
+from acorn.models.raw_stream import RawStream
 from acorn.models.retry import Attempts, Retries
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
@@ -136,11 +147,10 @@ class LiteLLMModel:
         while True:
             reader, attempt = StreamReader(priced=not self._has_price), _Attempt(request, attempts.left)
             try:
-                raw = self._once(attempt, **_STREAMED)
-                with closing(Closing(raw)):
-                    for chunk in chunks(raw):
-                        yield from reader.read(chunk, raw)
-                yield from reader.end(raw)
+                with closing(RawStream(self._once(attempt, **_STREAMED))) as raw:
+                    for chunk in raw:
+                        yield from reader.read(chunk, raw.finish_reason)
+                yield from reader.end(raw.finish_reason, raw.refusal)
                 self._mind_forced(request, reader.called, reader.stop_reason)
                 return
             except Exception as error:
@@ -152,12 +162,11 @@ class LiteLLMModel:
         while True:
             reader, attempt = StreamReader(priced=not self._has_price), _Attempt(request, attempts.left)
             try:
-                raw = await self._aonce(attempt, **_STREAMED)
-                async with aclosing(Closing(raw)), aclosing(achunks(raw)) as read:
-                    async for chunk in read:
-                        for delta in reader.read(chunk, raw):
+                async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED))) as raw:
+                    async for chunk in raw:
+                        for delta in reader.read(chunk, raw.finish_reason):
                             yield delta
-                for delta in reader.end(raw):
+                for delta in reader.end(raw.finish_reason, raw.refusal):
                     yield delta
                 self._mind_forced(request, reader.called, reader.stop_reason)
                 return
@@ -276,7 +285,7 @@ class LiteLLMModel:
 
     def _learn_or_raise(self, error: Exception, attempt: _Attempt) -> None:
         """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
-        if is_bad_request(error):
+        if is_bad_request(error) and not is_too_long(error):
             text, given = str(error), self._given(attempt.request)
             defaults = [name for name in ("temperature", "max_tokens") if name not in given]
             for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
@@ -334,16 +343,12 @@ def _litellm() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import litellm
+            import litellm.litellm_core_utils.logging_worker  # not every version loads it by itself
 
             library: Any = litellm
             for kind in (library.ModelResponse, library.ModelResponseStream):
                 kind()  # completed when first made, with warnings of their own
-        library.suppress_debug_info = True
-        library.disable_streaming_logging = True
-        for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-        warnings.filterwarnings("ignore", module=r"litellm(\.|$)")
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"pydantic(\.|$)")
+        quieten(library)
         return library
 
 

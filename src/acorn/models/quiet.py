@@ -1,0 +1,41 @@
+"""LiteLLM without its noise: no log lines, no warnings, no work for listeners that are not there.
+
+It gets the library from the adapter, which alone imports it.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Coroutine
+from typing import Any
+
+
+def quieten(library: Any) -> None:
+    """Make LiteLLM keep to itself, for as long as the process lives."""
+    library.suppress_debug_info = True
+    library.disable_streaming_logging = True
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    warnings.filterwarnings("ignore", module=r"litellm(\.|$)")
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"pydantic(\.|$)")
+    _rest_the_worker(library)
+
+
+def _rest_the_worker(library: Any) -> None:
+    """Spare LiteLLM's logging worker what no callback would hear.
+
+    It is handed every async call, and it knows one event loop at a time: with two, each in a thread of its
+    own, it fails aloud.
+    """
+    worker = library.litellm_core_utils.logging_worker.GLOBAL_LOGGING_WORKER
+    enqueue = worker.ensure_initialized_and_enqueue
+
+    def enqueue_if_heard(async_coroutine: Coroutine[Any, Any, Any]) -> None:
+        listeners = (*library.callbacks, *library.success_callback, *library._async_success_callback)
+        if any(type(each).__name__ != "AnthropicCacheControlHook" for each in listeners):  # its own, for cache marks
+            enqueue(async_coroutine)
+        else:
+            async_coroutine.close()
+
+    worker.ensure_initialized_and_enqueue = enqueue_if_heard

@@ -1,0 +1,114 @@
+"""A stream of LiteLLM's, with what it lacks: lines as they were sent, its true end, and a way to close it.
+
+Called by the LiteLLM adapter alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Any
+
+
+class RawStream:
+    """The chunks of one answer, to be iterated over and closed in either way."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self._inner = getattr(raw, "completion_stream", None)
+        self._refusal: list[str] = []
+        self._response: Any = None
+        self._own_lines: Any = None
+        self._read_lines_ourselves()
+
+    def _read_lines_ourselves(self) -> None:
+        """httpx also breaks lines at U+2028 and the like, which JSON may hold as they are; such a line is lost."""
+        import httpx
+
+        given: Any = getattr(self._inner, "streaming_response", None)
+        is_async = hasattr(given, "ag_frame")
+        if getattr(given, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
+            return
+        # LiteLLM keeps the response nowhere but in the generator that reads its lines.
+        frame = given.ag_frame if is_async else given.gi_frame
+        response = None if frame is None else frame.f_locals.get("self")
+        if not isinstance(response, httpx.Response) or response.is_stream_consumed:
+            return
+        self._response = response
+        self._own_lines = self._alines() if is_async else self._lines()
+        vars(self._inner).update(streaming_response=self._own_lines, response_iterator=self._own_lines)
+
+    def _lines(self) -> Iterator[str]:
+        rest = b""
+        for data in self._response.iter_bytes():
+            *lines, rest = (rest + data).split(b"\n")
+            yield from map(self._text, lines)
+        yield self._text(rest)
+
+    async def _alines(self) -> AsyncIterator[str]:
+        rest = b""
+        async for data in self._response.aiter_bytes():
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield self._text(line)
+        yield self._text(rest)
+
+    def _text(self, line: bytes) -> str:
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        if '"refusal"' in text:  # LiteLLM leaves out a chunk that holds nothing else
+            with suppress(ValueError, LookupError, TypeError, AttributeError):
+                self._refusal.append(json.loads(text.removeprefix("data:"))["choices"][0]["delta"].get("refusal") or "")
+        return text
+
+    # What it says
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the model stopped; None where the provider has not said so, "" where LiteLLM does not let us know.
+
+        The chunks cannot be asked: LiteLLM takes any end of a stream for the end of the answer and makes up a reason.
+        """
+        found: str | None = getattr(self._raw, "received_finish_reason", "")
+        return getattr(self._raw, "intermittent_finish_reason", None) if found is None else found
+
+    @property
+    def refusal(self) -> str:
+        return "".join(self._refusal)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._raw)
+        except Exception:
+            if not self.finish_reason:
+                raise
+            raise StopIteration from None  # what breaks behind the end of an answer takes nothing of it away
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await anext(self._raw)
+        except Exception:
+            if not self.finish_reason:
+                raise
+            raise StopAsyncIteration from None
+
+    # Leaving it
+
+    def close(self) -> None:
+        """End the request, whatever of the answer is still on its way."""
+        for holder in (self._raw, self._inner, self._own_lines, self._response):
+            close = getattr(holder, "close", None)
+            if callable(close):
+                close()
+
+    async def aclose(self) -> None:
+        for holder in (self._raw, self._inner, self._own_lines, self._response):
+            close: Any = getattr(holder, "aclose", None)
+            if close is not None:
+                await close()

@@ -1,0 +1,1515 @@
+"""Branches: child runs that inherit the conversation, the tools and the settings of the run they come from."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+from pydantic import BaseModel, Field
+from tests.behaviour.conftest import Call, Script
+from tests.provider_rules import assert_complete, assert_request_valid
+
+from acorn import (
+    AcornError,
+    BranchError,
+    DeclarationError,
+    InputError,
+    LimitError,
+    ParseError,
+    Run,
+    Step,
+    StreamChunk,
+    ToolConflictError,
+    ToolResult,
+    Unfinished,
+    Usage,
+    capture,
+    current_run,
+    module,
+    tool,
+)
+from acorn._loop.asks import AskBranches, AskModel, AskTools
+from acorn._loop.branch import ParentEndedError
+from acorn._loop.run import Loop
+from acorn._module import _loop
+from acorn.models import Delta, ModelRequest, ModelResponse, Price
+from acorn.testing import Failure, Reply, ScriptedModel, finish
+from acorn.testing import call as calling
+
+PATIENCE = 20.0
+
+BEGUN = "The branch `check` has begun."
+NOT_YET = "This call has not returned yet."
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Verdict(BaseModel):
+    is_true: bool
+    why: str = ""
+
+
+class Claim(BaseModel):
+    claim: str = Field(description="What to check")
+    depth: int = 1
+
+
+@tool
+def look(place: str = "here") -> str:
+    """Look somewhere."""
+    return f"nothing in {place}"
+
+
+@tool
+def boom() -> str:
+    """Fail."""
+    raise ValueError("no")
+
+
+class Checker(module[Any, Verdict]):
+    """Check the claim.
+
+    Be thorough.
+    """
+
+    final_output = Verdict
+
+
+class Asked(Checker):
+    """Check what you are given."""
+
+    initial_input = Claim
+
+
+class Main(module[Question, str]):
+    """Answer the question."""
+
+    tools = [look, boom]
+    branches = {"check": Checker}
+    max_steps = 6
+
+
+TRUE = finish(is_true=True, why="so")
+DONE = finish(result="yes")
+SYSTEM = "Answer the question."
+BOTH = "Answer the question.\n\nCheck the claim.\n\nBe thorough."
+
+
+def asks(request: ModelRequest) -> str:
+    """Who sends a request: the last paragraph of its prompt."""
+    return str(request.messages[0]["content"]).rsplit("\n\n", 1)[-1]
+
+
+def by_asker(**scripts: list[Any]) -> Callable[[ModelRequest], Any]:
+    """Replies by who asks, in whatever order they come; the first word of the last paragraph is the name."""
+    lock = threading.Lock()
+
+    def reply(request: ModelRequest) -> Any:
+        with lock:
+            return scripts[asks(request).split()[0].strip(".").lower()].pop(0)
+
+    return reply
+
+
+def names(request: ModelRequest) -> list[str]:
+    return [each["function"]["name"] for each in request.tools]
+
+
+def schema(request: ModelRequest, name: str) -> dict[str, Any]:
+    return next(each["function"] for each in request.tools if each["function"]["name"] == name)
+
+
+def told(run: Run[Any]) -> list[str]:
+    return [message["content"] for message in run.history if message["role"] == "tool"]
+
+
+def branch_of(kind: type[module[Any, Any]] = Checker, **attributes: Any) -> type[module[Any, Any]]:
+    """A variety of a class."""
+    made = {"__module__": __name__, "__doc__": kind.__doc__, **attributes}
+    return cast("type[module[Any, Any]]", type(kind.__name__, (kind,), made))
+
+
+def run_main(call: Call, model: Any, kind: type[module[Any, Any]] = Main, **settings: Any) -> Run[Any]:
+    return call.run(kind(model=model, **settings), question="Is it?")
+
+
+# Declaring
+
+
+def test_a_class_may_be_its_own_branch(call: Call, script: Script) -> None:
+    class Digger(module[Any, str]):
+        """Dig."""
+
+        final_output = str
+        max_steps = 3
+
+    Digger.branches = {"deeper": Digger}
+    model = script(
+        calling("deeper"), calling("deeper"), finish(result="rock"), finish(result="sand"), finish(result="soil")
+    )
+    run = call.run(Digger(model=model))
+    assert run.output == "soil"
+    assert run.branches[0].output == "sand"
+    assert run.branches[0].branches[0].output == "rock"
+    assert model.requests[2].messages[0]["content"] == "Dig.\n\nDig.\n\nDig."
+
+
+@pytest.mark.parametrize(("limit", "begun"), [(None, 5), (1, 1), (2, 2)])
+def test_max_depth_bounds_recursion_with_an_error_that_the_model_reads(
+    call: Call, script: Script, limit: int | None, begun: int
+) -> None:
+    class Digger(module[Any, str]):
+        """Dig."""
+
+        final_output = str
+        max_steps = 3
+
+    Digger.branches = {"deeper": Digger}
+    replies = [*[calling("deeper")] * (begun + 1), *[finish(result="rock")] * (begun + 1)]
+    agent = Digger(model=script(*replies)) if limit is None else Digger(model=script(*replies), max_depth=limit)
+    run = call.run(agent)
+    depth = 0
+    while run.branches:
+        (run,), depth = run.branches, depth + 1
+    assert depth == begun
+    assert told(run)[-2] == (
+        f"Tool error: BranchError: `deeper` would be branch {begun + 1} levels deep, and `max_depth` of `Digger` is "
+        f"{begun}; finish without it, or raise `max_depth`."
+    )
+
+
+def test_a_branch_may_bound_its_own_nesting_but_not_widen_its_parents(call: Call, script: Script) -> None:
+    inner = branch_of(__doc__="Inner.", branches={"check": Checker}, max_steps=2, max_depth=1)
+    outer = branch_of(__doc__="Outer.", branches={"inner": inner}, max_steps=2, max_depth=9)
+    model = script(calling("outer"), calling("inner"), calling("check"), TRUE, TRUE, TRUE, DONE)
+    assert run_main(call, model, branches={"outer": outer}).output == "yes"
+    model = script(calling("outer"), calling("inner"), TRUE, DONE)
+    run = run_main(call, model, branches={"outer": outer}, max_depth=1)
+    assert "BranchError: `inner` would be branch 2 levels deep" in told(run.branches[0])[1]
+
+
+def test_the_tool_of_a_branch_takes_no_parameters_and_has_the_first_paragraph_of_the_docstring(
+    call: Call, script: Script
+) -> None:
+    model = script(DONE)
+    run_main(call, model)
+    assert schema(model.requests[0], "check") == {
+        "name": "check",
+        "description": "Check the claim.",
+        "parameters": {"type": "object", "properties": {}},
+    }
+    assert names(model.requests[0]) == ["look", "boom", "check", "__finish__"]
+
+
+def test_the_description_may_be_given_or_inherited(call: Call, script: Script) -> None:
+    class Heir(Checker):
+        pass
+
+    class Silent(module[Any, str]):
+        final_output = str
+
+    model = script(DONE)
+    given = {"module": Checker, "description": "Check it twice"}
+    run_main(call, model, branches={"given": given, "heir": Heir, "silent": Silent})
+    assert schema(model.requests[0], "given")["description"] == "Check it twice"
+    assert schema(model.requests[0], "heir")["description"] == "Check the claim."
+    assert "description" not in schema(model.requests[0], "silent")
+
+
+def test_the_tool_of_a_branch_with_an_input_takes_its_fields(call: Call, script: Script) -> None:
+    model = script(DONE)
+    run_main(call, model, branches={"check": Asked})
+    assert schema(model.requests[0], "check")["parameters"] == {
+        "type": "object",
+        "properties": {
+            "claim": {"type": "string", "description": "What to check"},
+            "depth": {"type": "integer", "default": 1},
+        },
+        "required": ["claim"],
+    }
+
+
+def test_no_tool_may_take_the_name_of_a_branch_during_a_run(call: Call, script: Script) -> None:
+    def check() -> str:
+        return ""
+
+    class Adder(Main):
+        def on_step(self, step: Step) -> None:
+            with pytest.raises(ToolConflictError, match="Tool 'check' is there already"):
+                step.add_tool(check)
+            step.tools = [check]
+
+    with pytest.raises(ToolConflictError, match="Tool 'check' of `Adder` has the name of one of its `branches`"):
+        run_main(call, script(calling("look")), Adder)
+
+
+# What a branch begins with
+
+
+def test_a_branch_begins_with_a_copy_of_the_conversation_in_which_the_pending_calls_are_answered(
+    call: Call, script: Script
+) -> None:
+    model = script(calling("look"), Reply("Hm.") & calling("check"), TRUE, DONE)
+    run = run_main(call, model)
+    parents = model.requests[1].messages
+    assert model.requests[2].messages == [
+        {"role": "system", "content": BOTH},
+        *parents[1:],
+        {
+            "role": "assistant",
+            "content": "Hm.",
+            "tool_calls": [
+                {"id": "call_2_0", "type": "function", "function": {"name": "check", "arguments": "{}"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call_2_0", "content": BEGUN},
+    ]
+    assert parents[0] == {"role": "system", "content": SYSTEM}
+    assert run.output == "yes"
+
+
+def assert_same_bytes(parent: ModelRequest, child: ModelRequest) -> None:
+    """Behind its system message the branch sends what its parent has sent, to the byte, and then more."""
+    assert parent.messages_json is not None
+    assert child.messages_json is not None
+    before, after = parent.messages_json(), child.messages_json()
+    before, after = (text[text.index(b'{"role":"user"') :] for text in (before, after))
+    assert after.startswith(before[:-1])
+    assert len(after) > len(before)
+
+
+@pytest.mark.parametrize("prompt", [SYSTEM, ""])
+@pytest.mark.parametrize("with_input", [False, True])
+def test_up_to_the_branching_point_the_messages_are_the_parents_to_the_byte(
+    call: Call, script: Script, prompt: str, with_input: bool
+) -> None:
+    # The same id comes again and again, so that the parent sends other ids than it keeps.
+    looks = [Reply("Hm. ü") & calling("look", _id="same", place="🌳"), calling("look", _id="same", place="a\u2028b")]
+    begin = calling("check", _id="same", claim="it") if with_input else calling("check", _id="same")
+    model = script(*looks, begin, calling("look", _id="same"), TRUE, DONE)
+    branch = {"check": Asked if with_input else Checker}
+    run_main(call, model, system_prompt=prompt, branches=branch)
+    assert_same_bytes(model.requests[2], model.requests[3])
+    assert_same_bytes(model.requests[3], model.requests[4])
+    assert_same_bytes(model.requests[2], model.requests[5])
+
+
+def test_what_the_parent_has_trimmed_is_sent_by_the_branch_as_the_parent_sends_it(call: Call) -> None:
+    class Trimmer(Main):
+        def on_step(self, step: Step) -> None:
+            if step.counter == 2:  # the input goes, and the result of the first call
+                del self.history[1]
+                del self.history[2]
+
+    model = ScriptedModel([calling("look"), calling("look"), calling("check", claim="it"), TRUE, DONE])
+    run_main(call, model, Trimmer, branches={"check": Asked})
+    sent = [message["role"] for message in model.requests[2].messages]
+    assert sent == ["system", "user", "assistant", "tool", "assistant", "tool"]
+    assert_same_bytes(model.requests[2], model.requests[3])
+    for request in model.requests:
+        assert_request_valid(request)
+
+
+def test_a_parent_without_a_prompt_leaves_the_branch_its_own_and_the_other_way_round(
+    call: Call, script: Script
+) -> None:
+    model = script(calling("check"), TRUE, DONE)
+    run_main(call, model, system_prompt="")
+    assert model.requests[0].messages[0]["role"] == "user"
+    assert model.requests[1].messages[0] == {"role": "system", "content": "Check the claim.\n\nBe thorough."}
+    model = script(calling("check"), TRUE, DONE)
+    run_main(call, model, branches={"check": branch_of(system_prompt="")})
+    assert model.requests[1].messages[0] == {"role": "system", "content": SYSTEM}
+
+
+def test_a_prompt_may_be_a_method_of_the_branch_and_a_system_message_of_parts(call: Call, script: Script) -> None:
+    class Parts(Main):
+        def on_step(self, step: Step) -> None:
+            self.history[0]["content"] = [{"type": "text", "text": "Parts."}]
+
+    def system_prompt(self: Any) -> str:
+        return f"Check for {current_run().deps}."
+
+    model = script(calling("look"), calling("check"), TRUE, DONE)
+    agent = Parts(model=model, branches={"check": branch_of(system_prompt=system_prompt)}).using(deps="Ann")
+    call.run(agent, question="Is it?")
+    assert model.requests[2].messages[0]["content"] == [
+        {"type": "text", "text": "Parts."},
+        {"type": "text", "text": "\n\nCheck for Ann."},
+    ]
+
+
+def test_the_input_of_a_branch_follows_as_xml(call: Call, script: Script) -> None:
+    model = script(calling("check", claim="a < b", depth="2"), TRUE, DONE)
+    run = run_main(call, model, branches={"check": Asked})
+    begun, given = model.requests[1].messages[-2:]
+    assert begun == {"role": "tool", "tool_call_id": "call_1_0", "content": BEGUN}
+    assert given == {
+        "role": "user",
+        "content": '<input>\n  <claim description="What to check">a &lt; b</claim>\n  <depth>2</depth>\n</input>',
+    }
+    assert run.branches[0].input == Claim(claim="a < b", depth=2)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (calling("check"), "InputError: Wrong input for `check`: "),
+        (calling("check", claim="x", depth="deep"), "InputError: Wrong input for `check`: `depth`"),
+        (calling("check", claim="x", other=1), "`other` is not an input"),
+        (Reply(calls=[*calling("check").calls]), "`claim`"),
+    ],
+)
+def test_wrong_arguments_are_a_tool_error_and_no_branch(call: Call, script: Script, reply: Reply, error: str) -> None:
+    run = run_main(call, script(reply, DONE), branches={"check": Asked})
+    assert told(run)[0].startswith("Tool error: InputError: ")
+    assert error in told(run)[0]
+    assert run.branches == []
+
+
+@pytest.mark.parametrize(
+    ("raw", "stop", "error"),
+    [
+        ('{"claim": "x', None, "InputError: The arguments are not valid JSON: "),
+        ("[1]", None, "InputError: The arguments must be a JSON object, got [1]"),
+        ('{"claim": "x', "length", "The reply was cut off at the token limit"),
+    ],
+)
+def test_arguments_that_are_no_object_are_a_tool_error(
+    call: Call, script: Script, raw: str, stop: str | None, error: str
+) -> None:
+    reply = calling("check")
+    reply.calls[0].arguments, reply.stop_reason = raw, stop
+    run = run_main(call, script(reply, DONE), branches={"check": Asked})
+    assert told(run)[0].startswith(f"Tool error: {error}")
+
+
+def test_a_plain_type_as_input_travels_as_result(call: Call, script: Script) -> None:
+    model = script(calling("check", result="it"), TRUE, DONE)
+    run_main(call, model, branches={"check": branch_of(initial_input=str)})
+    assert model.requests[1].messages[-1]["content"] == "<input>\n  <result>it</result>\n</input>"
+
+
+# Tools
+
+
+def test_a_branch_has_the_parents_tools_and_its_own_but_not_its_parents_branches(call: Call, script: Script) -> None:
+    def dig() -> str:
+        return "earth"
+
+    inner = branch_of(__doc__="Inner.")
+    checker = branch_of(tools=[dig], branches={"inner": inner}, max_steps=3)
+    model = script(calling("check"), calling("dig") & calling("look"), TRUE, DONE)
+    run = run_main(call, model, branches={"check": checker, "other": inner})
+    assert sorted(names(model.requests[1])) == ["__finish__", "boom", "dig", "inner", "look"]
+    assert schema(model.requests[1], "__finish__")["parameters"]["required"] == ["is_true"]
+    assert told(run.branches[0])[-3:-1] == ["earth", "nothing in here"]
+
+
+def test_the_branchs_tool_wins_where_names_meet(call: Call, script: Script) -> None:
+    @tool(name="look")
+    def other(far: int) -> str:
+        """Look far."""
+        return f"{far} miles"
+
+    checker = branch_of(tools=[other], max_steps=3)
+    model = script(calling("check"), calling("look", far=3), TRUE, calling("look"), DONE)
+    run = run_main(call, model, branches={"check": checker})
+    assert schema(model.requests[1], "look")["description"] == "Look far."
+    assert told(run.branches[0])[-2] == "3 miles"
+    assert told(run)[1] == "nothing in here"
+
+
+def test_a_branch_of_the_branch_wins_over_a_tool_of_the_parents(call: Call, script: Script) -> None:
+    checker = branch_of(branches={"look": branch_of(__doc__="Inner.")}, max_steps=3)
+    model = script(calling("check"), calling("look"), TRUE, TRUE, DONE)
+    run = run_main(call, model, branches={"check": checker})
+    assert run.branches[0].branches[0].output == Verdict(is_true=True, why="so")
+
+
+def test_a_source_of_the_branch_wins_over_a_tool_of_the_parents(call: Call, script: Script) -> None:
+    happened: list[str] = []
+
+    class Source:
+        def open(self) -> None:
+            happened.append("open")
+
+        def close(self) -> None:
+            happened.append("close")
+
+        def tools(self) -> list[Any]:
+            def look() -> str:
+                return "from the source"
+
+            return [look]
+
+    model = script(calling("check"), calling("look"), TRUE, DONE)
+    run = run_main(call, model, branches={"check": branch_of(tools=[Source()], max_steps=2)})
+    assert told(run.branches[0])[-2] == "from the source"
+    assert happened == ["open", "close"]
+
+
+def test_the_parents_tools_are_those_that_it_has_at_this_step(call: Call, script: Script) -> None:
+    def dig() -> str:
+        return "earth"
+
+    class Changer(Main):
+        def on_step(self, step: Step) -> None:
+            if step.counter == 1:
+                step.add_tool(dig)
+                step.remove_tool("boom")
+
+    model = script(calling("look"), calling("check"), TRUE, DONE)
+    run_main(call, model, Changer)
+    assert names(model.requests[2]) == ["look", "dig", "__finish__"]
+
+
+def test_method_tools_of_the_parent_stay_bound_to_it(call: Call, script: Script) -> None:
+    seen: list[Any] = []
+
+    class Owner(Main):
+        @tool
+        def mine(self, again: bool = False) -> str:
+            """Mine."""
+            seen.append((self, len(self.history), current_run()))
+            return "mine"
+
+    model = script(calling("check"), calling("mine"), TRUE, DONE)
+    agent = Owner(model=model, branches={"check": branch_of(max_steps=2)})
+    run = call.run(agent, question="Is it?")
+    ((owner, length, inside),) = seen
+    assert owner is agent
+    assert length == 3  # the parent's history: its results are not in it yet
+    assert inside is run.branches[0]
+
+
+# Settings
+
+
+INHERITED: dict[str, tuple[Any, Any]] = {
+    "temperature": (0.25, 0.5),
+    "max_tokens": (100, 200),
+    "cache": ([{"location": "message", "role": "system"}], True),
+}
+
+
+@pytest.mark.parametrize("name", INHERITED)
+def test_what_the_branch_declares_holds_and_otherwise_the_parents(call: Call, script: Script, name: str) -> None:
+    above, own = INHERITED[name]
+    for declared, expected in (({}, above), ({name: own}, own)):
+        model = script(calling("check"), TRUE, DONE)
+        run_main(call, model, branches={"check": branch_of(**declared)}, **{name: above})
+        sent = getattr(model.requests[1], name)
+        plain = [{"location": "message", "role": "system"}, {"location": "message", "index": 0}]
+        assert (list(sent) if name == "cache" else sent) == (plain if expected is True else expected)
+        assert name == "cache" or name in model.requests[1].declared
+
+
+def test_a_default_that_nobody_set_stays_a_default(call: Call, script: Script) -> None:
+    model = script(calling("check"), TRUE, DONE)
+    run_main(call, model)
+    assert not model.requests[1].declared & {"temperature", "max_tokens"}
+
+
+def test_what_on_step_has_changed_is_the_parents_at_that_step(call: Call, script: Script) -> None:
+    other = script(calling("check"), TRUE, calling("check"), TRUE, DONE, name="other")
+
+    class Changer(Main):
+        def on_step(self, step: Step) -> None:
+            if step.counter == 1:
+                step.model, step.temperature, step.max_tokens = other, 0.125, 77
+
+    run_main(call, script(calling("look")), Changer)
+    assert [(r.temperature, r.max_tokens) for r in other.requests] == [(0.125, 77)] * 5
+    assert {"temperature", "max_tokens"} <= other.requests[1].declared
+    other = script(calling("check"), calling("check"), DONE, name="other")
+    own = script(TRUE, TRUE, name="own")
+    run_main(call, script(calling("look")), Changer, branches={"check": branch_of(model=own, temperature=1.5)})
+    assert [(r.temperature, r.max_tokens) for r in own.requests] == [(1.5, 77)] * 2
+
+
+def test_max_steps_and_parse_retries_are_the_parents_unless_declared(call: Call, script: Script) -> None:
+    model = script(calling("check"), calling("look"), TRUE, DONE)
+    run = run_main(call, model, max_steps=1)
+    assert run.branches[0].stop_reason == "forced"
+    assert (run.branches[0].steps, run.output) == (1, "yes")
+    wrong = finish(is_true="perhaps")
+    run = run_main(call, script(calling("check"), wrong, DONE), parse_retries=0)
+    assert told(run)[0].startswith("Tool error: ParseError: `Checker` got no valid output")
+    branches = {"check": branch_of(parse_retries=1, max_steps=2)}
+    model = script(calling("check"), wrong, calling("look"), calling("look"), TRUE, DONE)
+    run = run_main(call, model, parse_retries=0, max_steps=1, branches=branches)
+    assert run.branches[0].steps == 2
+    assert run.branches[0].output == Verdict(is_true=True, why="so")
+
+
+def test_the_xml_options_are_the_parents_unless_declared(call: Call, script: Script) -> None:
+    class Contexts(Asked):
+        """Check with context."""
+
+        def on_step(self, step: Step) -> None:
+            step.add_to_context("more")
+
+    options: dict[str, Any] = {
+        "xml_input_root": "given",
+        "xml_include_descriptions": False,
+        "xml_context_root": "extra",
+    }
+    model = script(calling("check", claim="x"), calling("look"), TRUE, DONE)
+    run_main(call, model, branches={"check": branch_of(Contexts, xml_context_root="own")}, **options)
+    assert model.requests[1].messages[-1]["content"] == "<given>\n  <claim>x</claim>\n  <depth>1</depth>\n</given>"
+    assert model.requests[2].messages[-1]["content"] == "<own>more</own>"
+    model = script(
+        calling("check", claim="x"),
+        calling("look"),
+        "<told><is_true>true</is_true></told>",
+        DONE,
+        forces=False,
+    )
+    run = run_main(call, model, branches={"check": branch_of(Asked, max_steps=1)}, xml_output_root="told")
+    assert run.branches[0].output == Verdict(is_true=True)
+
+
+def test_deps_are_the_parents(call: Call, script: Script) -> None:
+    seen: list[Any] = []
+
+    def peek() -> None:
+        seen.append(current_run().deps)
+
+    model = script(calling("check"), calling("peek"), TRUE, DONE)
+    agent = Main(model=model, branches={"check": branch_of(tools=[peek], max_steps=2)}).using(deps="mine")
+    run = call.run(agent, question="Is it?")
+    assert seen == ["mine"]
+    assert run.branches[0].deps == "mine"
+
+
+# What comes of it
+
+
+def test_the_output_is_the_instance_and_the_model_reads_it_as_json(call: Call, script: Script) -> None:
+    seen: list[ToolResult] = []
+
+    class Watcher(Main):
+        def on_step(self, step: Step) -> None:
+            seen.extend(step.tool_results)
+
+    model = script(calling("check"), TRUE, DONE)
+    run = run_main(call, model, Watcher)
+    assert seen == [ToolResult("call_1_0", "check", Verdict(is_true=True, why="so"))]
+    assert [message["role"] for message in run.history] == [
+        "system", "user", "assistant", "tool", "assistant", "tool",
+    ]  # fmt: skip
+    assert run.history[0]["content"] == SYSTEM
+    assert told(run)[0] == '{"is_true":true,"why":"so"}'
+    assert model.requests[2].messages[3]["content"] == told(run)[0]
+    assert "Check the claim" not in json.dumps(run.history)
+    assert BEGUN not in json.dumps(run.history)
+
+
+def test_a_branch_may_be_called_twice_in_a_run_and_in_one_reply(call: Call, script: Script) -> None:
+    twice = calling("check", claim="a") & calling("check", claim="b")
+
+    def reply(request: ModelRequest) -> Any:
+        if asks(request) == SYSTEM:
+            return [twice, calling("check", claim="c"), DONE][sum(m["role"] == "assistant" for m in request.messages)]
+        claim = request.messages[-1]["content"]
+        return finish(is_true=True, why=claim[claim.index("</claim>") - 1])
+
+    run = run_main(call, script(reply), branches={"check": Asked})
+    assert [json.loads(text)["why"] for text in told(run)[:3]] == ["a", "b", "c"]
+    assert [branch.input.model_dump()["claim"] for branch in run.branches] == ["a", "b", "c"]
+
+
+def test_ordinary_tools_run_first_and_their_results_are_in_what_the_branch_sees(call: Call, script: Script) -> None:
+    order: list[str] = []
+
+    def slow() -> str:
+        time.sleep(0.02)
+        order.append("slow")
+        return "slowly"
+
+    class Noting(Checker):
+        """Check."""
+
+        def system_prompt(self) -> str:
+            order.append("branch")
+            return "Check."
+
+    reply = calling("check") & calling("slow") & calling("boom") & calling("nothing")
+    model = script(reply, TRUE, DONE)
+    run = run_main(call, model, branches={"check": Noting}, tools=[slow, boom])
+    assert order == ["slow", "branch"]
+    pending = [message["content"] for message in model.requests[1].messages if message["role"] == "tool"]
+    assert pending[:3] == [BEGUN, "slowly", "Tool error: ValueError: no"]
+    assert pending[3].startswith("Tool error: There is no tool `nothing`. There are: `slow`, `boom`, `check`")
+    assert told(run)[:3] == ['{"is_true":true,"why":"so"}', *pending[1:3]]
+
+
+def test_three_deep(call: Call, script: Script) -> None:
+    paths: list[str | None] = []
+
+    class Inner(Checker):
+        """Inner."""
+
+        max_steps = 2
+
+        def on_step(self, step: Step) -> None:
+            paths.append(step.branch)
+
+    class Middle(Inner):
+        """Middle."""
+
+        branches = {"inner": Inner}
+
+    class Outer(Inner):
+        """Outer."""
+
+        branches = {"middle": Middle}
+
+    class Top(Main):
+        """Top."""
+
+        branches = {"outer": Outer}
+
+        def on_step(self, step: Step) -> None:
+            paths.append(step.branch)
+
+    model = script(
+        calling("outer"), calling("middle"), calling("inner"), calling("look"), TRUE, TRUE, TRUE, DONE,
+    )  # fmt: skip
+    run = run_main(call, model, Top)
+    assert paths == ["outer/middle/inner", "outer/middle", "outer", None]
+    assert model.requests[3].messages[0]["content"] == "Top.\n\nOuter.\n\nMiddle.\n\nInner."
+    begun = [message["content"] for message in model.requests[3].messages if message["role"] == "tool"]
+    assert begun == [f"The branch `{name}` has begun." for name in ("outer", "middle", "inner")]
+    assert run.usage.requests == 8
+    assert [len(run.branches), len(run.branches[0].branches), len(run.branches[0].branches[0].branches)] == [1, 1, 1]
+
+
+def test_several_branches_of_one_reply_run_at_the_same_time(call: Call, script: Script) -> None:
+    """Each waits for the other two."""
+    barrier = threading.Barrier(3)
+    met = asyncio.Event()
+    waiting: list[int] = []
+
+    def meet() -> str:
+        barrier.wait(PATIENCE)
+        return "met"
+
+    async def ameet() -> str:
+        waiting.append(1)
+        if len(waiting) == 3:
+            met.set()
+        await asyncio.wait_for(met.wait(), PATIENCE)
+        return "met"
+
+    kinds = {name: branch_of(__doc__=f"{name}.", max_steps=3) for name in ("one", "two", "three")}
+    scripts = {name: [calling("meet"), finish(is_true=True, why=name)] for name in kinds}
+    together = calling("one") & calling("two") & calling("three")
+    for meeting in (meet, ameet) if call.way == "async" else (meet,):
+        found = tool(name="meet")(meeting)
+        model = script(by_asker(answer=[together, DONE], **copy.deepcopy(scripts)))
+        run = run_main(call, model, branches=kinds, tools=[found])
+        assert [json.loads(text)["why"] for text in told(run)[:3]] == ["one", "two", "three"]
+        assert [branch.output for branch in run.branches] == [Verdict(is_true=True, why=name) for name in kinds]
+        assert run.usage.requests == 8
+
+
+def test_one_that_fails_does_not_harm_the_others(call: Call, script: Script) -> None:
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("not even this")
+
+    class Hooked(Checker):
+        """Hooked."""
+
+        max_steps = 2
+
+        def on_step(self, step: Step) -> None:
+            raise OddError
+
+    class Unmakeable(Checker):
+        """Unmakeable."""
+
+        def __init__(self, needed: int) -> None: ...
+
+    kinds = {
+        "well": branch_of(__doc__="Well."),
+        "hooked": Hooked,
+        "parse": branch_of(__doc__="Parse.", parse_retries=0),
+        "model": branch_of(__doc__="Model."),
+        "unmakeable": Unmakeable,
+    }
+    together = Reply()
+    for name in kinds:
+        together = together & calling(name)
+    scripts: dict[str, list[Any]] = {
+        "well": [TRUE],
+        "hooked": [calling("look")],
+        "parse": [finish()],
+        "model": [Failure(400)],
+    }
+    run = run_main(call, script(by_asker(answer=[together, DONE], **scripts)), branches=kinds)
+    results = told(run)[:5]
+    assert results[0] == '{"is_true":true,"why":"so"}'
+    assert results[1] == "Tool error: OddError"
+    assert results[2].startswith("Tool error: ParseError: `Checker` got no valid output from `scripted` in 1 attempt")
+    assert results[3].startswith("Tool error: ModelError: `scripted` failed (HTTP 400)")
+    assert results[4].startswith("Tool error: TypeError: ")
+    assert run.output == "yes"
+    assert [type(branch.error) for branch in run.branches[1:3]] == [OddError, ParseError]
+    assert [branch.stop_reason for branch in run.branches] == ["finish", "error", "error", "error"]
+
+
+def test_one_that_reaches_its_max_steps_is_forced(call: Call, script: Script) -> None:
+    model = script(calling("check"), calling("look"), calling("look"), TRUE, DONE)
+    run = run_main(call, model, branches={"check": branch_of(max_steps=2)})
+    assert model.requests[3].forced_tool == "__finish__"
+    assert run.branches[0].stop_reason == "forced"
+    assert (run.steps, run.stop_reason) == (1, "finish")
+
+
+def test_one_that_would_end_unfinished_has_failed(call: Call, script: Script) -> None:
+    model = script(calling("check"), calling("look"), DONE)
+    run = run_main(call, model, branches={"check": branch_of(max_steps=None)})
+    assert told(run)[0] == (
+        "Tool error: Unfinished: the branch `check` called a tool and ended without an answer; set `max_steps` on it."
+    )
+    assert isinstance(run.branches[0].output, Unfinished)
+
+
+def test_a_single_turn_may_end_with_a_branch(call: Call, script: Script) -> None:
+    run = run_main(call, script(calling("check"), TRUE), max_steps=None, branches={"check": branch_of(max_steps=1)})
+    assert isinstance(run.output, Unfinished)
+    assert run.output.tool_results[0].output == Verdict(is_true=True, why="so")
+
+
+def test_what_a_branch_does_to_its_history_never_changes_the_parents(call: Call, script: Script) -> None:
+    class Vandal(Checker):
+        """Vandal."""
+
+        max_steps = 2
+
+        def on_step(self, step: Step) -> None:
+            for message in self.history:
+                message["content"] = "gone"
+                for made in message.get("tool_calls", []):
+                    made["function"]["arguments"] = '{"gone": true}'
+                message.setdefault("parts", []).append("gone")
+            self.history[:] = self.history[:2]
+
+    class Parts(Main):
+        def on_step(self, step: Step) -> None:
+            self.history[1].setdefault("parts", [threading.Lock()])
+
+    for kind in (Main, Parts):
+        model = script(calling("look"), calling("check"), calling("look"), TRUE, DONE)
+        run = run_main(call, model, kind, branches={"check": Vandal})
+        assert "gone" not in str(run.history)
+        assert model.requests[4].messages[: len(model.requests[1].messages)] == model.requests[1].messages
+
+
+def test_runs_that_branch_at_the_same_time_in_different_threads_do_not_meet(script: Script) -> None:
+    def reply(request: ModelRequest) -> Any:
+        question = request.messages[1]["content"]
+        is_child = asks(request) != SYSTEM
+        if is_child:
+            return finish(is_true=True, why=question)
+        return calling("check") & calling("check") if request.messages[-1]["role"] == "user" else DONE
+
+    agent = Main(model=script(reply))
+    with ThreadPoolExecutor(8) as pool:
+        runs = list(pool.map(lambda number: agent.run(question=f"Q{number}."), range(24)))
+    for number, run in enumerate(runs):
+        assert [branch.output for branch in run.branches] == [Verdict(is_true=True, why=run.history[1]["content"])] * 2
+        assert f"Q{number}." in run.history[1]["content"]
+        assert run.usage.requests == 4
+
+
+# By hand
+
+
+def test_a_branch_by_hand_in_on_step_sees_the_results_and_its_own_is_only_returned(call: Call, script: Script) -> None:
+    class Reviewed(Main):
+        def on_step(self, step: Step) -> None:
+            step.tool_results[0].output = "changed"
+            step.temperature = 0.125
+            review = self.branch(Asked, claim="it")
+            assert review == Verdict(is_true=True, why="so")
+            self.history.append({"role": "user", "content": f"Review complete: {review.model_dump_json()}"})
+
+    model = script(calling("look") & calling("boom"), TRUE, DONE)
+    run = run_main(call, model, Reviewed)
+    sent = model.requests[1].messages
+    assert [message["role"] for message in sent] == ["system", "user", "assistant", "tool", "tool", "user"]
+    assert [message["content"] for message in sent[3:5]] == ["changed", "Tool error: ValueError: no"]
+    assert model.requests[1].temperature == 0.125
+    assert model.requests[2].messages[-1]["content"] == 'Review complete: {"is_true":true,"why":"so"}'
+    assert (run.branches[0].stop_reason, run.usage.requests) == ("finish", 3)
+    assert [message["role"] for message in run.history[:6]] == ["system", "user", "assistant", "tool", "tool", "user"]
+
+
+def test_step_branch_names_a_branch_by_hand_by_its_class(call: Call, script: Script) -> None:
+    paths: list[str | None] = []
+
+    class Inner(Checker):
+        """Inner."""
+
+        max_steps = 2
+
+        def on_step(self, step: Step) -> None:
+            paths.append(step.branch)
+
+    class Outer(Main):
+        def on_step(self, step: Step) -> None:
+            paths.append(step.branch)
+            self.branch(Inner)
+
+    run_main(call, script(calling("look"), calling("look"), TRUE, DONE), Outer)
+    assert paths == [None, "Inner"]
+
+
+def test_a_branch_by_hand_in_a_tool_sees_the_siblings_that_have_returned(call: Call, script: Script) -> None:
+    class Deep(Main):
+        @tool(parallel=False)
+        def deep(self, number: int) -> str:
+            """Go deep."""
+            return self.branch(Asked, claim=str(number)).why
+
+    both = calling("look") & calling("deep", number=1) & calling("deep", number=2) & calling("nothing")
+    model = script(both, finish(is_true=True, why="first"), finish(is_true=True, why="second"), DONE)
+    run = run_main(call, model, Deep)
+    pending = [[m["content"] for m in request.messages if m["role"] == "tool"] for request in model.requests[1:3]]
+    assert pending[0][:3] == ["nothing in here", NOT_YET, NOT_YET]
+    assert pending[1][:3] == ["nothing in here", "first", NOT_YET]
+    assert pending[0][3].startswith("Tool error: There is no tool `nothing`")
+    assert told(run)[1:3] == ["first", "second"]
+
+
+def test_branches_by_hand_in_tools_that_run_in_threads(call: Call, script: Script) -> None:
+    barrier = threading.Barrier(2)
+
+    class Deep(Main):
+        @tool
+        def deep(self, number: int) -> str:
+            """Go deep."""
+            barrier.wait(PATIENCE)
+            return self.branch(Asked, claim=str(number)).why
+
+    def reply(request: ModelRequest) -> Any:
+        if asks(request) != SYSTEM:
+            return finish(is_true=True, why="2" if ">2<" in request.messages[-1]["content"] else "1")
+        is_first = request.messages[-1]["role"] == "user"
+        return calling("deep", number=1) & calling("deep", number=2) if is_first else DONE
+
+    run = run_main(call, script(reply), Deep)
+    assert told(run)[:2] == ["1", "2"]
+    assert (len(run.branches), run.usage.requests) == (2, 4)
+
+
+def test_abranch_in_an_async_hook_and_an_async_tool(call: Call, script: Script) -> None:
+    class Deep(Main):
+        @tool
+        async def deep(self) -> str:
+            """Go deep."""
+            return (await self.abranch(Checker)).why
+
+        async def on_step(self, step: Step) -> None:  # type: ignore[override]
+            step.tool_results[0].output += (await self.abranch(Asked, claim="x")).why
+
+    run = run_main(call, script(calling("deep"), TRUE, TRUE, DONE), Deep)
+    assert told(run)[0] == "soso"
+    assert run.usage.requests == 4
+
+
+def test_a_branch_by_hand_in_on_finish_and_in_a_prompt_method(call: Call, script: Script) -> None:
+    class Prompted(Main):
+        def system_prompt(self) -> str:
+            return f"Prompt {self.branch(branch_of(system_prompt='')).why}"
+
+        def on_finish(self, output: str) -> str:
+            return f"{output} {self.branch(Checker).why}"
+
+    model = script(TRUE, DONE, TRUE)
+    run = run_main(call, model, Prompted)
+    assert run.output == "yes so"
+    assert model.requests[0].messages == [
+        {"role": "user", "content": "<input>\n  <question>Is it?</question>\n</input>"}
+    ]
+    assert model.requests[2].messages[-1] == {"role": "tool", "tool_call_id": "call_2_0", "content": NOT_YET}
+
+
+def test_branch_all_runs_them_at_the_same_time_and_gives_failures_as_errors_in_order(
+    call: Call, script: Script
+) -> None:
+    barrier = threading.Barrier(2)
+    found: list[Any] = []
+
+    def meet() -> None:
+        barrier.wait(PATIENCE)
+
+    one, two = (branch_of(__doc__=f"{name}.", max_steps=2) for name in ("One", "Two"))
+    bad = branch_of(__doc__="Bad.", parse_retries=0)
+
+    class All(Main):
+        def on_step(self, step: Step) -> None:
+            found.extend(self.branch_all([(one, {}), (bad, {}), (two, {}), (Asked, {"wrong": 1})]))
+
+    scripts = {
+        "answer": [calling("look"), DONE],
+        "one": [calling("meet"), finish(is_true=True, why="one")],
+        "two": [calling("meet"), finish(is_true=True, why="two")],
+        "bad": [finish()],
+    }
+    run = run_main(call, script(by_asker(**scripts)), All, tools=[look, meet])
+    assert [found[0].why, found[2].why] == ["one", "two"]
+    assert isinstance(found[1], BranchError)
+    assert isinstance(found[1].__cause__, ParseError)
+    assert isinstance(found[3], BranchError)
+    assert isinstance(found[3].__cause__, InputError)
+    assert (len(run.branches), run.usage.requests) == (3, 7)
+
+
+def test_branch_all_keeps_to_its_concurrency(call: Call, script: Script) -> None:
+    under_way: list[int] = []
+    most: list[int] = []
+
+    def busy() -> None:
+        under_way.append(1)
+        most.append(len(under_way))
+        time.sleep(0.01)
+        under_way.pop()
+
+    kind = branch_of(__doc__="Busy.", max_steps=2)
+
+    class All(Main):
+        def on_step(self, step: Step) -> None:
+            assert self.branch_all([], concurrency=1) == []
+            assert len(self.branch_all([(kind, {})] * 5, concurrency=2)) == 5
+
+    scripts = {"answer": [calling("look"), DONE], "busy": [calling("busy")] * 5 + [TRUE] * 5}
+    lock = threading.Lock()
+
+    def reply(request: ModelRequest) -> Any:
+        if asks(request) == "Busy.":
+            return TRUE if request.messages[-1]["content"] == "null" else calling("busy")
+        with lock:
+            return scripts["answer"].pop(0)
+
+    run_main(call, script(reply), All, tools=[look, busy])
+    assert max(most) <= 2
+    assert len(most) == 5
+
+
+def test_a_branch_by_hand_that_fails_is_a_branch_error_whose_cause_is_the_original(call: Call, script: Script) -> None:
+    caught: list[BranchError] = []
+
+    class Risky(Main):
+        def on_step(self, step: Step) -> None:
+            for kind, given in ((branch_of(parse_retries=0), {}), (branch_of(max_steps=None), {}), (Asked, {"a": 1})):
+                with pytest.raises(BranchError) as raised:
+                    self.branch(kind, **given)
+                caught.append(raised.value)
+
+    run = run_main(call, script(calling("look"), finish(), calling("look"), DONE), Risky)
+    first, second, third = caught
+    assert isinstance(first.__cause__, ParseError)
+    assert str(first) == f"The branch `Checker` failed: ParseError: {first.__cause__}"
+    assert first.__cause__.run is run.branches[0]
+    assert "ended without an answer; set `max_steps` on it" in str(second)
+    assert isinstance(third.__cause__, InputError)
+    assert (run.output, run.usage.requests, len(run.branches)) == ("yes", 4, 2)
+
+
+def test_a_branch_error_that_nobody_catches_ends_the_run(call: Call, script: Script) -> None:
+    class Risky(Main):
+        def on_step(self, step: Step) -> None:
+            self.branch(branch_of(parse_retries=0))
+
+    with pytest.raises(BranchError) as raised:
+        run_main(call, script(calling("look"), finish()), Risky)
+    run: Any = raised.value.run
+    assert (run.stop_reason, run.usage.requests) == ("error", 2)
+    assert isinstance(run.branches[0].error, ParseError)
+
+
+def test_a_branch_by_hand_too_deep_is_a_branch_error(call: Call, script: Script) -> None:
+    class Digger(Main):
+        max_depth = 2
+
+        def on_step(self, step: Step) -> None:
+            self.branch(Digger, question="Deeper?")
+
+    model = script(calling("look"), calling("look"), calling("look"))
+    with pytest.raises(BranchError, match="`Digger` would be branch 3 levels deep, and `max_depth` of `Digger` is 2"):
+        run_main(call, model, Digger)
+
+
+def test_outside_a_run_there_is_nothing_to_branch_from() -> None:
+    agent = Main(model=ScriptedModel([]))
+    with pytest.raises(AcornError, match=r"There is no run to branch from: `self\.branch\(\.\.\.\)` works inside"):
+        agent.branch(Checker)
+    with pytest.raises(AcornError, match="There is no run to branch from"):
+        asyncio.run(agent.abranch(Checker))
+    with pytest.raises(AcornError, match="There is no run to branch from"):
+        agent.branch_all([(Checker, {})])
+
+
+def test_only_a_module_class_with_an_output_can_be_branched_to(call: Call, script: Script) -> None:
+    class Empty(module[Any, Any]):
+        """Nothing."""
+
+    class Wrong(Main):
+        def on_step(self, step: Step) -> None:
+            for kind in (Checker(), str, "Checker"):
+                with pytest.raises(DeclarationError, match="A branch must be a module class, got"):
+                    self.branch(cast(Any, kind))
+            with pytest.raises(DeclarationError, match="`Empty` has no `final_output`"):
+                self.branch(Empty)
+
+    run_main(call, script(calling("look"), DONE), Wrong)
+
+
+def test_a_module_that_is_simply_called_in_a_tool_is_no_branch(call: Call, script: Script) -> None:
+    model = script(calling("ask"), TRUE, DONE)
+
+    def ask() -> str:
+        return Checker(model=model)().why
+
+    run = run_main(call, model, tools=[ask], branches={})
+    assert run.branches == []
+    assert len(model.requests[1].messages) == 2
+
+
+# Records and limits
+
+
+def test_records_hang_under_their_parents_and_usage_and_cost_add_up(call: Call, script: Script) -> None:
+    def used(reply: Reply, given: int) -> Reply:
+        return reply & Reply(usage=Usage(given, 1, 1, 1, 1))
+
+    inner = branch_of(__doc__="Inner.")
+    outer = branch_of(__doc__="Outer.", branches={"inner": inner}, max_steps=2)
+    model = script(
+        used(calling("outer"), 1), used(calling("inner"), 10), used(TRUE, 100), used(TRUE, 1000), used(DONE, 10000),
+        price=Price(1.0, 0.0),
+    )  # fmt: skip
+    with capture() as runs:
+        run = run_main(call, model, branches={"outer": outer})
+    assert runs == [run, run.branches[0], run.branches[0].branches[0]]
+    assert [each.usage.input_tokens for each in runs] == [11111, 1110, 100]
+    assert [each.cost for each in runs] == [11111, 1110, 100]
+    assert [each.usage.requests for each in runs] == [5, 3, 1]
+    assert run.usage == Usage(11111, 5, 5, 5, 5)
+    assert len({each.id for each in runs}) == 3
+    for each in runs:
+        assert each.stop_reason == "finish"
+        assert each.started is not None
+        assert each.seconds > 0
+        assert_complete(each.history)
+
+
+def test_capture_sees_branches_that_run_in_threads(call: Call, script: Script) -> None:
+    model = script(calling("check") & calling("check"), TRUE, TRUE, DONE)
+    with capture() as runs:
+        run = run_main(call, model)
+    assert runs[0] is run
+    assert {id(each) for each in runs[1:]} == {id(each) for each in run.branches}
+
+
+def weighty(reply: Reply, tokens: int) -> Reply:
+    return reply & Reply(usage=Usage(tokens, 0, requests=1))
+
+
+def test_the_tokens_of_branches_count_and_the_parent_keeps_enough_to_answer(call: Call, script: Script) -> None:
+    looks = [weighty(calling("look"), 100) for _ in range(3)]
+    model = script(weighty(calling("check"), 100), *looks, weighty(TRUE, 100), weighty(DONE, 100))
+    run = run_main(call, model, max_total_tokens=750, branches={"check": branch_of(max_steps=50)})
+    assert run.branches[0].stop_reason == "limit"
+    assert model.requests[-2].forced_tool == "__finish__"
+    assert run.output == "yes"
+    assert run.usage.total_tokens == 600
+
+
+def test_a_branch_that_has_used_up_what_there_is_fails_and_the_parent_answers(call: Call, script: Script) -> None:
+    for limit, own, whose in ((850, None, "`Main`'s"), (None, 450, "its")):
+        model = script(weighty(calling("check"), 100), weighty(calling("look"), 500), weighty(DONE, 100))
+        branches = {"check": branch_of(max_total_tokens=own)}
+        run = run_main(call, model, max_total_tokens=limit, branches=branches)
+        assert told(run)[0].startswith(
+            f"Tool error: LimitError: `Checker` has no room left under {whose} `max_total_tokens` for an answer"
+        )
+        assert isinstance(run.branches[0].error, LimitError)
+        assert (run.output, run.stop_reason) == ("yes", "limit" if limit else "finish")
+
+
+def test_the_dollars_of_branches_count(call: Call, script: Script) -> None:
+    looks = [weighty(calling("look"), 100) for _ in range(3)]
+    model = script(
+        weighty(calling("check"), 100), *looks, weighty(TRUE, 100), weighty(DONE, 100), price=Price(0.01, 0.01)
+    )
+    run = run_main(call, model, max_cost=7.5, branches={"check": branch_of(max_steps=50)})
+    assert run.branches[0].stop_reason == "limit"
+    assert run.cost == pytest.approx(6.0)
+    free = script(name="free")
+    run = run_main(
+        call,
+        script(weighty(calling("check"), 100), weighty(DONE, 100), price=Price(0.01, 0.01)),
+        max_cost=7.5,
+        branches={"check": branch_of(model=free)},
+    )
+    assert "DeclarationError: `Main.max_cost` needs prices, and none are known for `free`" in told(run)[0]
+
+
+def test_a_limit_of_the_branchs_own_counts_what_it_uses_itself(call: Call, script: Script) -> None:
+    hungry, other = (branch_of(__doc__=f"{name}.", max_steps=50) for name in ("Hungry", "Other"))
+    small = branch_of(__doc__="Small.", max_steps=50, max_total_tokens=400)
+    gate = threading.Event()
+
+    def wait() -> None:
+        assert gate.wait(PATIENCE)
+
+    def go() -> None:
+        gate.set()
+
+    scripts = {
+        "answer": [weighty(calling("hungry") & calling("small"), 1000), weighty(DONE, 1000)],
+        "hungry": [weighty(calling("look"), 5000), weighty(calling("go"), 5000), weighty(TRUE, 10)],
+        "small": [weighty(calling("wait"), 100), weighty(calling("look"), 100), weighty(TRUE, 100)],
+    }
+    model = script(by_asker(**scripts))
+    kinds = {"hungry": hungry, "small": small, "other": other}
+    run = run_main(call, model, branches=kinds, tools=[look, wait, go])
+    assert [branch.stop_reason for branch in run.branches] == ["finish", "limit"]
+    assert run.branches[1].usage.total_tokens == 300
+    assert run.usage.total_tokens == 12310
+
+
+def test_the_seconds_of_branches_count(call: Call, script: Script) -> None:
+    class Slow(Main):
+        def on_step(self, step: Step) -> None:
+            time.sleep(0.25)
+            with pytest.raises(BranchError) as raised:
+                self.branch(Checker)
+            assert isinstance(raised.value.__cause__, LimitError)
+
+    slow = Reply(delay=5.0) & TRUE
+    began = time.monotonic()
+    run = run_main(call, script(calling("check"), slow, DONE), max_seconds=0.5)
+    assert time.monotonic() - began < 2.0
+    assert "LimitError: `Checker` used up its `max_seconds`" in told(run)[0]
+    assert (run.output, run.stop_reason) == ("yes", "limit")
+    began = time.monotonic()
+    run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=0.5)
+    assert 0.4 < time.monotonic() - began < 0.6
+    assert run.output == "yes"
+
+
+# Streaming
+
+
+class Listening(Main):
+    """Answer the question."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.chunks: list[StreamChunk[Any]] = []
+
+    def on_stream(self, chunk: StreamChunk[Any]) -> None:
+        self.chunks.append(chunk)
+
+
+def chunks_of(call: Call, agent: module[Any, Any]) -> list[StreamChunk[Any]]:
+    if call.way != "async":
+        return list(agent.stream(question="Is it?"))
+
+    async def main() -> list[StreamChunk[Any]]:
+        return [chunk async for chunk in agent.astream(question="Is it?")]
+
+    return asyncio.run(main())
+
+
+def test_a_branch_streams_to_its_own_on_stream_and_not_to_the_parents(call: Call, script: Script) -> None:
+    heard: list[StreamChunk[Any]] = []
+
+    class Loud(Checker):
+        """Loud."""
+
+        def on_stream(self, chunk: StreamChunk[Verdict]) -> None:
+            heard.append(chunk)
+
+    agent = Listening(model=script(calling("check"), Reply("Let me see.") & TRUE, DONE), branches={"check": Loud})
+    call.run(agent, question="Is it?")
+    assert "".join(chunk.content or "" for chunk in heard) == "Let me see."
+    assert {chunk.branch for chunk in heard} == {"check"}
+    assert heard[-1].done
+    assert heard[-1].partial is not None
+    assert heard[-1].partial.model_dump() == {"is_true": True, "why": "so"}
+    assert all(chunk.branch is None and chunk.content is None for chunk in agent.chunks)
+    assert sum(chunk.done for chunk in agent.chunks) == 2
+    results = [chunk.tool_result for chunk in agent.chunks if chunk.tool_result]
+    assert results == [ToolResult("call_1_0", "check", Verdict(is_true=True, why="so"))]
+
+
+def test_the_callers_iterator_gets_the_chunks_of_branches_with_their_path(call: Call, script: Script) -> None:
+    inner = branch_of(__doc__="Inner.")
+    outer = branch_of(__doc__="Outer.", branches={"inner": inner}, max_steps=2)
+    model = script(calling("outer"), calling("inner"), Reply("In.") & TRUE, Reply("Out.") & TRUE, Reply("Top.") & DONE)
+    agent = Listening(model=model, branches={"outer": outer})
+    chunks = chunks_of(call, agent)
+    said = [(chunk.branch, chunk.content) for chunk in chunks if chunk.content]
+    assert said == [("outer/inner", "In."), ("outer", "Out."), (None, "Top.")]
+    assert [chunk.branch for chunk in chunks if chunk.done] == [None, "outer", "outer/inner", "outer", None]
+    assert [chunk.branch for chunk in chunks if chunk.tool_result] == ["outer", None]
+    assert {chunk.branch for chunk in agent.chunks} == {None}
+    last = chunks[-1]
+    assert last.result == "yes"
+    assert last.run is not None
+    assert (last.done, last.branch, last.run.usage.requests) == (False, None, 5)
+    partials = [chunk.partial for chunk in chunks if chunk.branch == "outer/inner" and chunk.partial]
+    assert partials[-1].model_dump() == {"is_true": True, "why": "so"}
+
+
+def test_the_chunks_of_branches_side_by_side_come_as_they_are_made(call: Call, script: Script) -> None:
+    kinds = {name: branch_of(__doc__=f"{name}.") for name in ("one", "two")}
+    scripts = {name: [Reply(f"I am {name}, and I say so.") & TRUE] for name in kinds}
+    model = script(by_asker(answer=[calling("one") & calling("two"), DONE], **scripts))
+    chunks = chunks_of(call, Main(model=model, branches=kinds))
+    for name in kinds:
+        said = "".join(chunk.content or "" for chunk in chunks if chunk.branch == name)
+        assert said == f"I am {name}, and I say so."
+        assert sum(chunk.done for chunk in chunks if chunk.branch == name) == 1
+    assert sum(chunk.tool_result is not None for chunk in chunks) == 2
+
+
+# Ending early
+
+
+class Gate(ScriptedModel):
+    """A model that holds up the branches until it is opened; says when so many have come."""
+
+    def __init__(self, replies: Any, wanted: int) -> None:
+        super().__init__(replies)
+        self.reached = threading.Semaphore(0)
+        self.wanted = wanted
+        self.open = threading.Event()
+        self.cancelled: list[str] = []
+
+    def all_there(self) -> bool:
+        return all(self.reached.acquire(timeout=PATIENCE) for _ in range(self.wanted))
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        if asks(request) != SYSTEM:
+            self.reached.release()
+            assert self.open.wait(PATIENCE)
+        return super().complete(request)
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        if asks(request) != SYSTEM:
+            self.reached.release()
+            try:
+                await asyncio.sleep(PATIENCE)
+            except asyncio.CancelledError:
+                self.cancelled.append(asks(request))
+                raise
+        return await super().acomplete(request)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_cancelling_the_parent_cancels_its_branches(count: int) -> None:
+    together = Reply()
+    for _ in range(count):
+        together = together & calling("check")
+    model = Gate([calling("look") & together], count)
+
+    async def main() -> Run[Any]:
+        with capture() as runs:
+            task = asyncio.ensure_future(Main(model=model).acall(question="Is it?"))
+            assert await asyncio.to_thread(model.all_there)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert len(runs) == count + 1
+        return runs[0]
+
+    run = asyncio.run(main())
+    assert len(model.cancelled) == count
+    assert [branch.stop_reason for branch in run.branches] == ["cancelled"] * count
+    assert run.stop_reason == "cancelled"
+    assert told(run) == ["nothing in here", *["This call was not completed: the run was stopped."] * count]
+    for each in (run, *run.branches):
+        assert_complete(each.history)
+
+
+def test_cancelling_the_parent_ends_a_branch_that_a_sync_hook_has_begun() -> None:
+    class Hooked(Main):
+        def on_step(self, step: Step) -> None:
+            self.branch(branch_of(max_steps=9))
+
+    model = Gate([calling("look"), calling("look"), calling("look")], 1)
+    runs: list[Run[Any]] = []
+
+    async def main() -> None:
+        with capture() as captured:
+            task = asyncio.ensure_future(Hooked(model=model).acall(question="Is it?"))
+            assert await asyncio.to_thread(model.all_there)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        runs.extend(captured)
+
+    asyncio.run(main())
+    model.open.set()
+    assert_soon(lambda: runs[1].stop_reason == "cancelled")
+    assert isinstance(runs[1].error, ParentEndedError)
+    assert len(model.requests) == 2
+
+
+def assert_soon(claim: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not claim():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_what_is_no_failure_goes_up_and_ends_the_others(call: Call, kind: type[BaseException]) -> None:
+    gate = threading.Event()
+
+    def stop() -> None:
+        raise kind
+
+    def wait() -> None:
+        gate.wait(PATIENCE)
+
+    kinds = {name: branch_of(__doc__=f"{name}.", max_steps=5) for name in ("one", "two")}
+    scripts = {"one": [calling("wait"), calling("look"), TRUE], "two": [calling("stop")]}
+    model = ScriptedModel(by_asker(answer=[calling("one") & calling("two")], **scripts))
+    agent = Main(model=model, branches=kinds, tools=[look, stop, wait])
+    with capture() as runs, pytest.raises(kind) as raised:
+        call.run(agent, question="Is it?")
+    gate.set()
+    (run,) = (each for each in runs if each.branches)
+    assert raised.value.run is run  # type: ignore[attr-defined]
+    assert run.stop_reason == "cancelled"
+    assert_soon(lambda: [branch.stop_reason for branch in run.branches] == ["cancelled", "cancelled"])
+    assert sum(asks(request) == "one." for request in model.requests) <= 2
+    for each in runs:
+        assert_complete(each.history)
+
+
+class Dripping(ScriptedModel):
+    """Says when a stream was closed before its end."""
+
+    closed = 0
+
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
+        try:
+            yield from super().stream(request)
+        except GeneratorExit:
+            self.closed += 1
+            raise
+
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        try:
+            async for delta in super().astream(request):
+                await asyncio.sleep(0)
+                yield delta
+        except (GeneratorExit, asyncio.CancelledError):
+            self.closed += 1
+            raise
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_leaving_an_iterator_early_ends_the_branches(call: Call, count: int) -> None:
+    together = calling("check") if count == 1 else calling("check") & calling("check")
+
+    def reply(request: ModelRequest) -> Any:
+        return together if asks(request) == SYSTEM else Reply("x" * 100_000) & TRUE
+
+    model = Dripping(reply, chunk_size=1)
+    agent = Main(model=model)
+
+    def leave() -> None:
+        stream = agent.stream(question="Is it?")
+        assert next(chunk for chunk in stream if chunk.branch).content == "x"
+        stream.close()
+
+    async def aleave() -> None:
+        stream = agent.astream(question="Is it?")
+        async for chunk in stream:
+            if chunk.branch:
+                break
+        await stream.aclose()
+
+    with capture() as runs:
+        if call.way == "async":
+            asyncio.run(aleave())
+        else:
+            leave()
+    assert_soon(lambda: model.closed == count)
+    assert_soon(lambda: [run.stop_reason for run in runs] == ["cancelled"] * (count + 1))
+    assert len(model.requests) == count + 1
+    for run in runs:
+        assert_complete(run.history)
+
+
+# Saved and loaded
+
+
+def test_a_run_that_is_saved_before_its_branches_have_ended_begins_them_again_when_it_is_loaded() -> None:
+    model = ScriptedModel([calling("check") & calling("look") & calling("check"), TRUE, TRUE, DONE])
+    first = _loop(Main(model=model), (), {"question": "Is it?"})
+    loop, saved = Loop(first.plan, first.run), 0
+    asked: list[Any] = []
+    while loop.state.phase != "done":
+        loop = Loop.load(first.plan, json.loads(json.dumps(loop.save())))
+        ask = loop.ask(0.0)
+        loop = Loop.load(first.plan, json.loads(json.dumps(loop.save())))
+        ask = loop.ask(0.0)
+        asked.append(type(ask))
+        saved += loop.state.phase == "branches"
+        loop.tell(perform(ask), 0.0)
+    assert saved == 1
+    assert asked == [AskModel, AskTools, AskBranches, AskModel]
+    assert loop.run.output == "yes"
+    assert told(loop.run)[:3] == ['{"is_true":true,"why":"so"}', "nothing in here", '{"is_true":true,"why":"so"}']
+    assert loop.run.usage.requests == 4
+    for request in model.requests:
+        assert_request_valid(request)
+    model.done()
+
+
+def perform(ask: Any) -> Any:
+    if isinstance(ask, AskModel):
+        return ask.model.complete(ask.request)
+    if isinstance(ask, AskTools):
+        return [ToolResult(each.call.id, each.call.name, each.tool.function()) for each in ask.invocations]
+    results: list[ToolResult] = []
+    for child in ask.children:
+        while child.loop.state.phase != "done":
+            child.loop.tell(perform(child.loop.ask(0.0)), 0.0)
+        results.append(ToolResult(child.call.id, child.call.name, child.loop.run.output))
+    return results
+
+
+def test_a_run_can_be_aborted_in_its_branches() -> None:
+    model = ScriptedModel([calling("check") & calling("look")])
+    loop = _loop(Main(model=model), (), {"question": "Is it?"})
+    while loop.state.phase != "branches":
+        loop.tell(perform(loop.ask(0.0)), 0.0)
+    ask = loop.ask(0.0)
+    assert loop.ask(0.0).children[0] is cast(AskBranches, ask).children[0]  # type: ignore[union-attr]
+    loop.abort(KeyboardInterrupt())
+    assert told(loop.run) == ["nothing in here", "This call was not completed: the run was stopped."]
+    with pytest.raises(ParentEndedError):
+        cast(AskBranches, ask).children[0].loop.ask(0.0)

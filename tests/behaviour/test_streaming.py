@@ -1,0 +1,1796 @@
+"""Streaming: what `on_stream` and iterators see of a run, how it ends when they stop, and that it is the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import textwrap
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, closing, suppress
+from contextvars import ContextVar
+from datetime import date
+from enum import Enum
+from functools import partial
+from itertools import pairwise
+from types import ModuleType
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, BeforeValidator, Field
+from tests.behaviour.conftest import Call
+from tests.behaviour.test_reply_fuzz import MODULES, _reply
+from tests.provider_rules import assert_complete, assert_request_valid
+from tests.raw_model import RawModel, calling, finishing
+
+from acorn import (
+    AcornError,
+    DeclarationError,
+    InputError,
+    LimitError,
+    ModelError,
+    ParseError,
+    Partial,
+    Run,
+    Step,
+    StreamChunk,
+    ToolResult,
+    Unfinished,
+    Usage,
+    capture,
+    current_run,
+    module,
+    tool,
+)
+from acorn.models import ModelRequest, ModelResponse, Price, RawCall
+from acorn.models.port import Delta
+from acorn.testing import Failure, Reply, ScriptedModel, finish
+from acorn.testing import call as calls
+from acorn.testing.scripted import cut
+
+RUNS = 20_000 if os.environ.get("ACORN_TORTURE") == "1" else 600
+
+Chunk = StreamChunk[Any]
+Hear = Callable[[Any, Chunk], Any]
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Answer(BaseModel):
+    answer: str
+    confidence: float = Field(ge=0, le=1)
+
+
+class Source(BaseModel):
+    title: str
+    year: int
+
+
+class Report(BaseModel):
+    title: str
+    kind: Literal["long", "short"]
+    sources: list[Source]
+    first: Source | None = None
+
+
+@tool
+def search(query: str) -> list[str]:
+    """Search for information."""
+    return [f"about {query}", "more"]
+
+
+@tool
+def read(path: str) -> str:
+    """Read a file."""
+    if path == "nowhere":
+        raise ValueError("no such file")
+    return f"text of {path}"
+
+
+class Asker(module[Question, Answer]):
+    """Answer the question."""
+
+
+class Researcher(Asker):
+    """Answer the question, with tools."""
+
+    tools = [search, read]
+    max_steps = 5
+
+
+class Reporter(module[Any, Report]):
+    """Report."""
+
+
+ANSWER = "It is Paris, the city of light"
+RIGHT = Answer(answer=ANSWER, confidence=0.25)
+DONE = finish(answer=ANSWER, confidence=0.25)
+WRONG = finish(answer=ANSWER, confidence=7)
+THINK = Reply("Let me look that up.", reasoning="The question is about a city.")
+SEARCH = THINK & calls("search", query="the capital of France")
+STOPPED = "This call was not completed: the run was stopped."
+
+
+class Watched(ScriptedModel):
+    """Wants to be asked for a stream, and says how each one ended."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.ends: list[str] = []
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        raise AssertionError("this request should stream")
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        raise AssertionError("this request should stream")
+
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
+        how = "left"
+        try:
+            yield from super().stream(request)
+            how = "read"
+        except ModelError:
+            how = "failed"
+            raise
+        finally:
+            self.ends.append(how)
+
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        how = "left"
+        inner: Any = super().astream(request)
+        try:
+            async with aclosing(inner):
+                async for delta in inner:
+                    yield delta
+            how = "read"
+        except ModelError:
+            how = "failed"
+            raise
+        finally:
+            self.ends.append(how)
+
+
+class Still(ScriptedModel):
+    """Does not want to be asked for a stream."""
+
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
+        raise AssertionError("this request should not stream")
+
+    def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        raise AssertionError("this request should not stream")
+
+
+Watch = Callable[..., Watched]
+
+
+@pytest.fixture
+def watched() -> Iterator[Watch]:
+    """Makes models that stream; afterwards every request, every script, every stream and every history is judged."""
+    models: list[Watched] = []
+
+    def make(*replies: Any, **options: Any) -> Watched:
+        models.append(Watched(replies, **options))
+        return models[-1]
+
+    with capture() as runs:
+        yield make
+    for model in models:
+        model.done()
+        assert len(model.ends) == len(model.requests), "a stream is still open"
+        for request in model.requests:
+            assert_request_valid(request)
+    for run in runs:
+        assert_complete(run.history)
+
+
+class Stream:
+    """Iterates over a run in one of the three ways."""
+
+    def __init__(self, way: str) -> None:
+        self.way = way
+
+    def __call__(self, agent: module[Any, Any], /, *args: Any, **kwargs: Any) -> list[Chunk]:
+        """All chunks."""
+        return self.until(lambda _: False, agent, *args, **kwargs)
+
+    def until(self, enough: Callable[[Chunk], Any], agent: module[Any, Any], /, *args: Any, **kw: Any) -> list[Chunk]:
+        """The chunks up to the first that is enough, where the loop is left."""
+        if self.way == "sync":
+            return self._sync(enough, agent, *args, **kw)
+        return asyncio.run((self._async if self.way == "async" else self._inside)(enough, agent, *args, **kw))
+
+    def _sync(self, enough: Callable[[Chunk], Any], agent: module[Any, Any], *args: Any, **kw: Any) -> list[Chunk]:
+        found: list[Chunk] = []
+        for chunk in agent.stream(*args, **kw):
+            found.append(chunk)
+            if enough(chunk):
+                break
+        return found
+
+    async def _inside(self, *args: Any, **kw: Any) -> list[Chunk]:
+        return self._sync(*args, **kw)
+
+    async def _async(
+        self, enough: Callable[[Chunk], Any], agent: module[Any, Any], *args: Any, **kw: Any
+    ) -> list[Chunk]:
+        found: list[Chunk] = []
+        async for chunk in agent.astream(*args, **kw):
+            found.append(chunk)
+            if enough(chunk):
+                break
+        return found
+
+
+@pytest.fixture(params=["sync", "inside a loop", "async"])
+def stream(request: pytest.FixtureRequest) -> Stream:
+    return Stream(request.param)
+
+
+kinds = pytest.mark.parametrize("kind", ["def", "async def"])
+
+
+def listening(base: type[module[Any, Any]], hear: Hear, kind: str = "def") -> Any:
+    """A class with this `on_stream`."""
+
+    def on_stream(self: Any, chunk: Chunk) -> None:
+        hear(self, chunk)
+
+    async def aon_stream(self: Any, chunk: Chunk) -> None:
+        await asyncio.sleep(0)
+        hear(self, chunk)
+
+    hook = on_stream if kind == "def" else aon_stream
+    return type("Listening", (base,), {"__module__": __name__, "__doc__": base.__doc__, "on_stream": hook})
+
+
+def keeping(heard: list[Chunk]) -> Hear:
+    return lambda _, chunk: heard.append(chunk)
+
+
+def shown(chunk: Chunk) -> dict[str, Any]:
+    """What a chunk says."""
+    names = ("content", "reasoning", "partial", "tool_call", "tool_result", "branch", "result", "run")
+    found = {name: getattr(chunk, name) for name in names if getattr(chunk, name) is not None}
+    return {**found, "completed": chunk.completed, "done": chunk.done}
+
+
+def contents(chunks: list[Chunk]) -> list[str]:
+    return [chunk.content for chunk in chunks if chunk.content is not None]
+
+
+def partials(chunks: list[Chunk]) -> list[Any]:
+    return [chunk.partial for chunk in chunks if chunk.partial is not None]
+
+
+def told(run: Run[Any]) -> list[str]:
+    return [message["content"] for message in run.history if message["role"] == "tool"]
+
+
+# When a request streams
+
+
+def test_a_call_does_not_stream_by_itself(call: Call) -> None:
+    model = Still([SEARCH, "Hm.", WRONG, SEARCH, WRONG, DONE])
+    with model:
+        assert call(Researcher(model=model, max_steps=3), question="?") == RIGHT
+
+
+class Heard(Asker):
+    """Answer the question."""
+
+    heard: list[Chunk]
+
+    def on_stream(self, chunk: Chunk) -> None:
+        self.heard.append(chunk)
+
+
+class Heir(Heard):
+    """Answer the question."""
+
+
+@pytest.mark.parametrize("kind", [Heard, Heir])
+def test_a_call_streams_when_on_stream_is_overridden(call: Call, watched: Watch, kind: type[Heard]) -> None:
+    agent = kind(model=watched(DONE))
+    agent.heard = []
+    assert call(agent, question="?") == RIGHT
+    assert [chunk.done for chunk in agent.heard].count(True) == 1
+
+
+def test_a_call_streams_when_on_stream_is_set_on_the_instance(call: Call, watched: Watch) -> None:
+    heard: list[Chunk] = []
+    agent = Asker(model=watched(DONE))
+    agent.on_stream = heard.append  # type: ignore[method-assign, assignment]
+    assert call(agent, question="?") == RIGHT
+    assert partials(heard)[-1].answer == ANSWER
+
+
+def test_an_on_stream_that_only_calls_ours_streams_too(call: Call, watched: Watch) -> None:
+    class Polite(Asker):
+        """Answer the question."""
+
+        def on_stream(self, chunk: StreamChunk[Answer]) -> None:
+            super().on_stream(chunk)
+
+    assert call(Polite(model=watched(DONE)), question="?") == RIGHT
+
+
+def test_a_request_streams_when_the_caller_iterates(stream: Stream, watched: Watch) -> None:
+    assert stream(Asker(model=watched(DONE)), question="?")[-1].result == RIGHT
+
+
+def test_both_may_listen_to_one_run(stream: Stream, watched: Watch) -> None:
+    heard: list[Chunk] = []
+    chunks = stream(listening(Asker, keeping(heard))(model=watched(DONE)), question="?")
+    assert all(one is other for one, other in zip(heard, chunks[:-1], strict=True))
+
+
+@kinds
+def test_corrections_forced_calls_and_later_steps_stream_as_well(call: Call, watched: Watch, kind: str) -> None:
+    heard: list[Chunk] = []
+    model = watched(SEARCH, "Hm.", WRONG, calls("read", path="a"), WRONG, DONE)
+    run = call.run(listening(Researcher, keeping(heard), kind)(model=model, max_steps=3), question="?")
+    assert run.output == RIGHT
+    assert run.stop_reason == "forced"
+    assert model.requests[-1].forced_tool == "__finish__"
+    assert model.ends == ["read"] * 6
+    assert [chunk.done for chunk in heard].count(True) == 6
+
+
+def test_an_answer_in_xml_streams_as_text(stream: Stream, watched: Watch) -> None:
+    form = f"Here: <output><answer>{ANSWER}</answer><confidence>0.25</confidence></output>"
+    *chunks, last = stream(Asker(model=watched("Hm.", form, forces=False)), question="?")
+    assert last.result == RIGHT
+    assert "".join(contents(chunks)) == "Hm." + form
+    assert partials(chunks) == []
+
+
+# A model that cannot stream
+
+
+def test_a_model_without_streaming_gives_its_response_in_one_piece(stream: Stream) -> None:
+    model = RawModel([calling(("a", "search", '{"query": "x"}'), content="Hm.", reasoning="Well."), FINISHING])
+    first, second, *rest = stream(Researcher(model=model), question="?")
+    assert shown(first) == {"content": "Hm.", "reasoning": "Well.", "completed": (), "done": False}
+    assert second.tool_call == {"index": 0, "id": "a", "name": "search", "arguments": '{"query": "x"}'}
+    assert [chunk.done for chunk in rest] == [True, False, False, True, False]
+    assert rest[1].tool_result == ToolResult("a", "search", ["about x", "more"])
+    assert rest[2].partial == Partial[Answer](answer=ANSWER, confidence=0.25)
+    assert rest[-1].result == RIGHT
+
+
+FINISHING = finishing(answer=ANSWER, confidence=0.25)
+
+
+@kinds
+def test_a_model_without_streaming_works_with_on_stream(call: Call, kind: str) -> None:
+    heard: list[Chunk] = []
+    agent = listening(Researcher, keeping(heard), kind)(model=RawModel([FINISHING]))
+    assert call(agent, question="?") == RIGHT
+    assert partials(heard)[-1].answer == ANSWER
+
+
+def test_a_model_that_streams_in_one_way_only_is_asked_for_the_whole(stream: Stream) -> None:
+    class Half(RawModel):
+        def stream(self, request: ModelRequest) -> Iterator[Delta]:
+            raise AssertionError("there is no `astream` beside it")
+
+    assert stream(Asker(model=Half([FINISHING])), question="?")[-1].result == RIGHT
+
+
+def test_a_model_may_stream_by_iterators_that_cannot_be_closed(stream: Stream) -> None:
+    class Pieces:
+        def __init__(self, deltas: list[Delta]) -> None:
+            self.deltas = iter(deltas)
+
+        def __iter__(self) -> Pieces:
+            return self
+
+        def __next__(self) -> Delta:
+            return next(self.deltas)
+
+        def __aiter__(self) -> Pieces:
+            return self
+
+        async def __anext__(self) -> Delta:
+            for delta in self.deltas:
+                return delta
+            raise StopAsyncIteration
+
+    class Simple(RawModel):
+        def stream(self, request: ModelRequest) -> Any:
+            return Pieces(list(cut(self.complete(request), 5)))
+
+        astream = stream
+
+    assert stream(Asker(model=Simple([FINISHING])), question="?")[-1].result == RIGHT
+    assert len(stream.until(lambda _: True, Asker(model=Simple([FINISHING])), question="?")) == 1
+
+
+# Text and thinking
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_text_and_thinking_come_in_pieces(stream: Stream, watched: Watch, size: int) -> None:
+    chunks = stream(Researcher(model=watched(SEARCH, DONE, chunk_size=size)), question="?")
+    texts = contents(chunks)
+    thoughts = [chunk.reasoning for chunk in chunks if chunk.reasoning is not None]
+    assert texts == [THINK.content[at : at + size] for at in range(0, len(THINK.content), size)]
+    assert "".join(thoughts) == THINK.reasoning
+    assert "" not in texts + thoughts
+
+
+def test_text_and_thinking_are_in_the_history_as_without_streaming(stream: Stream, watched: Watch) -> None:
+    class Noting(Researcher):
+        """Answer the question."""
+
+        def on_step(self, step: Step) -> None:
+            noted.append((step.content, step.reasoning, step.usage.requests, step.response["choices"][0]["message"]))
+
+    noted: list[Any] = []
+    agent = Noting(model=watched(SEARCH, DONE))
+    run = stream(agent, question="?")[-1].run
+    assert run is not None
+    assert run.history[2]["content"] == THINK.content
+    assert noted[0][:3] == (THINK.content, THINK.reasoning, 1)
+    assert noted[0][3]["tool_calls"][0]["function"]["arguments"] == '{"query":"the capital of France"}'
+
+
+# The answer while it is written
+
+
+def test_a_partial_answer_grows(stream: Stream, watched: Watch) -> None:
+    chunks = stream(Asker(model=watched(DONE, chunk_size=3)), question="?")
+    found = partials(chunks)
+    assert all(type(one) is Partial[Answer] for one in found)
+    texts = [one.answer for one in found if one.answer is not None]
+    assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
+    assert len(set(texts)) >= len(ANSWER) // 3
+    assert {one.confidence for one in found} == {None, 0.25}  # not 0, 0.2
+    assert found[-1] == Partial[Answer](answer=ANSWER, confidence=0.25)
+
+
+def test_nested_answers_are_partial_too(stream: Stream, watched: Watch) -> None:
+    sources = [{"title": "Larousse", "year": 1905}, {"title": "Baedeker", "year": 1828}]
+    reply = finish(title="Paris", kind="short", sources=sources, first=sources[0])
+    *chunks, last = stream(Reporter(model=watched(reply, chunk_size=1)))
+    assert isinstance(last.result, Report)
+    found = partials(chunks)
+    assert {len(one.sources) for one in found if one.sources is not None} == {0, 1, 2}
+    inner = [source for one in found for source in one.sources or ()]
+    assert all(type(one) is Partial[Source] for one in inner)
+    assert {one.year for one in inner} == {None, 1905, 1828}
+    assert {"Lar", "Larousse", "Baedeker"} <= {one.title for one in inner}
+    assert {one.kind for one in found} == {None, "short"}
+    assert found[-1].first == Partial[Source](title="Larousse", year=1905)
+
+
+class Colour(Enum):
+    red = "red"
+    dark_red = "dark red"
+
+
+class Mixed(BaseModel):
+    text: str
+    whole: int
+    sure: bool
+    colour: Colour
+    size: Literal["s", "small"]
+    day: date
+
+
+def test_only_text_shows_before_it_is_complete(stream: Stream, watched: Watch) -> None:
+    class Mixer(module[Any, Mixed]):
+        """Mix."""
+
+    reply = finish(text="word", whole=12345, sure=True, colour="dark red", size="small", day="2020-02-29")
+    found = partials(stream(Mixer(model=watched(reply, chunk_size=1))))
+    seen = {name: {getattr(one, name) for one in found} - {None} for name in Mixed.model_fields}
+    assert seen["text"] >= {"w", "wo", "wor", "word"}
+    assert [seen[name] for name in ("whole", "sure", "colour", "size", "day")] == [
+        {12345}, {True}, {Colour.dark_red}, {"small"}, {date(2020, 2, 29)}
+    ]  # fmt: skip
+
+
+@kinds
+def test_a_value_that_does_not_fit_shows_as_none_and_is_corrected_as_ever(
+    call: Call, watched: Watch, kind: str
+) -> None:
+    heard: list[Chunk] = []
+    model = watched(WRONG, DONE, chunk_size=4)
+    run = call.run(listening(Asker, keeping(heard), kind)(model=model), question="?")
+    assert run.output == RIGHT
+    first = heard[: [chunk.done for chunk in heard].index(True) + 1]
+    assert {one.confidence for one in partials(first)} == {None}
+    assert partials(first)[-1].answer == ANSWER
+    assert partials(heard)[-1].confidence == 0.25
+    plain = ScriptedModel([WRONG, DONE])
+    assert Asker(model=plain).run(question="?").history == run.history
+    assert [request.messages for request in plain.requests] == [request.messages for request in model.requests]
+
+
+@pytest.mark.parametrize(
+    ("output", "value", "seen"),
+    [
+        (str, "Paris", ["P", "Pa", "Par", "Pari", "Paris"]),
+        (int, 1234, [1234]),
+        (list[str], ["a", "bc"], [[""], ["a"], ["a", ""], ["a", "b"], ["a", "bc"]]),
+        (list[int], [10, 20], [[10], [10, 20]]),
+    ],
+    ids=str,
+)
+def test_a_plain_answer_is_partial_without_its_wrapping(
+    stream: Stream, watched: Watch, output: Any, value: Any, seen: list[Any]
+) -> None:
+    agent = module[Any, Any]()
+    agent.final_output, agent.model = output, watched(finish(result=value), chunk_size=1)
+    *chunks, last = stream(agent)
+    assert last.result == value
+    found = [one for one in partials(chunks) if one]
+    assert [one for at, one in enumerate(found) if at == 0 or one != found[at - 1]] == seen
+
+
+def test_a_module_without_output_has_no_partial_answer(stream: Stream, watched: Watch) -> None:
+    class Silent(module[Any, Any]):
+        """Do it."""
+
+        final_output: Any = []
+
+    *chunks, last = stream(Silent(model=watched(finish())))
+    assert (last.result, partials(chunks)) == (None, [])
+    assert last.run is not None
+    assert last.run.stop_reason == "finish"
+
+
+def test_completed_names_the_fields_that_will_not_change(stream: Stream, watched: Watch) -> None:
+    reply = finish(title="Paris", kind="short", sources=[{"title": "Larousse", "year": 1905}], first=None)
+    *chunks, last = stream(Reporter(model=watched("Hm.", reply, chunk_size=1, forces=True)))
+    states = list(dict.fromkeys(chunk.completed for chunk in chunks))
+    names = tuple(Report.model_fields)
+    assert states == [names[:count] for count in range(5)]
+    assert last.result is not None
+    for chunk in chunks:
+        for name in chunk.completed:
+            assert getattr(chunk.partial, name) == getattr(partials(chunks)[-1], name)
+
+
+def test_the_last_chunk_of_a_response_has_the_whole_answer(stream: Stream, watched: Watch) -> None:
+    chunks = stream(Asker(model=watched(DONE)), question="?")
+    (last,) = [chunk for chunk in chunks if chunk.done]
+    assert last.partial == Partial[Answer](answer=ANSWER, confidence=0.25)
+    assert last.completed == ("answer", "confidence")
+
+
+def test_of_several_answers_each_is_seen(stream: Stream, watched: Watch) -> None:
+    other = finish(answer="Rome", confidence=1)
+    *chunks, last = stream(Asker(model=watched(WRONG & other, chunk_size=100)), question="?")
+    assert last.result == Answer(answer="Rome", confidence=1)
+    assert {one.answer for one in partials(chunks)} == {ANSWER, "Rome"}
+
+
+# What was handed out
+
+
+def dumped(chunks: list[Chunk]) -> list[Any]:
+    return [
+        (chunk.partial.model_dump() if isinstance(chunk.partial, BaseModel) else chunk.partial, chunk.completed)
+        for chunk in chunks
+    ]
+
+
+SOURCES = [{"title": f"title {number}", "year": number} for number in range(5)]
+LONG = finish(title="x" * 3000, kind="long", sources=SOURCES, first=SOURCES[0])
+
+
+@pytest.mark.parametrize("reply", [LONG, finish(title="Paris", kind="short", sources=SOURCES)], ids=["long", "short"])
+def test_a_snapshot_never_changes(stream: Stream, watched: Watch, reply: Reply) -> None:
+    then: list[Any] = []
+    kept: list[Chunk] = []
+
+    def hear(_: Any, chunk: Chunk) -> None:
+        kept.append(chunk)
+        then.extend(dumped([chunk]))
+
+    agent = listening(Reporter, hear)(model=watched(reply, chunk_size=16))
+    assert isinstance(stream(agent)[-1].result, Report)
+    assert dumped(kept) == then
+
+
+def test_an_old_chunk_that_is_read_late_gives_its_own_state(stream: Stream, watched: Watch) -> None:
+    reply = finish(title="Paris", kind="short", sources=SOURCES)
+    early = dumped(stream(listening(Reporter, lambda _, chunk: chunk.partial)(model=watched(reply, chunk_size=5)))[:-1])
+    kept = stream(Reporter(model=watched(reply, chunk_size=5)))[:-1]
+    order = list(range(len(kept)))
+    random.Random(1).shuffle(order)
+    late = dict(zip(order, dumped([kept[at] for at in order]), strict=True))
+    assert [late[at] for at in range(len(kept))] == early
+
+
+def test_the_text_of_a_call_that_is_read_late_is_that_of_its_moment(stream: Stream, watched: Watch) -> None:
+    model = watched(calls("search", query="acorn"), DONE, chunk_size=6)
+    texts = [chunk.tool_call["arguments"] for chunk in stream(Researcher(model=model), question="?") if chunk.tool_call]
+    assert texts == ["", '{"quer', '{"query":"ac', '{"query":"acorn"}']
+
+
+def test_a_partial_answer_can_be_read_in_another_thread(watched: Watch) -> None:
+    chunks = stream_all(Reporter(model=watched(LONG, chunk_size=64)))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda chunk: dumped([chunk])[0], chunks))
+    assert found == dumped(chunks)
+
+
+def stream_all(agent: module[Any, Any], **kwargs: Any) -> list[Chunk]:
+    return list(agent.stream(**kwargs))
+
+
+def test_nothing_is_computed_for_a_chunk_that_nobody_looks_into(stream: Stream, watched: Watch) -> None:
+    looked: list[Any] = []
+
+    def look(value: Any) -> Any:
+        looked.append(value)
+        return value
+
+    class Heavy(BaseModel):
+        number: Annotated[int, BeforeValidator(look)]
+        text: str
+
+    class Thinker(module[Any, Heavy]):
+        """Think."""
+
+    reply = finish(number=5, text="some words")
+    chunks = stream(Thinker(model=watched(reply, chunk_size=1)))
+    assert looked == [5]  # the answer itself
+    assert partials(chunks)[-1].number == 5
+    assert looked == [5, 5]
+
+
+# Calls and results
+
+
+def test_a_call_of_another_tool_shows_what_came_so_far(stream: Stream, watched: Watch) -> None:
+    reply = calls("search", _id="first", query="a") & calls("read", _id="second", path="b")
+    *chunks, _ = stream(Researcher(model=watched(reply, DONE, chunk_size=5)), question="?")
+    seen = [chunk.tool_call for chunk in chunks if chunk.tool_call is not None]
+    assert seen == [
+        {"index": 0, "id": "first", "name": "search", "arguments": '{"query":"a"}'[:length]}
+        for length in (0, 5, 10, 13)
+    ] + [
+        {"index": 1, "id": "second", "name": "read", "arguments": '{"path":"b"}'[:length]} for length in (0, 5, 10, 12)
+    ]
+    assert all(chunk.partial is None for chunk in chunks if chunk.tool_call is not None)
+    assert all(chunk.tool_call is None for chunk in chunks if chunk.partial is not None)
+
+
+def test_a_finish_is_no_tool_call(stream: Stream, watched: Watch) -> None:
+    assert [chunk.tool_call for chunk in stream(Asker(model=watched(DONE)), question="?") if chunk.tool_call] == []
+
+
+def test_each_executed_tool_gives_one_result_in_the_order_of_the_calls(stream: Stream, watched: Watch) -> None:
+    reply = (
+        calls("read", _id="a", path="x")
+        & calls("nothing", _id="b")
+        & calls("search", _id="c", wrong=1)
+        & calls("read", _id="d", path="nowhere")
+        & calls("search", _id="e", query="y")
+    )
+    chunks = stream(Researcher(model=watched(reply, SEARCH, DONE)), question="?")
+    results = [chunk.tool_result for chunk in chunks if chunk.tool_result is not None]
+    assert results == [
+        ToolResult("a", "read", "text of x"),
+        ToolResult("d", "read", error="ValueError: no such file"),
+        ToolResult("e", "search", ["about y", "more"]),
+        ToolResult("call_2_0", "search", ["about the capital of France", "more"]),
+    ]
+
+
+def test_a_call_beside_an_answer_is_not_executed_and_has_no_result(stream: Stream, watched: Watch) -> None:
+    chunks = stream(Researcher(model=watched(SEARCH & DONE)), question="?")
+    assert [chunk for chunk in chunks if chunk.tool_result] == []
+    assert [chunk for chunk in chunks if chunk.tool_call] != []
+
+
+def test_results_come_after_the_response_and_before_on_step(call: Call, watched: Watch) -> None:
+    class Noting(Researcher):
+        """Answer the question."""
+
+        def on_stream(self, chunk: Chunk) -> None:
+            order.append("done" if chunk.done else "result" if chunk.tool_result else "chunk")
+
+        def on_step(self, step: Step) -> None:
+            order.append("step")
+
+    order: list[str] = []
+    call(Noting(model=watched(calls("search", query="a") & calls("read", path="b"), DONE)), question="?")
+    assert order[order.index("done") :][:5] == ["done", "result", "result", "step", "chunk"]
+
+
+def test_what_on_step_makes_of_a_result_does_not_change_the_chunk(stream: Stream, watched: Watch) -> None:
+    class Editing(Researcher):
+        """Answer the question."""
+
+        def on_step(self, step: Step) -> None:
+            step.tool_results[0].output = "edited"
+
+    chunks = stream(Editing(model=watched(SEARCH, DONE)), question="?")
+    (result,) = [chunk.tool_result for chunk in chunks if chunk.tool_result is not None]
+    assert result.output == ["about the capital of France", "more"]
+    assert chunks[-1].run is not None
+    assert told(chunks[-1].run)[0] == "edited"
+
+
+def test_a_tool_of_a_single_turn_gives_its_result_too(stream: Stream, watched: Watch) -> None:
+    *chunks, last = stream(Researcher(model=watched(SEARCH), max_steps=None), question="?")
+    assert isinstance(last.result, Unfinished)
+    assert [chunk.tool_result.name for chunk in chunks if chunk.tool_result] == ["search"]
+
+
+# The end of a response and of a run
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [DONE],
+        ["Hm.", DONE],
+        [Reply(), DONE],
+        [Reply(reasoning="Hm."), DONE],
+        [SEARCH, DONE],
+        [WRONG, DONE],
+        [calls("__finish__"), DONE],
+        [calls("search", query="a") & calls("read", path="b") & Reply("Hm."), SEARCH, DONE & SEARCH],
+        [Reply(stop_reason="length") & SEARCH, DONE],
+    ],
+    ids=range(9),
+)
+@kinds
+def test_done_is_true_once_a_response_and_at_its_end(call: Call, watched: Watch, replies: list[Any], kind: str) -> None:
+    heard: list[Chunk] = []
+    call(listening(Researcher, keeping(heard), kind)(model=watched(*replies)), question="?")
+    assert [chunk.done for chunk in heard].count(True) == len(replies)
+    for chunk, following in zip(heard, [*heard[1:], None], strict=True):
+        if chunk.done:
+            assert (chunk.content, chunk.reasoning, chunk.tool_call) == (None, None, None)
+        elif chunk.tool_result is None:
+            assert following is not None
+            assert following.tool_result is None, "a response goes on to its last chunk"
+    assert heard[-1].done
+
+
+@kinds
+def test_an_iterator_ends_with_the_result_and_the_record(stream: Stream, watched: Watch, kind: str) -> None:
+    heard: list[Chunk] = []
+    agent = listening(Researcher, keeping(heard), kind)(model=watched(SEARCH, DONE))
+    with capture() as runs:
+        chunks = stream(agent, question="?")
+    *before, last = chunks
+    assert shown(last) == {"result": RIGHT, "run": runs[0], "completed": (), "done": False}
+    assert all(chunk.result is None and chunk.run is None for chunk in before)
+    assert heard == before
+    assert runs[0].output is last.result
+    assert (runs[0].stop_reason, runs[0].error) == ("finish", None)
+    assert runs[0].seconds > 0
+
+
+def test_on_finish_decides_on_the_result_of_an_iterator(stream: Stream, watched: Watch) -> None:
+    class Judging(Asker):
+        """Answer the question."""
+
+        def on_finish(self, output: Answer) -> str:
+            if output.answer == "no":
+                raise ValueError("not that")
+            return output.answer.upper()
+
+    chunks = stream(Judging(model=watched(finish(answer="no", confidence=1), DONE)), question="?")
+    assert chunks[-1].result == ANSWER.upper()
+    assert [chunk.done for chunk in chunks].count(True) == 2
+
+
+def test_leaving_at_the_last_chunk_is_not_early(stream: Stream, watched: Watch) -> None:
+    with capture() as runs:
+        chunks = stream.until(lambda chunk: chunk.run, Asker(model=watched(DONE)), question="?")
+    assert chunks[-1].result == RIGHT
+    assert (runs[0].stop_reason, runs[0].error, runs[0].output) == ("finish", None, RIGHT)
+
+
+def test_iterators_are_used_up_once(watched: Watch) -> None:
+    chunks = Asker(model=watched(DONE)).stream(question="?")
+    assert list(chunks)[-1].result == RIGHT
+    assert list(chunks) == []
+    with pytest.raises(StopIteration):
+        next(chunks)
+
+
+# Failing
+
+
+@pytest.mark.parametrize("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}], ids=str)
+@pytest.mark.parametrize("how", ["stream", "astream"])
+def test_wrong_input_is_told_at_the_call_and_not_when_iterating(how: str, given: dict[str, Any]) -> None:
+    with capture() as runs, pytest.raises(InputError, match=r"question|answer"):
+        getattr(Asker(model=ScriptedModel([])), how)(**given)
+    assert runs == []
+
+
+@pytest.mark.parametrize("how", ["stream", "astream"])
+def test_a_missing_model_is_told_at_the_call(how: str) -> None:
+    with pytest.raises(DeclarationError, match="model"):
+        getattr(Asker(), how)(question="?")
+
+
+@pytest.mark.parametrize("how", ["stream", "astream"])
+def test_an_iterator_that_nobody_begins_does_nothing(how: str) -> None:
+    model = ScriptedModel([])
+    with capture() as runs:
+        getattr(Asker(model=model), how)(question="?")
+        gc.collect()
+    assert runs == []
+    assert model.requests == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"), [(Failure(after=THINK), None), (Failure(503, after=SEARCH), 503), (Failure(), None)]
+)
+def test_a_model_that_fails_in_the_middle_has_failed(
+    stream: Stream, watched: Watch, failure: Failure, status: int | None
+) -> None:
+    heard: list[Chunk] = []
+    model = watched(SEARCH, failure)
+    with pytest.raises(ModelError) as caught:
+        stream(listening(Researcher, keeping(heard))(model=model), question="?")
+    run: Run[Any] = caught.value.run
+    assert caught.value.status == status
+    assert (run.stop_reason, run.error, run.output) == ("error", caught.value, None)
+    assert model.ends == ["read", "failed"]
+    assert [chunk.done for chunk in heard].count(True) == 1
+    assert "".join(contents(heard)) == THINK.content * (1 if failure.after is None else 2)
+    assert told(run) == ['["about the capital of France","more"]']
+
+
+@kinds
+def test_a_model_that_fails_in_the_middle_of_a_call_has_failed(call: Call, watched: Watch, kind: str) -> None:
+    heard: list[Chunk] = []
+    with pytest.raises(ModelError, match="the connection broke"):
+        call(listening(Asker, keeping(heard), kind)(model=watched(Failure(after=DONE))), question="?")
+    assert partials(heard)[-1].answer == ANSWER
+    assert not any(chunk.done for chunk in heard)
+
+
+def test_an_answer_that_is_never_right_fails_as_without_streaming(stream: Stream, watched: Watch) -> None:
+    with pytest.raises(ParseError) as caught:
+        stream(Asker(model=watched(WRONG, WRONG, WRONG)), question="?")
+    with pytest.raises(ParseError) as plain:
+        Asker(model=ScriptedModel([WRONG, WRONG, WRONG]))(question="?")
+    assert str(caught.value) == str(plain.value)
+    assert (caught.value.raw_output, caught.value.errors) == (plain.value.raw_output, plain.value.errors)
+
+
+@pytest.mark.parametrize("reply", [Reply(refusal="I would rather not."), Reply("As", stop_reason="content_filter")])
+def test_a_refusal_is_an_error_also_in_a_stream(stream: Stream, watched: Watch, reply: Reply) -> None:
+    with pytest.raises(ModelError, match=r"I would rather not|content filter: As"):
+        stream(Asker(model=watched(reply)), question="?")
+
+
+def test_an_answer_that_was_cut_off_is_corrected(stream: Stream, watched: Watch) -> None:
+    half = Reply(calls=[RawCall(None, "__finish__", '{"answer": "It is')], stop_reason="length")
+    chunks = stream(Asker(model=watched(half, DONE)), question="?")
+    assert chunks[-1].result == RIGHT
+    assert chunks[-1].run is not None
+    assert "cut off" in told(chunks[-1].run)[0]
+    assert "It is" in [one.answer for one in partials(chunks)]
+
+
+def test_time_that_is_up_while_the_model_streams_is_a_limit_error(stream: Stream, watched: Watch) -> None:
+    model = watched(Reply("Hm.", delay=5))
+    with pytest.raises(LimitError, match="max_seconds") as caught:
+        stream(Asker(model=model, max_seconds=0.05), question="?")
+    assert isinstance(caught.value.__cause__, ModelError)
+
+
+# Leaving early
+
+
+def enough(seen: list[Chunk], count: int, chunk: Chunk) -> bool:
+    seen.append(chunk)
+    return len(seen) == count
+
+
+def test_wherever_an_iterator_is_left_the_run_is_cancelled_and_in_order(stream: Stream, watched: Watch) -> None:
+    script = (SEARCH & calls("read", path="a"), WRONG, DONE)
+    count = len(stream(Researcher(model=watched(*script)), question="?"))
+    assert count == 40
+    for leave in range(1, count):
+        left: list[Chunk] = []
+        model = Watched(list(script))
+        agent = Researcher(model=model)
+        with capture() as runs:
+            stream.until(partial(enough, left, leave), agent, question="?")
+        (run,) = runs
+        assert run.stop_reason == "cancelled"
+        assert isinstance(run.error, GeneratorExit)
+        assert run.error.run is run  # type: ignore[attr-defined]
+        assert run.output is None
+        assert_complete(run.history)
+        assert len(model.ends) == len(model.requests)
+        if not left[-1].done and left[-1].tool_result is None:
+            assert model.ends[-1] == "left"
+        assert model.ends[:-1] == ["read"] * (len(model.ends) - 1)
+        for request in model.requests:
+            assert_request_valid(request)
+
+
+def test_a_tool_that_has_run_when_the_iterator_is_left_keeps_its_result(stream: Stream, watched: Watch) -> None:
+    model = watched(SEARCH & calls("read", path="a"))
+    with capture() as runs:
+        stream.until(lambda chunk: chunk.tool_result, Researcher(model=model), question="?")
+    assert told(runs[0]) == ['["about the capital of France","more"]', "text of a"]
+    assert (runs[0].steps, runs[0].usage.requests) == (1, 1)
+
+
+def test_a_run_that_was_left_can_be_taken_up_again(stream: Stream, watched: Watch) -> None:
+    agent = Researcher(model=watched(SEARCH, DONE))
+    with capture() as runs:
+        stream.until(lambda chunk: chunk.tool_result, agent, question="?")
+    assert stream(agent.using(history=runs[0]), question="Well?")[-1].result == RIGHT
+
+
+def test_an_exception_in_the_loop_body_leaves_the_iterator(watched: Watch) -> None:
+    model = watched(SEARCH)
+
+    def main() -> None:
+        for chunk in Researcher(model=model).stream(question="?"):
+            if chunk.content:
+                raise KeyError("mine")
+
+    with capture() as runs, pytest.raises(KeyError, match="mine"):
+        main()
+    assert model.ends == ["left"]
+    assert (runs[0].stop_reason, type(runs[0].error)) == ("cancelled", GeneratorExit)
+
+
+def test_an_exception_in_the_body_of_an_async_loop_leaves_the_iterator(watched: Watch) -> None:
+    model = watched(SEARCH)
+
+    async def main() -> None:
+        async for chunk in Researcher(model=model).astream(question="?"):
+            if chunk.content:
+                raise KeyError("mine")
+
+    with capture() as runs, pytest.raises(KeyError, match="mine"):
+        asyncio.run(main())
+    assert model.ends == ["left"]
+    assert (runs[0].stop_reason, type(runs[0].error)) == ("cancelled", GeneratorExit)
+
+
+def test_closing_an_iterator_ends_the_run_at_once(watched: Watch) -> None:
+    model = watched(SEARCH)
+    agent = Researcher(model=model)
+    with closing(agent.stream(question="?")) as chunks:
+        next(chunks)
+    assert model.ends == ["left"]
+    assert agent.last is not None
+    assert agent.last.stop_reason == "cancelled"
+    assert list(chunks) == []
+
+
+def test_closing_an_async_iterator_ends_the_run_at_once(watched: Watch) -> None:
+    async def main() -> None:
+        model = watched(SEARCH)
+        agent = Researcher(model=model)
+        async with aclosing(agent.astream(question="?")) as chunks:
+            await anext(chunks)
+        assert model.ends == ["left"]
+        assert agent.last is not None
+        assert agent.last.stop_reason == "cancelled"
+        assert [chunk async for chunk in chunks] == []
+
+    asyncio.run(main())
+
+
+def test_an_async_loop_that_is_left_ends_its_run_without_being_closed(watched: Watch) -> None:
+    async def main() -> None:
+        model = watched(SEARCH)
+        agent = Researcher(model=model)
+        async for _ in agent.astream(question="?"):
+            break
+        for _ in range(3):  # the event loop closes what nobody holds any more
+            await asyncio.sleep(0)
+        assert model.ends == ["left"]
+        assert agent.last is not None
+        assert agent.last.stop_reason == "cancelled"
+
+    asyncio.run(main())
+
+
+def test_closing_before_the_beginning_or_after_the_end_is_nothing(watched: Watch) -> None:
+    model = watched(DONE)
+    agent = Asker(model=model)
+    with capture() as runs:
+        agent.stream(question="?").close()
+        chunks = agent.stream(question="?")
+        list(chunks)
+        chunks.close()
+    assert [run.stop_reason for run in runs] == ["finish"]
+
+
+def test_a_cancelled_task_ends_the_run_that_it_iterates_over(watched: Watch) -> None:
+    async def main() -> None:
+        agent = Researcher(model=watched(SEARCH))
+        begun = asyncio.Event()
+
+        async def iterate() -> None:
+            async for _ in agent.astream(question="?"):
+                begun.set()
+                await asyncio.sleep(20)
+
+        with capture() as runs:
+            task = asyncio.ensure_future(iterate())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            del task
+            for _ in range(3):
+                await asyncio.sleep(0)
+        assert runs[0].stop_reason == "cancelled"
+
+    asyncio.run(main())
+
+
+def test_cancelling_a_task_while_the_model_is_silent_closes_the_models_stream() -> None:
+    class Slow(ScriptedModel):
+        async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+            try:
+                yield Delta(content="Hm.")
+                begun.set()
+                await asyncio.sleep(20)
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+            finally:
+                ends.append("closed")
+
+    async def main() -> None:
+        async def iterate() -> None:
+            async for chunk in Researcher(model=Slow([])).astream(question="?"):
+                ends.extend([str(chunk.content)])
+
+        with capture() as runs:
+            task = asyncio.ensure_future(iterate())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert runs[0].stop_reason == "cancelled"
+        assert isinstance(runs[0].error, asyncio.CancelledError)
+
+    ends: list[str] = []
+    begun = asyncio.Event()
+    asyncio.run(main())
+    assert ends == ["Hm.", "cancelled", "closed"]
+
+
+def test_a_source_of_tools_is_closed_when_the_iterator_is_left(stream: Stream, watched: Watch) -> None:
+    class Drawer:
+        def open(self) -> None:
+            seen.append("open")
+
+        def tools(self) -> list[Any]:
+            return [search]
+
+        async def close(self) -> None:
+            seen.append("close")
+
+    seen: list[str] = []
+    agent = Asker(model=watched("Hm. Hm. Hm."), tools=[Drawer()], max_steps=2)
+    stream.until(lambda chunk: chunk.content, agent, question="?")
+    assert seen == ["open", "close"]
+
+
+def test_an_exception_while_the_models_stream_is_closed_is_not_lost(stream: Stream) -> None:
+    class Stuck(ScriptedModel):
+        def stream(self, request: ModelRequest) -> Generator[Delta]:
+            try:
+                yield Delta(content="Hm.")
+            finally:
+                raise OSError("stuck")
+
+        async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+            try:
+                yield Delta(content="Hm.")
+            finally:
+                raise OSError("stuck")
+
+    agent = Asker(model=Stuck([]))
+    with capture() as runs:
+        if stream.way == "async":
+            with pytest.raises(OSError, match="stuck"):
+                asyncio.run(close_early(agent))
+        else:
+            chunks = agent.stream(question="?")
+            next(chunks)
+            with pytest.raises(OSError, match="stuck"):
+                chunks.close()
+    assert (runs[0].stop_reason, str(runs[0].error)) == ("error", "stuck")
+
+
+async def close_early(agent: module[Any, Any]) -> None:
+    async with aclosing(agent.astream(question="?")) as chunks:
+        await anext(chunks)
+
+
+# Exceptions in on_stream
+
+
+class CustomError(Exception):
+    pass
+
+
+class Stop(BaseException):
+    pass
+
+
+EXCEPTIONS: list[BaseException] = [
+    CustomError("mine"),
+    ValueError("mine"),
+    KeyError("mine"),
+    ModelError("mine"),
+    ParseError("mine"),
+    LimitError("mine"),
+    RuntimeError("mine"),
+    TimeoutError("mine"),
+    AssertionError("mine"),
+    Stop("mine"),
+]
+
+MOMENTS: dict[str, Callable[[Chunk], Any]] = {
+    "reasoning": lambda chunk: chunk.reasoning,
+    "text": lambda chunk: chunk.content,
+    "a call": lambda chunk: chunk.tool_call,
+    "a result": lambda chunk: chunk.tool_result,
+    "the answer": lambda chunk: chunk.partial,
+    "the end of a response": lambda chunk: chunk.done,
+}
+
+
+def raising(error: BaseException, moment: Callable[[Chunk], Any], base: Any = Researcher, kind: str = "def") -> Any:
+    def hear(_: Any, chunk: Chunk) -> None:
+        if moment(chunk):
+            raise error
+
+    return listening(base, hear, kind)
+
+
+def check_failed(error: BaseException, model: Watched) -> None:
+    run: Run[Any] = error.run  # type: ignore[attr-defined]
+    assert run.error is error
+    assert run.output is None
+    assert run.stop_reason == ("error" if isinstance(error, Exception) else "cancelled")
+    assert_complete(run.history)
+    assert len(model.ends) == len(model.requests)
+
+
+@kinds
+@pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
+def test_an_exception_in_on_stream_reaches_the_caller_unchanged_and_closes_the_stream(
+    call: Call, error: BaseException, kind: str
+) -> None:
+    model = Watched([SEARCH])
+    with pytest.raises(type(error)) as caught:
+        call(raising(error, MOMENTS["text"], kind=kind)(model=model), question="?")
+    assert caught.value is error
+    assert model.ends == ["left"]
+    check_failed(error, model)
+
+
+@kinds
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_exception_in_on_stream_ends_the_run_wherever_it_happens(
+    call: Call, stream: Stream, moment: str, kind: str
+) -> None:
+    for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
+        error = CustomError("mine")
+        model = Watched([SEARCH, DONE])
+        with pytest.raises(CustomError) as caught:
+            way(raising(error, MOMENTS[moment], kind=kind)(model=model))
+        assert caught.value is error
+        check_failed(error, model)
+        run: Run[Any] = error.run  # type: ignore[attr-defined]
+        if moment == "a result":
+            assert told(run) == ['["about the capital of France","more"]']
+        assert model.ends[-1] == ("read" if moment in ("a result", "the end of a response") else "left")
+
+
+def test_a_models_error_that_on_stream_raises_is_not_taken_for_lost_time(stream: Stream) -> None:
+    error = ModelError("mine")
+
+    def hear(_: Any, chunk: Chunk) -> None:
+        time.sleep(0.06)
+        raise error
+
+    model = Watched([DONE])
+    with pytest.raises(ModelError) as caught:
+        stream(listening(Asker, hear)(model=model, max_seconds=0.05), question="?")
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("error", [StopIteration("mine"), StopAsyncIteration("mine")], ids=repr)
+def test_what_python_lets_no_generator_raise_reaches_the_caller_at_least_as_a_cause(
+    call: Call, stream: Stream, error: Exception
+) -> None:
+    for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
+        model = Watched([SEARCH])
+        with pytest.raises((type(error), RuntimeError)) as caught:
+            way(raising(error, MOMENTS["text"])(model=model))
+        assert error in (caught.value, caught.value.__cause__)
+        assert model.ends == ["left"]
+
+
+def test_what_on_stream_returns_is_nobodys_business(call: Call, watched: Watch) -> None:
+    class Chatty(Asker):
+        """Answer the question."""
+
+        def on_stream(self, chunk: Chunk) -> Any:
+            return chunk
+
+    assert call(Chatty(model=watched(DONE)), question="?") == RIGHT
+
+
+def test_something_to_await_that_on_stream_returns_is_awaited(call: Call, watched: Watch) -> None:
+    class Lazy(Asker):
+        """Answer the question."""
+
+        def on_stream(self, chunk: Chunk) -> Any:
+            return self.later(chunk)
+
+        async def later(self, chunk: Chunk) -> None:
+            await asyncio.sleep(0)
+            heard.append(chunk)
+
+    heard: list[Chunk] = []
+    assert call(Lazy(model=watched(DONE)), question="?") == RIGHT
+    assert heard[-1].done
+
+
+# Where on_stream runs
+
+
+@kinds
+def test_on_stream_is_called_in_order_and_one_call_at_a_time(call: Call, watched: Watch, kind: str) -> None:
+    class Slow(Asker):
+        """Answer the question."""
+
+        def on_stream(self, chunk: Chunk) -> Any:
+            return self.slowly(chunk) if kind == "async def" else heard.append(chunk)
+
+        async def slowly(self, chunk: Chunk) -> None:
+            busy.append(len(busy))
+            assert busy == [0]
+            await asyncio.sleep(0.001)
+            busy.pop()
+            heard.append(chunk)
+
+    busy: list[int] = []
+    heard: list[Chunk] = []
+    call(Slow(model=watched(Reply("abcdefghij") & DONE, chunk_size=1)), question="?")
+    assert "".join(contents(heard)) == "abcdefghij"
+    texts = [one.answer or "" for one in partials(heard)]
+    assert texts == sorted(texts, key=len)
+
+
+def test_a_plain_on_stream_is_called_in_place(call: Call, watched: Watch) -> None:
+    places: set[int] = set()
+    call(listening(Asker, lambda *_: places.add(threading.get_ident()))(model=watched(DONE)), question="?")
+    assert places == {threading.get_ident()}
+
+
+setting: ContextVar[str] = ContextVar("setting", default="nothing")
+
+
+@kinds
+def test_on_stream_sees_the_run_and_the_context_of_the_caller(call: Call, watched: Watch, kind: str) -> None:
+    def hear(agent: Any, chunk: Chunk) -> None:
+        seen.append((setting.get(), current_run(), agent.history, current_run().deps))
+
+    seen: list[Any] = []
+    agent = listening(Researcher, hear, kind)(model=watched(SEARCH, DONE))
+    token = setting.set("mine")
+    try:
+        run = call.run(agent.using(deps="these"), question="?")
+    finally:
+        setting.reset(token)
+    assert len(seen) > 10
+    for found, inside, history, deps in seen:
+        assert (found, deps) == ("mine", "these")
+        assert inside is run
+        assert history is run.history
+
+
+@kinds
+def test_on_stream_of_an_iterator_sees_the_run_too(stream: Stream, watched: Watch, kind: str) -> None:
+    seen: list[Any] = []
+    agent = listening(Researcher, lambda *_: seen.append(current_run()), kind)(model=watched(SEARCH, DONE))
+    run = stream(agent, question="?")[-1].run
+    assert all(one is run for one in seen)
+
+
+def test_whoever_iterates_is_not_inside_the_run(stream: Stream, watched: Watch) -> None:
+    def look(chunk: Chunk) -> bool:
+        with pytest.raises(AcornError, match="no run here"):
+            current_run()
+        assert agent.history == ([] if chunk.run is None else chunk.run.history)
+        return False
+
+    agent = Researcher(model=watched(SEARCH, DONE))
+    assert stream.until(look, agent, question="?")[-1].result == RIGHT
+
+
+def test_a_tool_that_iterates_over_another_module_stays_in_its_own_run(call: Call, watched: Watch) -> None:
+    inner = listening(Researcher, lambda *_: seen.append(("inner", current_run())))(model=watched(SEARCH, DONE))
+    script = ScriptedModel([calls("ask"), DONE])
+
+    class Outer(Researcher):
+        """Answer the question."""
+
+        @tool
+        def ask(self) -> str:
+            """Ask another."""
+            for chunk in inner.stream(question="inner?"):
+                seen.append(("tool", current_run()))
+                answer = chunk.result
+            return str(answer.answer)
+
+    seen: list[tuple[str, Run[Any]]] = []
+    run = call.run(Outer(model=script), question="outer?")
+    assert told(run)[0] == ANSWER
+    assert {who for who, _ in seen} == {"inner", "tool"}
+    assert all((one is run) == (who == "tool") for who, one in seen)
+
+
+def test_a_listener_may_call_another_module(call: Call, watched: Watch) -> None:
+    other = Asker(model=Still([finish(answer="other", confidence=1)]))
+
+    def hear(_: Any, chunk: Chunk) -> None:
+        if chunk.done:
+            results.append(other(question="?"))
+
+    results: list[Answer] = []
+    assert call(listening(Asker, hear)(model=watched(DONE)), question="?") == RIGHT
+    assert results == [Answer(answer="other", confidence=1)]
+
+
+def test_a_streamed_run_is_captured_and_the_last_of_its_instance(stream: Stream, watched: Watch) -> None:
+    async def main() -> None:
+        agent = Asker(model=watched(DONE, DONE))
+        with capture() as runs:
+            first = [chunk async for chunk in agent.astream(question="?")][-1].run
+            second = stream_all(agent, question="?")[-1].run
+        assert runs == [first, second]
+        assert agent.last is second
+
+    asyncio.run(main())
+    agent = Asker(model=watched(DONE))
+    chunks = stream_all(agent, question="?")
+    assert agent.last is chunks[-1].run
+    assert agent.history == chunks[-1].run.history  # type: ignore[union-attr]
+
+
+# Several iterators
+
+
+def test_two_iterators_in_one_thread_do_not_mix(watched: Watch) -> None:
+    def hear(agent: Any, chunk: Chunk) -> None:
+        assert current_run().input.question in agent.history[1]["content"]  # type: ignore[attr-defined]
+        heard.append((current_run().id, chunk))
+
+    heard: list[tuple[str, Chunk]] = []
+    one = finish(answer="one", confidence=1)
+    script = [SEARCH, SEARCH, one, DONE]
+    agent = listening(Researcher, hear)(model=watched(*script, chunk_size=4))
+    first, second = agent.stream(question="first?"), agent.stream(question="second?")
+    found: tuple[list[Chunk], list[Chunk]] = ([], [])
+    pairs = zip(first, second, strict=False)
+    for pair in pairs:
+        for chunks, chunk in zip(found, pair, strict=True):
+            chunks.append(chunk)
+    found[1].extend(second)
+    assert [chunks[-1].result for chunks in found] == [Answer(answer="one", confidence=1), RIGHT]
+    for chunks in found:
+        run = chunks[-1].run
+        assert run is not None
+        assert [chunk for owner, chunk in heard if owner == run.id] == chunks[:-1]
+        assert "".join(contents(chunks)) == THINK.content
+
+
+def test_async_iterators_in_one_task_do_not_mix(watched: Watch) -> None:
+    async def main() -> None:
+        agent = Researcher(model=watched(SEARCH, SEARCH, finish(answer="one", confidence=1), DONE, chunk_size=4))
+        iterators = [agent.astream(question=question) for question in ("first?", "second?")]
+        found: list[list[Chunk]] = [[], []]
+        open_ones = [0, 1]
+        while open_ones:
+            for at in list(open_ones):
+                try:
+                    found[at].append(await anext(iterators[at]))
+                except StopAsyncIteration:
+                    open_ones.remove(at)
+        assert [chunks[-1].result for chunks in found] == [Answer(answer="one", confidence=1), RIGHT]
+
+    asyncio.run(main())
+
+
+def test_one_instance_streams_in_many_tasks_at_once() -> None:
+    async def one(question: str) -> str:
+        chunks = [chunk async for chunk in agent.astream(question=question)]
+        assert partials(chunks)[-1].answer == chunks[-1].result.answer
+        return str(chunks[-1].result.answer)
+
+    async def main() -> list[str]:
+        return await asyncio.gather(*(one(f"question {number}") for number in range(30)))
+
+    def reply(request: ModelRequest) -> Reply:
+        return finish(answer=request.messages[1]["content"], confidence=1)
+
+    agent = listening(Asker, lambda *_: None, "async def")(model=ScriptedModel(reply))
+    assert [f"question {number}" in text for number, text in enumerate(asyncio.run(main()))] == [True] * 30
+
+
+def test_each_chunk_may_be_fetched_by_another_task_or_thread(watched: Watch) -> None:
+    async def main() -> None:
+        agent = listening(Researcher, lambda *_: current_run(), "async def")(model=watched(SEARCH, DONE))
+        chunks = agent.astream(question="?")
+        found: list[Chunk] = []
+        while not found or found[-1].run is None:
+            found.append(await asyncio.create_task(anext(chunks)))
+        assert found[-1].result == RIGHT
+
+    asyncio.run(main())
+    agent = listening(Researcher, lambda *_: current_run())(model=watched(SEARCH, DONE))
+    iterator = agent.stream(question="?")
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        found: list[Any] = [None]
+        while found[-1] is None or found[-1].run is None:
+            found.append((one if len(found) % 2 else other).submit(next, iterator).result())
+    assert found[-1].result == RIGHT
+
+
+# The same run
+
+
+def outcome(run: Run[Any], requests: list[ModelRequest]) -> dict[str, Any]:
+    """All that a run leaves behind, but for its id and its times."""
+    return {
+        "output": run.output.tool_results if isinstance(run.output, Unfinished) else run.output,
+        "error": (type(run.error), str(run.error)),
+        "history": run.history,
+        "usage": run.usage,
+        "cost": run.cost,
+        "model": run.model,
+        "steps": run.steps,
+        "stop_reason": run.stop_reason,
+        "messages": [request.messages for request in requests],
+        "tools": [request.tools for request in requests],
+        "forced": [request.forced_tool for request in requests],
+        "settings": [(request.temperature, request.max_tokens) for request in requests],
+    }
+
+
+def test_usage_and_cost_are_complete_after_a_stream(stream: Stream, watched: Watch) -> None:
+    spent = [Usage(100, 20, 60, 5, requests=1), Usage(200, 30, 100, 0, requests=1)]
+    script = [SEARCH & Reply(usage=spent[0]), DONE & Reply(usage=spent[1])]
+    run = stream(Researcher(model=watched(*script, price=Price(0.5, 2.0))), question="?")[-1].run
+    assert run is not None
+    assert run.usage == Usage(300, 50, 160, 5, requests=2)
+    assert run.cost == 300 * 0.5 + 50 * 2.0
+    assert run.model == "scripted"
+
+
+SCRIPTS: dict[str, list[Any]] = {
+    "an answer": [DONE],
+    "steps": [SEARCH, calls("read", path="nowhere") & calls("nothing"), "Hm.", DONE],
+    "corrections": [WRONG, Reply("Well.") & WRONG & calls("search"), DONE],
+    "the forced call": [SEARCH, SEARCH, SEARCH, SEARCH, SEARCH, DONE],
+    "no answer": [WRONG, WRONG, WRONG],
+    "thinking": [Reply(reasoning="Hm.") & SEARCH, Reply(reasoning="Ah.") & DONE],
+    "nothing": [Reply(), Reply(), DONE],
+    "ids": [calls("search", _id="", query="a") & calls("search", _id="", query="b"), DONE],
+    "an answer twice": [DONE & finish(answer="other", confidence=1)],
+    "characters": [Reply("größer 🦔 \ud83e") & calls("search", query="\x00 🦔"), finish(answer="ü🦔", confidence=1)],
+    "cut off": [Reply(calls=[RawCall("a", "search", '{"query": "x')], stop_reason="length"), DONE],
+    "a failure": [SEARCH, Failure(500)],
+    "a refusal": [Reply("No.", refusal="")],
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_streamed_run_is_the_same_as_any_other(stream: Stream, name: str, size: int) -> None:
+    plain = Still(SCRIPTS[name])
+    with capture() as runs, suppress(AcornError):
+        Researcher(model=plain)(question="?")
+    model = Watched(SCRIPTS[name], chunk_size=size)
+    with capture() as streamed, suppress(AcornError):
+        assert stream(Researcher(model=model), question="?")[-1].result == runs[0].output
+    assert outcome(streamed[0], model.requests) == outcome(runs[0], plain.requests)
+
+
+class Flowing(RawModel):
+    """Gives raw responses in pieces of any length."""
+
+    chance: random.Random
+
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
+        response = self.complete(request)
+        yield from cut(response, self.chance.choice([1, 2, 5, 50, 10**6] if len(str(response)) < 5000 else [10**5]))
+        yield Delta(extra=response.extra or None)
+
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        for delta in self.stream(request):
+            yield delta
+
+
+def joined(text: str) -> str:
+    """Two halves of a character that stand side by side as the one they make: in a stream nobody can tell."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+def replies_of(seed: int) -> tuple[random.Random, Callable[[ModelRequest], ModelResponse]]:
+    chance = random.Random(seed)
+
+    def reply(_: ModelRequest) -> ModelResponse:
+        response = _reply(chance)
+        response.content = joined(response.content)
+        for made in response.tool_calls:  # a stream cannot say None
+            made.name, made.arguments = made.name or "", joined(made.arguments or "")
+        return response
+
+    return chance, reply
+
+
+def test_a_streamed_run_is_the_same_whatever_the_model_replies(stream: Stream) -> None:
+    for seed in range(RUNS):
+        outcomes = []
+        for streams in (False, True):
+            chance, reply = replies_of(seed)
+            kind = chance.choice(MODULES)
+            model = (Flowing if streams else RawModel)(reply, forces=chance.random() < 0.5)
+            agent = kind(model=model, parse_retries=chance.randrange(3))
+            if isinstance(model, Flowing):
+                model.chance = random.Random(seed)
+            with capture() as runs, suppress(AcornError):
+                if streams:
+                    for chunk in stream(agent)[:: max(1, seed % 7)]:
+                        shown(chunk)
+                else:
+                    agent.run()
+            outcomes.append(outcome(runs[0], model.requests))
+        assert outcomes[0] == outcomes[1], f"seed {seed}"
+
+
+# Branches
+
+
+class Check(module[Any, Answer]):
+    """Check it."""
+
+    tools = [read]
+    max_steps = 3
+
+
+class Parent(Researcher):
+    """Answer the question."""
+
+    branches = {"check": Check}
+
+
+def test_the_chunks_of_a_branch_say_whose_they_are(stream: Stream, watched: Watch) -> None:
+    inner = finish(answer="checked", confidence=1)
+    model = watched(calls("check", _id="a"), Reply("Inner.") & calls("read", path="b"), inner, DONE)
+    *chunks, last = stream(Parent(model=model), question="?")
+    assert last.result == RIGHT
+    assert last.branch is None
+    within = [chunk for chunk in chunks if chunk.branch is not None]
+    assert {chunk.branch for chunk in within} == {"check"}
+    assert "".join(contents(within)) == "Inner."
+    assert [chunk.done for chunk in within].count(True) == 2
+    assert partials(within)[-1].answer == "checked"
+    assert [chunk.tool_result for chunk in within if chunk.tool_result] == [
+        ToolResult(model.requests[2].messages[-1]["tool_call_id"], "read", "text of b")
+    ]
+    outside = [chunk for chunk in chunks if chunk.branch is None]
+    assert [chunk.done for chunk in outside].count(True) == 2
+    results = [chunk.tool_result for chunk in outside if chunk.tool_result]
+    assert results == [ToolResult("a", "check", Answer(answer="checked", confidence=1))]
+
+
+@kinds
+def test_a_branch_with_an_on_stream_of_its_own_is_told_its_path(call: Call, watched: Watch, kind: str) -> None:
+    heard: list[Chunk] = []
+    inner = finish(answer="checked", confidence=1)
+
+    class Listened(Researcher):
+        """Answer the question."""
+
+        branches = {"check": listening(Check, keeping(heard), kind)}
+
+    model = ScriptedModel([calls("check"), inner, DONE])
+    assert call(Listened(model=model), question="?") == RIGHT
+    assert {chunk.branch for chunk in heard} == {"check"}
+    assert partials(heard)[-1].answer == "checked"
+
+
+def test_leaving_an_iterator_inside_a_branch_cancels_both_runs(stream: Stream, watched: Watch) -> None:
+    model = watched(calls("check"), "Inner." * 10)
+    with capture() as runs:
+        stream.until(lambda chunk: chunk.branch, Parent(model=model), question="?")
+    assert [run.stop_reason for run in runs] == ["cancelled", "cancelled"]
+    assert model.ends == ["read", "left"]
+
+
+# The documents
+
+
+def snippet(source: str, **names: Any) -> Any:
+    """Execute a snippet as a file of its own."""
+    space = ModuleType("snippet")
+    vars(space).update(names)
+    exec(textwrap.dedent(source), vars(space))
+    return space
+
+
+COMPLETE_MODULE = '''
+from acorn import module, tool
+from pydantic import BaseModel, Field
+
+@tool
+def search(query: str) -> list[str]:
+    """Search for information."""
+    return ["result 1", "result 2"]
+
+@tool
+def calculate(expression: str) -> float:
+    """Evaluate a math expression."""
+    return sum(map(float, expression.split("+")))
+
+class QuestionInput(BaseModel):
+    question: str
+
+class AnswerOutput(BaseModel):
+    answer: str
+    confidence: float
+
+class ResearchAgent(module):
+    model = the_model
+    temperature = 0.7
+    max_tokens = 4096
+    max_steps = 15  # Enable agentic loop (default None = single turn)
+    parse_retries = 2
+
+    system_prompt = """
+    You are a research assistant. Use tools to find information,
+    then call __finish__ with your answer.
+    """
+
+    initial_input = QuestionInput
+    final_output = AnswerOutput
+    tools = [search, calculate]
+
+    def on_step(self, step):
+        print(f"Step {step.counter}: {len(step.tool_calls)} tool calls")
+        return step
+
+    def on_stream(self, chunk):
+        # Stream text content (chain-of-thought)
+        if chunk.content:
+            print(chunk.content, end="")
+
+        # Stream partial structured output as __finish__ arguments arrive
+        if chunk.partial and chunk.partial.answer:
+            print(f"\\n[Partial answer: {chunk.partial.answer[:50]}...]")
+
+# Usage
+agent = ResearchAgent()
+result = agent(question="What is 2+2 and what year was Python created?")
+print(result.answer)       # "4, and Python was created in 1991"
+print(result.confidence)   # 0.95
+'''
+
+
+def test_the_complete_module_of_the_documents(call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+    script = [
+        Reply("Let me see. ") & calls("search", query="python creation") & calls("calculate", expression="2+2"),
+        finish(answer="4, and Python was created in 1991", confidence=0.95),
+    ]
+    model = watched(*script, *script, chunk_size=16)
+    space = snippet(COMPLETE_MODULE, the_model=model)
+    printed = capsys.readouterr().out
+    assert printed == (
+        "Let me see. Step 1: 2 tool calls\n"
+        "\n[Partial answer: 4, an...]\n"
+        "\n[Partial answer: 4, and Python was cre...]\n"
+        "\n[Partial answer: 4, and Python was created in 1991...]\n"
+        "\n[Partial answer: 4, and Python was created in 1991...]\n"
+        "\n[Partial answer: 4, and Python was created in 1991...]\n"
+        "4, and Python was created in 1991\n0.95\n"
+    )
+    result = call(space.agent, question="What is 2+2 and what year was Python created?")
+    assert result == space.result == space.AnswerOutput(answer="4, and Python was created in 1991", confidence=0.95)
+    assert capsys.readouterr().out == printed.removesuffix(f"{result.answer}\n{result.confidence}\n")
+    assert model.requests[0].messages[0]["content"] == (
+        "You are a research assistant. Use tools to find information,\nthen call __finish__ with your answer."
+    )
+    assert [message["content"] for message in model.requests[1].messages[-2:]] == ['["result 1","result 2"]', "4.0"]
+
+
+CITY_INFO = """
+from acorn import module, Partial
+from pydantic import BaseModel
+
+class CityInfo(BaseModel):
+    city_name: str
+    population: int
+    explanation: str
+
+class MyAgent(module):
+    final_output = CityInfo
+
+    def on_stream(self, chunk):
+        # chunk.partial is Partial[CityInfo] - all fields are Optional
+        if chunk.partial:
+            if chunk.partial.city_name:
+                print(f"City: {chunk.partial.city_name}")
+            if chunk.partial.population:
+                print(f"Pop: {chunk.partial.population}")
+
+        # Also still have text content (chain-of-thought)
+        if chunk.content:
+            print(chunk.content, end="")
+"""
+
+
+def test_the_city_of_the_documents(call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+    reply = Reply("A city.\n") & finish(city_name="Paris", population=2102650, explanation="It is large.")
+    space = snippet(CITY_INFO)
+    result = call(space.MyAgent(model=watched(reply, chunk_size=18)))
+    assert result == space.CityInfo(city_name="Paris", population=2102650, explanation="It is large.")
+    assert capsys.readouterr().out == ("A city.\nCity: Pari\nCity: Paris\n" + "City: Paris\nPop: 2102650\n" * 3)
+
+
+ANSWER_SO_FAR = """
+class MyAgent(module):
+    final_output = MyOutput
+
+    def on_stream(self, chunk):
+        # Handle text content (chain-of-thought)
+        if chunk.content:
+            print(chunk.content, end="")
+
+        # Handle partial structured output (as __finish__ streams)
+        if chunk.partial:
+            # Fields appear as they're generated
+            if chunk.partial.name:
+                print(f"Name: {chunk.partial.name}")
+            if chunk.partial.summary:
+                print(f"Summary: {chunk.partial.summary}")
+"""
+
+
+def test_the_fields_of_the_documents_appear_as_they_are_generated(
+    call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class MyOutput(BaseModel):
+        name: str
+        count: int
+        summary: str
+
+    reply = finish(name="oak", count=3, summary="A tree.")
+    agent = snippet(ANSWER_SO_FAR, module=module, MyOutput=MyOutput).MyAgent(model=watched(reply, chunk_size=12))
+    assert call(agent) == MyOutput(name="oak", count=3, summary="A tree.")
+    lines = capsys.readouterr().out.splitlines()
+    assert list(dict.fromkeys(lines)) == ["Name: oak", "Summary: A", "Summary: A tree."]
+    fields = Partial[MyOutput].model_fields
+    assert {name: field.default for name, field in fields.items()} == dict.fromkeys(("name", "count", "summary"))

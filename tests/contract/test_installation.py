@@ -1,0 +1,63 @@
+"""Which versions of LiteLLM are allowed, and that the one at hand can call tools."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from tests.contract.conftest import Wire
+
+from acorn import module, tool
+from acorn.testing import call, finish
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+ALLOWED = next(
+    requirement for requirement in map(Requirement, PROJECT["dependencies"]) if requirement.name == "litellm"
+).specifier
+
+
+@pytest.mark.parametrize("number", ["1.82.7", "1.82.8"])
+def test_the_stolen_releases_cannot_be_installed(number: str) -> None:
+    assert not ALLOWED.contains(number)
+
+
+@pytest.mark.parametrize("number", ["1.106.0", "1.106.1", "1.106.2", "1.106.99", "1.106.2.post1"])
+def test_the_releases_that_cannot_call_tools_cannot_be_installed(number: str) -> None:
+    assert not ALLOWED.contains(number)
+
+
+@pytest.mark.parametrize("number", ["2.0.0", "1.83.9", "1.0.0"])
+def test_what_is_outside_the_range_cannot_be_installed(number: str) -> None:
+    assert not ALLOWED.contains(number)
+
+
+@pytest.mark.parametrize("number", ["1.84.0", "1.84.1", "1.105.3", "1.107.0", "1.108.4"])
+def test_what_is_inside_the_range_can_be_installed(number: str) -> None:
+    assert ALLOWED.contains(number)
+
+
+def test_the_version_at_hand_is_in_the_range() -> None:
+    assert ALLOWED.contains(version("litellm"))
+
+
+@tool
+def add(left: int, right: int) -> int:
+    """Add two numbers."""
+    return left + right
+
+
+class Adder(module):
+    """You add numbers."""
+
+    final_output = int
+    tools = [add]
+    max_steps = 2
+
+
+def test_the_version_at_hand_calls_tools(wire: Wire) -> None:
+    wire.serve([call("add", left=2, right=3), finish(result=5)])
+    assert wire.call(Adder(model=wire.model())) == 5
+    assert len(wire.bodies()[0]["tools"]) == 2

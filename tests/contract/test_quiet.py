@@ -1,0 +1,210 @@
+"""A run says nothing that nobody asked for, and leaves nothing behind: watched from outside, in fresh processes.
+
+Warnings are errors in these processes, the root logger writes to standard error, and every connection that
+is made is noted.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# Notes every address that is looked up or connected to, in a list named `connections`.
+WATCHED = """
+import sys
+
+connections = []
+
+def note(event, args):
+    if event == "socket.connect":
+        connections.append(args[1])
+    elif event == "socket.getaddrinfo":
+        connections.append(args[0])
+
+sys.addaudithook(note)
+"""
+
+AGENT = """
+import asyncio, gc, logging, threading, time
+logging.basicConfig(level=logging.WARNING)
+
+from tests.loopback import Fault, Loopback
+from acorn import ModelError, module, tool
+from acorn.testing import call, finish
+
+@tool
+def look(place: str) -> str:
+    return f"nothing in {place}"
+
+class Plain(module):
+    "You answer."
+    final_output = str
+    max_steps = 2
+    tools = [look]
+
+def answer(request):
+    "Looks first, and answers when there is a result."
+    has_looked = any(message["role"] != "user" for message in request.body["messages"] if message["role"] != "system")
+    return finish(result="done") if has_looked else call("look", place="here")
+
+def agents(server, **extra):
+    return [Plain(model=server.openai(**extra)), Plain(model=server.anthropic(**extra))]
+"""
+
+
+def run(script: str, **environment: str) -> float:
+    """Run a script that must print nothing and succeed; the seconds from its last line to its end."""
+    code = (
+        WATCHED
+        + AGENT
+        + textwrap.dedent(script)
+        + "\nimport os\nos.write(int(sys.argv[1]), str(time.time()).encode())\n"
+    )
+    return execute(code, **environment)
+
+
+def execute(code: str, **environment: str) -> float:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LITELLM")}
+    read, write = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code, str(write)],
+            cwd=ROOT,
+            env={**inherited, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            pass_fds=[write],
+        )
+        ended = time.time()
+        os.close(write)
+        said = os.read(read, 100)
+    finally:
+        os.close(read)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return ended - float(said or ended)
+
+
+def test_importing_acorn_asks_nobody_and_loads_no_litellm() -> None:
+    execute(
+        WATCHED
+        + textwrap.dedent("""
+        import acorn
+        import acorn.testing, acorn.models
+
+        class Plain(acorn.module):
+            "You answer."
+            model = "openai/gpt-4o"
+            final_output = str
+            cache = True
+
+        agent = Plain(temperature=0.1)
+        repr(agent)
+        assert connections == [], connections
+        loaded = [name for name in ("litellm", "openai", "httpx", "asyncio", "requests") if name in sys.modules]
+        assert loaded == [], loaded
+        """)
+    )
+
+
+def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program() -> None:
+    lingered = run("""
+    with Loopback(answer) as server:
+        for agent in agents(server):
+            assert agent() == "done"
+            for _ in range(3):
+                assert asyncio.run(agent.acall()) == "done"
+
+            async def many():
+                return await asyncio.gather(*(agent.acall() for _ in range(20)))
+
+            assert asyncio.run(many()) == ["done"] * 20
+
+            async def inside():
+                return agent()
+
+            assert asyncio.run(inside()) == "done"
+        gc.collect()
+        loops = [thing for thing in gc.get_objects() if isinstance(thing, asyncio.AbstractEventLoop)]
+        assert len(loops) <= 3, loops  # those that have ended are not kept
+    with Loopback(lambda request: Fault(status=503)) as server:
+        for agent in agents(server, num_retries=1):
+            for failing in (agent, lambda: asyncio.run(agent.acall())):
+                try:
+                    failing()
+                except ModelError as error:
+                    assert error.status == 503
+                else:
+                    raise AssertionError("it should have failed")
+    with Loopback(lambda request: Fault(reset="inside")) as server:
+        for agent in agents(server, num_retries=1):
+            for failing in (agent, lambda: asyncio.run(agent.acall())):
+                try:
+                    failing()
+                except ModelError as error:
+                    assert error.status is None
+    with Loopback(lambda request: Fault(delay=2)) as server:
+        for agent in agents(server):
+            try:
+                asyncio.run(asyncio.wait_for(agent.acall(), 0.2))
+            except TimeoutError:
+                pass
+    gc.collect()
+    assert {address[0] if isinstance(address, tuple) else address for address in connections} <= {"127.0.0.1"}
+    """)
+    assert lingered < 10
+
+
+def test_threads_that_all_begin_at_once_get_their_answers() -> None:
+    lingered = run("""
+    outcomes = []
+
+    def work(agent, way):
+        outcomes.append(agent() if way else asyncio.run(agent.acall()))
+
+    with Loopback(answer) as server:
+        both = agents(server)
+        for _ in range(2):
+            threads = [threading.Thread(target=work, args=(both[at % 2], at % 4 < 2)) for at in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    assert outcomes == ["done"] * 16, outcomes
+    gc.collect()
+    """)
+    assert lingered < 10
+
+
+def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same() -> None:
+    lingered = run(
+        """
+        import os, warnings
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import litellm
+        litellm.drop_params = False
+        with Loopback(answer) as server:
+            for agent in agents(server):
+                assert agent() == "done"
+                for _ in range(2):
+                    assert asyncio.run(agent.acall()) == "done"
+        assert litellm.drop_params is False
+        # The SDK under it, for those who want it, keeps clients open when their event loop has ended.
+        warnings.simplefilter("ignore", ResourceWarning)
+        os.environ["EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"] = "False"
+        with Loopback(answer) as server:
+            for agent in agents(server):
+                assert agent() == "done"
+                assert asyncio.run(agent.acall()) == "done"
+        """,
+        LITELLM_LOCAL_MODEL_COST_MAP="True",
+    )
+    assert lingered < 10

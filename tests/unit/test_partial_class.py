@@ -1,0 +1,499 @@
+"""`Partial[T]`: a real Pydantic class in which every field may be None, and whose long fields are made when read."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import warnings
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, Generic, Literal, Optional, Self, TypeVar, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUndefinedAnnotation
+from tests.unit.json_documents import Aliased, Cat, City, Dog, Item, Open, Page, Ping, Pong, Report, Tree, Zoo
+from typing_extensions import TypedDict
+
+from acorn._partial.model import PartialModel
+from acorn._partial.plan import plan_of
+from acorn._partial.push import PushParser
+from acorn._schema.shape import shape_of
+from acorn.partial import Partial
+
+T = TypeVar("T")
+P: Any = Partial
+"""The same, unseen by a type checker: to that it is `T`, as `tests/house` shows."""
+LONG = "lorem ipsum " * 100
+MANY = list(range(100))
+
+
+class Essay(BaseModel):
+    """An essay."""
+
+    before: int
+    text: str
+    after: list[int] = []
+
+
+class Color(Enum):
+    RED = "red"
+
+
+def partial(kind: Any, *pieces: str) -> Any:
+    parser = PushParser(plan_of(kind))
+    for piece in pieces:
+        parser.feed(piece)
+    return parser.value()
+
+
+def essay(text: str = LONG) -> Any:
+    """A snapshot whose `text` is still open, and held to be made later."""
+    return partial(Essay, '{"after": [1, 2], "before": 5, "text": "', text)
+
+
+def is_held(instance: Any, name: str) -> bool:
+    """Whether a field is not made yet."""
+    return name not in vars(BaseModel)["__dict__"].__get__(instance)
+
+
+def kinds_of(cls: Any) -> dict[str, Any]:
+    return {name: field.annotation for name, field in cls.model_fields.items()}
+
+
+# The class
+
+
+def test_it_is_the_class_that_the_documents_show() -> None:
+    class MyOutput(BaseModel):
+        name: str
+        count: int
+        summary: str
+
+    class PartialMyOutput(BaseModel):
+        name: str | None
+        count: int | None
+        summary: str | None
+
+    made: Any = P[MyOutput]
+    assert made.__name__ == "PartialMyOutput"
+    assert kinds_of(made) == kinds_of(PartialMyOutput)
+    assert made().model_dump() == {"name": None, "count": None, "summary": None}
+    assert made(name="a", count="5").model_dump() == {"name": "a", "count": 5, "summary": None}
+    with pytest.raises(ValidationError):
+        made(count="many")
+
+
+def test_it_is_a_pydantic_class_with_the_documentation_of_the_model() -> None:
+    made: Any = P[Essay]
+    assert issubclass(made, BaseModel)
+    assert not issubclass(made, Essay)
+    assert made.__doc__ == "An essay."
+    assert made.__module__ == Essay.__module__
+    assert list(made.model_fields) == ["before", "text", "after"]
+    assert not any(field.is_required() for field in made.model_fields.values())
+    assert made.model_json_schema()["properties"].keys() == {"before", "text", "after"}
+    assert TypeAdapter(made).validate_json('{"text": "a"}') == made(text="a")
+
+
+def test_it_is_made_once() -> None:
+    assert P[City] is P[City]
+    assert P[Report] is P[Report]
+    assert type(partial(City, "{")) is P[City]
+    assert P[City] is not P[Essay]
+    first, second = (create_model("Twin", name=(str, ...)) for _ in range(2))
+    assert P[first] is not P[second]
+
+
+def test_it_is_made_once_in_many_threads() -> None:
+    kinds = [create_model(f"Threaded{n}", name=(str, ...), next=(Tree | None, None)) for n in range(20)]
+    start = threading.Barrier(8)
+    found: list[list[Any]] = []
+
+    def make() -> None:
+        start.wait()
+        found.append([P[kind] for kind in kinds])
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert all(classes == found[0] for classes in found)
+
+
+def test_models_in_lists_dicts_and_unions_are_partial_too() -> None:
+    part: Any = P[Item]
+    assert kinds_of(P[Report]) == {
+        "name": str | None,
+        "items": list[part] | None,
+        "best": part | None,
+        "by_name": dict[str, part] | None,
+    }
+    zoo = kinds_of(P[Zoo])
+    pet: Any = P[Cat] | P[Dog]
+    assert zoo["one"] == pet | None
+    assert zoo["maybe_tagged"] == pet | None
+    assert zoo["by_name"] == dict[str, pet] | None
+
+
+def test_a_recursive_model_refers_to_its_own_partial_class() -> None:
+    part: Any = P[Tree]
+    assert kinds_of(part) == {"value": str | None, "children": list[part] | None, "parent": part | None}
+    found = part.model_validate({"children": [{"parent": {"value": "a"}}]})
+    assert type(found.children[0].parent) is part
+
+
+def test_models_that_refer_to_each_other_are_partial_on_both_sides() -> None:
+    ping, pong = P[Ping], P[Pong]
+    assert kinds_of(ping)["pong"] == pong | None
+    assert kinds_of(pong)["pings"] == list[ping] | None  # type: ignore[valid-type]
+
+
+def test_a_model_may_call_itself_self() -> None:
+    class Chain(BaseModel):
+        name: str
+        next: Self | None = None
+        others: list[Self] = []
+
+    found = partial(Chain, '{"name": "a", "others": [{"name": "b"}], "next": {"name": "c", "next": {"name": "d')
+    assert found.model_dump()["next"] == {
+        "name": "c",
+        "next": {"name": "d", "next": None, "others": None},
+        "others": None,
+    }
+    assert type(found.others[0]) is P[Chain]
+
+
+class Linked(BaseModel, Generic[T]):
+    value: T
+    next: Optional[Linked[T]] = None  # noqa: UP045
+
+
+def test_a_generic_model_is_partial_for_each_of_its_arguments() -> None:
+    part: Any = P[Item]
+    assert kinds_of(P[Page[Item]]) == {"items": list[part] | None, "next": part | None}
+    assert kinds_of(P[Page[str]]) == {"items": list[str] | None, "next": str | None}
+    assert P[Page[Item]] is P[Page[Item]]
+    assert P[Page[Item]] is not P[Page[str]]
+    for kind, text in ((int, "5"), (Literal["a", "b"], '"a"'), (Page[str], '{"items": ["a"]}')):
+        found = partial(Linked[kind], f'{{"value": {text}, "next": {{"value": {text}}}}}')  # type: ignore[valid-type]
+        assert type(found.next) is type(found)
+        assert found.next.model_dump()["value"] == found.model_dump()["value"] is not None
+
+
+def test_a_class_that_comes_later_is_found() -> None:
+    class Early(BaseModel):
+        later: Later2 | None = None
+
+    class Later2(BaseModel):
+        name: str
+
+    Early.model_rebuild()
+    assert kinds_of(P[Early])["later"] == P[Later2] | None
+
+
+def test_a_class_that_never_comes_leaves_nothing_half_made() -> None:
+    class Inner(BaseModel):
+        name: str
+
+    class Broken(BaseModel):
+        inner: Inner
+        never: "list[Never1]"  # type: ignore[name-defined] # noqa: F821, UP037
+
+    with pytest.raises(PydanticUndefinedAnnotation):
+        P[Broken]
+    assert partial(Inner, '{"name": "a').name == "a"
+
+
+def test_types_that_are_no_models_stay_what_they_are() -> None:
+    @dataclass
+    class Place:
+        item: Item
+
+    class Typed(TypedDict):
+        item: Item
+
+    class Root(RootModel[list[Item]]):
+        pass
+
+    part: Any = P[Item]
+    for kind in (str, int, Place, Typed, Root, tuple[Item, ...], set[int], Literal["a"], Any, None, Annotated[int, 5]):
+        assert P[kind] == kind
+    assert P[list[Item]] == list[part]
+    assert P[dict[str, list[Item]]] == dict[str, list[part]]
+    assert P[Item | None] == part | None
+    assert P[Annotated[Item, "described"]] is part
+
+
+def test_a_list_of_fields_has_a_partial_class_like_any_model() -> None:
+    shape = shape_of(["name", ("count", int), ("tags", list[str], [])], "Agent", "final_output")
+    assert kinds_of(P[shape.schema]) == {
+        "name": str | None,
+        "count": int | None,
+        "tags": list[str] | None,
+    }
+    assert partial(shape.schema, '{"count": 5, "name": "a').model_dump() == {"name": "a", "count": 5, "tags": None}
+
+
+def test_what_a_field_says_about_being_written_is_kept() -> None:
+    class Written(BaseModel):
+        model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", use_enum_values=True)
+
+        plain: int = Field(alias="Plain", description="A number.")
+        secret: str = Field(repr=False)
+        inner: str = Field(exclude=True)
+        raw: bytes
+        color: Color
+
+    text = '{"Plain": 5, "secret": "s", "inner": "i", "raw": "AAE=", "color": "red"}'
+    found, whole = partial(Written, text), Written.model_validate_json(text)
+    assert found.plain == 5
+    assert found.model_dump() == whole.model_dump()
+    assert found.model_dump(by_alias=True) == whole.model_dump(by_alias=True)
+    assert found.model_dump_json() == whole.model_dump_json()
+    assert repr(found) == repr(whole).replace("Written", "PartialWritten")
+    assert P[Written].model_fields["plain"].description == "A number."
+
+
+def test_a_model_that_writes_its_aliases_does_so_in_part() -> None:
+    class Written(BaseModel):
+        model_config = ConfigDict(serialize_by_alias=True)
+
+        plain: int = Field(alias="Plain")
+
+    assert partial(Written, '{"Plain": 5}').model_dump() == {"Plain": 5}
+
+
+def test_fields_may_be_called_like_anything() -> None:
+    names = ["title", "self", "model", "type", "copy", "json", "schema", "dict", "fields", "validate", "cls", "data"]
+    names += ["model_name", "construct", "items", "keys", "values", "model_dump_text", "name", "id", "result", "count"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pydantic's, about the user's own class
+        fields: dict[str, Any] = dict.fromkeys(names, (str, ...))
+        Odd = create_model("Odd", __config__=ConfigDict(protected_namespaces=()), **fields)
+    part: Any = P[Odd]
+    assert list(part.model_fields) == names
+    for name in names:
+        for text in ("short", LONG):
+            found = partial(Odd, f'{{"{names[0]}": "t", "{name}": "{text}')
+            assert getattr(found, name) == text
+            assert found.model_dump() == {**dict.fromkeys(names), names[0]: "t", name: text}
+            assert part(**{name: text}).model_dump()[name] == text
+
+
+# The instance
+
+
+def test_an_instance_is_a_model_and_true() -> None:
+    found = partial(City, "{")
+    assert isinstance(found, BaseModel)
+    assert isinstance(found, P[City])
+    assert not isinstance(found, City)
+    assert bool(found)
+    assert found.city_name is None
+    with pytest.raises(AttributeError, match="city"):
+        _ = found.city
+
+
+def test_a_snapshot_and_one_made_by_hand_are_equal() -> None:
+    part: Any = P[Essay]
+    for text in ("short", LONG):
+        assert essay(text) == part(before=5, text=text, after=[1, 2])
+        assert part(before=5, text=text, after=[1, 2]) == essay(text)
+        assert essay(text) == essay(text)
+        assert essay(text) != essay(text + "x")
+        assert essay(text) != Essay(before=5, text=text, after=[1, 2])
+        assert essay(text) != {"before": 5, "text": text, "after": [1, 2]}
+
+
+def test_a_long_field_is_made_only_when_it_is_read() -> None:
+    found = essay()
+    assert is_held(found, "text")
+    assert found.before == 5
+    assert found.after == [1, 2]
+    assert is_held(found, "text")
+    assert found.text == LONG
+    assert not is_held(found, "text")
+    assert found.text is found.text
+    assert not is_held(essay("short"), "text")
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda found: found.model_dump(),
+        lambda found: found.model_dump(mode="json"),
+        lambda found: dict(found),
+        lambda found: dict(vars(found)),
+        lambda found: found.__dict__,
+        lambda found: copy.copy(found).model_dump(),
+        lambda found: copy.deepcopy(found).model_dump(),
+        lambda found: found.model_copy().model_dump(),
+        lambda found: found.model_copy(deep=True).model_dump(),
+        lambda found: pickle.loads(pickle.dumps(found)).model_dump(),
+        lambda found: TypeAdapter(Any).dump_python(found),
+        lambda found: TypeAdapter(dict[str, Any]).validate_json(found.model_dump_json()),
+        lambda found: TypeAdapter(P[Essay]).dump_python(found),
+        lambda found: {name: getattr(found, name) for name in type(found).model_fields},
+        lambda found: P[Essay].model_validate(found).model_dump(),
+    ],
+)
+def test_however_one_looks_a_held_field_is_there_and_in_its_place(look: Any) -> None:
+    shown = look(essay())
+    assert shown == {"before": 5, "text": LONG, "after": [1, 2]}
+    assert list(shown) == ["before", "text", "after"]
+
+
+def test_a_dump_may_leave_things_out() -> None:
+    found = partial(Essay, '{"text": "', LONG)
+    assert found.model_dump(exclude={"text"}) == {"before": None, "after": None}
+    assert found.model_dump(include={"text"}) == {"text": LONG}
+    assert found.model_dump(exclude_none=True) == {"text": LONG}
+    assert found.model_dump(exclude_unset=True) == {"text": LONG}
+    assert found.model_fields_set == {"text"}
+
+
+def test_the_repr_shows_every_field() -> None:
+    assert repr(partial(City, '{"city_name": "Os')) == (
+        "PartialCity(city_name='Os', population=None, explanation=None)"
+    )
+    assert repr(essay()) == f"PartialEssay(before=5, text={LONG!r}, after=[1, 2])"
+    assert str(essay("short")) == "before=5 text='short' after=[1, 2]"
+
+
+def test_a_held_list_or_dict_is_made_when_it_is_read() -> None:
+    class Many(BaseModel):
+        numbers: list[int]
+        names: dict[str, int]
+        after: str = ""
+
+    numbers = ", ".join(map(str, MANY))
+    found = partial(Many, f'{{"after": "a", "numbers": [{numbers}, 7')
+    assert is_held(found, "numbers")
+    assert found.numbers == MANY
+    names = ", ".join(f'"{n}": {n}' for n in MANY)
+    found = partial(Many, f'{{"after": "a", "names": {{{names}, "x": 7')
+    assert is_held(found, "names")
+    assert found == P[Many](after="a", names={str(n): n for n in MANY})
+    assert list(found.model_dump()) == ["numbers", "names", "after"]
+
+
+def test_a_held_field_that_is_read_late_has_the_state_of_its_snapshot() -> None:
+    parser = PushParser(plan_of(Report))
+    parser.feed('{"items": [{"title": "')
+    kept = []
+    for _ in range(30):
+        parser.feed("x" * 100)
+        kept.append(parser.value())
+    parser.feed('", "tags": [')
+    for number in range(100):
+        parser.feed(f'"{number}", ')
+        kept.append(parser.value())
+    parser.feed('"end"]}], "name": "n"}')
+    for number, found in enumerate(kept[:30], 1):
+        assert found.items[0].title == "x" * 100 * number
+    for number, found in enumerate(reversed(kept[30:])):
+        assert found.items[0].tags == [str(n) for n in range(100 - number)]
+        assert found.name is None
+
+
+def test_a_held_list_of_models_keeps_its_last_open_model() -> None:
+    parser = PushParser(plan_of(Report))
+    parser.feed('{"items": [' + '{"title": "a"}, ' * 80 + '{"title": "b')
+    first = parser.value()
+    parser.feed('c"}, {"title": "d"}], "name": "n"}')
+    assert is_held(first, "items")
+    assert [item.title for item in first.items] == ["a"] * 80 + ["b"]
+    assert [item.title for item in parser.value().items] == ["a"] * 80 + ["bc", "d"]
+
+
+def test_a_snapshot_may_be_changed_without_changing_its_neighbours() -> None:
+    parser = PushParser(plan_of(Essay))
+    parser.feed('{"before": 5, "text": "' + LONG)
+    first, second = parser.value(), copy.copy(parser.value())
+    first.text = "mine"
+    first.before = 6
+    parser.feed("more")
+    assert (first.before, first.text) == (6, "mine")
+    assert (second.before, second.text) == (5, LONG)
+    assert (parser.value().before, parser.value().text) == (5, LONG + "more")
+
+
+def test_a_snapshot_is_as_little_hashable_as_any_model() -> None:
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(essay())
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(City(city_name="a", population=1, explanation="b"))
+
+
+def test_a_pickled_snapshot_is_of_the_same_class() -> None:
+    found = pickle.loads(pickle.dumps(partial(Report, '{"items": [{"title": "a"}], "best": {"title": "', LONG)))
+    assert type(found) is P[Report]
+    assert type(found.best) is P[Item]
+    assert found.best.title == LONG
+    assert found.model_fields_set == {"items", "best"}
+    with_more = pickle.loads(pickle.dumps(partial(Open, '{"name": "a", "more": 5}')))
+    assert with_more.model_extra == {"more": 5}
+
+
+def test_deep_copies_share_nothing() -> None:
+    found = partial(Report, '{"items": [{"title": "a"}], "name": "n"}')
+    twin = copy.deepcopy(found)
+    twin.items[0].title = "b"
+    assert found.items[0].title == "a"
+    assert type(twin.items[0]) is P[Item]
+
+
+def test_a_snapshot_in_another_model_is_written_like_any_other() -> None:
+    class Event(BaseModel):
+        partial: Any
+        typed: Partial[Essay]
+
+    found = essay()
+    made: Any = Event(partial=found, typed=found)
+    assert made.model_dump()["partial"] == made.model_dump()["typed"] == {"before": 5, "text": LONG, "after": [1, 2]}
+    assert Event.model_validate_json(made.model_dump_json()).typed == found
+
+
+def test_names_and_aliases_lead_to_the_same_field() -> None:
+    found = partial(Aliased, '{"firstName": "a", "zwei": 2, "right": "l", "left": "r"}')
+    assert (found.first, found.second, found.left, found.right) == ("a", 2, "l", "r")
+    assert found.model_dump(by_alias=True) == {"firstName": "a", "second": 2, "right": "l", "left": "r"}
+
+
+def test_two_threads_may_read_a_held_field_while_it_grows() -> None:
+    parser = PushParser(plan_of(Essay))
+    parser.feed('{"text": "')
+    kept: list[Any] = []
+    wrong: list[Any] = []
+    done = threading.Event()
+
+    def look() -> None:
+        at = 0
+        while not done.is_set() or at < len(kept):
+            if at < len(kept):
+                size, found = kept[at]
+                if found.text != "x" * size:
+                    wrong.append((size, len(found.text)))
+                at += 1
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for size in range(8, 16_000, 8):
+        parser.feed("x" * 8)
+        kept.append((size, parser.value()))
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_the_base_class_is_not_a_type_of_its_own() -> None:
+    assert issubclass(P[City], PartialModel)
+    assert PartialModel.model_fields == {}
+    assert get_origin(P[list[City]]) is list
+    assert get_args(P[list[City]]) == (P[City],)

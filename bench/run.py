@@ -10,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-BENCHES = ["foundation", "loop", "streaming", "providers"]
+BENCHES = ["foundation", "loop", "streaming", "branches", "providers"]
 
 
 def main(names: list[str]) -> int:

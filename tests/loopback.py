@@ -40,7 +40,11 @@ class Fault:
     drip: float = 0.0
     """Seconds between the pieces of the answer."""
     cut: int | None = None
-    """Send only so many bytes of what `reply` would be, then close."""
+    """Send only so many bytes of what the body would be, then break the connection."""
+    gently: bool = False
+    """Close the connection in good order where `cut` breaks it."""
+    chunked: bool = False
+    """Send a stream in HTTP's chunks, one an event, so that its end can be told from a cut."""
     reply: Reply | None = None
     code: str | None = None
     """The provider's own error code."""
@@ -58,6 +62,8 @@ class Request:
 
 
 Answer = Reply | Fault | bytes | str
+
+EVENTS = "text/event-stream"
 
 
 class Loopback:
@@ -173,7 +179,7 @@ class Loopback:
         if fault.cut is not None:
             head = data.index(b"\r\n\r\n") + 4
             connection.sendall(data[: head + fault.cut])
-            return self._reset(connection)
+            return False if fault.gently else self._reset(connection)
         if fault.reset == "inside":
             connection.sendall(data[: len(data) - max(1, len(payload) // 2)])
             return self._reset(connection)
@@ -204,7 +210,7 @@ class Loopback:
         if isinstance(answer, bytes):
             return answer, False
         if fault.body is not None:
-            return fault.body, False
+            return fault.body, fault.content_type == EVENTS
         is_anthropic = request.path.endswith("/messages")
         if fault.status is not None and fault.status >= 400:
             kind = fault.code or "error"
@@ -222,8 +228,11 @@ class Loopback:
 
 def _http(fault: Fault, payload: bytes, is_stream: bool) -> bytes:
     status = fault.status or 200
-    kind = "text/event-stream" if is_stream else fault.content_type
-    lines = [f"HTTP/1.1 {status} Status", f"Content-Type: {kind}"]
+    lines = [f"HTTP/1.1 {status} Status", f"Content-Type: {EVENTS if is_stream else fault.content_type}"]
+    if is_stream and fault.chunked:
+        lines.append("Transfer-Encoding: chunked")
+        events = [event + b"\n\n" for event in payload.split(b"\n\n") if event]
+        payload = b"".join(b"%x\r\n%s\r\n" % (len(event), event) for event in events) + b"0\r\n\r\n"
     lines += ["Connection: close"] if is_stream else [f"Content-Length: {len(payload)}"]
     lines += [f"{name}: {value}" for name, value in fault.headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + payload

@@ -11,6 +11,7 @@ from email.utils import format_datetime
 from itertools import pairwise
 from typing import Any
 
+import httpx
 import pytest
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback, Request
@@ -106,7 +107,7 @@ def test_a_port_where_nobody_listens_is_tried_again_and_told(wire: Wire, count: 
     "name", ["hosted_vllm/x", "deepseek/deepseek-chat", "mistral/mistral-large-latest", "ollama_chat/x", "azure/x"]
 )
 @pytest.mark.parametrize("fault", [Fault(status=503), Fault(reset="before")], ids=["503", "reset"])
-def test_other_providers_are_sent_no_more_requests_either(way: str, name: str, fault: Fault, gpt: Wire) -> None:
+def test_other_providers_are_sent_no_more_requests_either(gpt: Wire, name: str, fault: Fault) -> None:
     gpt.serve(lambda request: fault)
     model = gpt.model(model=name, num_retries=2, retry_delay=0.001, api_version="2024-02-01")
     error = gpt.fails(Plain(model=model))
@@ -147,6 +148,15 @@ def test_the_last_failure_is_the_one_that_is_told(wire: Wire) -> None:
     error = wire.fails(Plain(model=wire.model(num_retries=5)))
     assert (error.status, error.retryable) == (401, False)
     assert wire.count() == 3
+
+
+def test_a_redirect_is_followed_and_is_no_failure(wire: Wire) -> None:
+    moved = wire.either(openai="/moved/chat/completions", anthropic="/moved/messages")
+    server = wire.serve([Fault(status=307, headers={"Location": moved}), DONE])
+    assert wire.run(Plain(model=wire.model(num_retries=0))).output == "done"
+    first, second = server.requests
+    assert second.path == moved
+    assert second.raw == first.raw
 
 
 # Waiting
@@ -249,8 +259,8 @@ def test_a_provider_that_hangs_is_left_when_the_time_of_the_run_is_up(wire: Wire
     assert caught.value.run.stop_reason == "error"
 
 
-@pytest.mark.parametrize("timeout", [60, None])
-def test_a_retry_gets_no_more_time_than_the_run_has_left(wire: Wire, timeout: float | None) -> None:
+@pytest.mark.parametrize("timeout", [60, None, httpx.Timeout(60)])
+def test_a_retry_gets_no_more_time_than_the_run_has_left(wire: Wire, timeout: Any) -> None:
     wire.serve([Fault(status=503, delay=0.4), Fault(delay=6)])
     began = time.monotonic()
     with pytest.raises(AcornError):
@@ -409,7 +419,7 @@ def test_room_that_is_missing_beside_max_tokens_is_not_taken_for_a_refused_defau
     assert claude.bodies()[1]["max_tokens"] == 4096
 
 
-def test_a_missing_key_says_where_to_put_it(way: str, gpt: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_says_where_to_put_it(gpt: Wire) -> None:
     gpt.serve([])
     error = gpt.fails(Plain(model={"model": "anthropic/claude-sonnet-4-5", "api_base": gpt.server.url}))
     assert "`api_key`" in str(error)
@@ -418,7 +428,7 @@ def test_a_missing_key_says_where_to_put_it(way: str, gpt: Wire, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["nonsense", "no_such_provider/model"])
-def test_an_unknown_provider_says_how_an_id_is_spelt(way: str, gpt: Wire, name: str) -> None:
+def test_an_unknown_provider_says_how_an_id_is_spelt(gpt: Wire, name: str) -> None:
     gpt.serve([])
     error = gpt.fails(Plain(model={"model": name, "api_base": gpt.server.url, "api_key": "k"}))
     assert f"Check the model id `{name}`" in str(error)

@@ -978,6 +978,18 @@ def test_a_setting_that_the_model_does_not_take_is_an_error_that_names_it(wire: 
     assert (error.status, error.retryable, error.provider) == (None, False, wire.protocol)
 
 
+def test_a_model_that_is_not_listed_with_tools_can_be_given_them(gpt: Wire) -> None:
+    gpt.serve([finish(**RIGHT)])
+    model = gpt.model(model="perplexity/sonar")
+    error = gpt.fails(Single(model=model), question="Why?")
+    assert "`allowed_openai_params: ['tools', 'tool_choice']`" in str(error)
+    assert gpt.count() == 0
+    run = gpt.run(Single(model={**model, "allowed_openai_params": ["tools", "tool_choice"]}), question="Why?")
+    assert run.output == Answer(**RIGHT)
+    assert gpt.bodies()[0]["tool_choice"] == OPENAI_FORCED
+    assert gpt.bodies()[0]["tools"] == [OPENAI_FINISH]
+
+
 def test_what_litellm_writes_into_a_request_stays_there(wire: Wire) -> None:
     wire.serve([Fault(status=400)])
     messages = [

@@ -157,6 +157,7 @@ class Zoo(BaseModel):
     maybe: Cat | Dog | None
     tagged: Annotated[Cat | Dog, Field(discriminator="type")]
     maybe_tagged: Annotated[Cat | Dog, Field(discriminator="type")] | None
+    nested: Annotated[Cat | Dog, Field(discriminator="type")] | Fish | None = None
     all: list[Cat | Dog | Fish]
     by_name: dict[str, Annotated[Cat | Dog, Field(discriminator="type")]]
 
@@ -186,6 +187,7 @@ class Mixed(BaseModel):
     nested: Small | Large | LargeToo
     words: Literal["a", "b"] | None
     color: Color | int
+    odd: Literal["a", 1] | Small
 
 
 class Aliased(BaseModel):
@@ -195,6 +197,21 @@ class Aliased(BaseModel):
     second: int = Field(validation_alias=AliasChoices("two", "zwei"))
     left: str = Field(alias="right")
     right: str = Field(alias="left")
+
+
+class Left(BaseModel):
+    x: int = Field(alias="X")
+    left: int = Field(0, alias="L")
+
+
+class Right(BaseModel):
+    x: int = Field(alias="X")
+    right: int = Field(0, alias="R")
+
+
+class Sides(BaseModel):
+    side: Left | Right
+    sides: list[Left | Right] = []
 
 
 class Page(BaseModel, Generic[T]):
@@ -341,6 +358,8 @@ def _by_hand() -> list[tuple[type[BaseModel], str]]:
         ),
         (Zoo, '{"one": {"name": "Rex", "tricks": ["sit"], "type": "dog"}, "maybe": {"type": "bird"}, "tagged": 5}'),
         (Zoo, put('{"all": [<>, {"name": "x", "fins": 3}, {"name": "y"}, {"fins": 1}, <>]}', pet, pet)),
+        (Zoo, '{"nested": {"name": "x", "fins": 3}, "one": {"type": "dog", "name": "y", "tricks": []}}'),
+        (Zoo, '{"nested": {"name": "x", "type": "cat"}, "tagged": {"lives": 5, "name": "z"}}'),
         (Zoo, put('{"by_name": {"a": <>, "b": {"type": "dog", "name": "Rex"}, "c": {"name": "?"}}}', pet)),
         (Zoo, '{"one": {"unknown": 1, "name": "a", "lives": 3, "type": "cat"}, "all": [{"unknown": [1]}]}'),
         (Zoo, put('{"all": [{"type": "cat", "name": "<>"}, {"name": "b", "type": "dog"}]}', long)),
@@ -354,6 +373,7 @@ def _by_hand() -> list[tuple[type[BaseModel], str]]:
         (Mixed, '{"lists": ["a", "b"], "list_or_tuple": ["a", "b"], "color": 7, "flag_or_list": "x"}'),
         (Mixed, '{"lists": [{"x": 1}, {"x": 2}], "list_or_tuple": [{"x": 1}, {"x": 2}, {"x": 3}], "color": 12}'),
         (Mixed, '{"nested": {"x": 1}, "words": "c"}'),
+        (Mixed, '{"odd": {"x": 1, "y": 2}, "odd": "a", "odd": 1, "odd": {"x": 3}}'),
         (Mixed, '{"nested": {"x": 1, "y": 2}, "model_or_text": [1], "model_or_dict": 5}'),
         (Mixed, '{"nested": {"x": 1, "z": 2}, "lists": [], "list_or_tuple": [], "model_or_dict": {}}'),
         (Aliased, '{"firstName": "a", "two": 2, "right": "l", "left": "r"}'),
@@ -363,6 +383,7 @@ def _by_hand() -> list[tuple[type[BaseModel], str]]:
             Pages,
             put('{"words": {"items": ["a", "b"], "next": "c"}, "models": {"items": [<>], "next": <>}}', item, item),
         ),
+        (Sides, '{"side": {"x": 1, "R": 2}, "sides": [{"X": 1, "left": 2}, {"x": 3}, {"X": 4}]}'),
         (Open, '{"name": "n", "more": {"a": [1, "b"]}, "text": "grows not", "number": 12, "name": "again"}'),
         (Closed, '{"name": "n", "inner": [{"name": "a"}, {"name": "b", "inner": [{"name": "c"}]}]}'),
         (Closed, '{"name": "n", "more": 1, "inner": [{"other": 2, "name": "x"}]}'),

@@ -431,11 +431,27 @@ def test_a_refusal_and_further_fields_are_kept() -> None:
     assert (response.refusal, response.extra, response.content) == ("I will not.", {"a": 1, "b": 2}, "")
 
 
-def test_a_character_that_was_cut_in_two_is_whole_in_the_response() -> None:
-    deltas = [Delta("\ud83d"), Delta("\ude00"), call('{"a": "\ud83d', name="search"), call('\ude00"}')]
-    response = response_of(deltas)
-    assert response.content == "😀"
-    assert response.tool_calls[0].arguments == '{"a": "😀"}'
+def test_a_character_that_was_cut_in_two_is_told_when_it_is_whole() -> None:
+    deltas = [
+        Delta("a\ud83d", reasoning="\ud83d"),
+        Delta("\ude00b", reasoning="\ude00"),
+        call('{"title": "\ud83d', name=FINISH, index=0),
+        call('{"a": "\ud83d', name="search", index=1),
+        call('\ude00"}', index=0),
+        call('\ude01"}', index=1),
+    ]
+    response, found = response_of(deltas), chunks_of(deltas)
+    assert (response.content, response.reasoning) == ("a😀b", "😀")
+    assert [made.arguments for made in response.tool_calls] == ['{"title": "😀"}', '{"a": "😁"}']
+    assert [chunk.content for chunk in found[:2]] == ["a", "😀b"]
+    assert [chunk.partial.title for chunk in found if chunk.partial] == ["", "😀", "😀"]
+    assert [chunk.tool_call["arguments"] for chunk in found if chunk.tool_call] == ['{"a": "', '{"a": "😁"}']
+
+
+def test_half_a_character_that_stays_alone_is_left_as_it_came() -> None:
+    pieces = ["a\ud83d", "b", "\ude00c", "\ud83d"]
+    assert response_of([Delta(piece) for piece in pieces]).content == "a\ud83db\ude00c\ud83d"
+    assert calls_of([call(piece, name="search") for piece in pieces]) == [(None, "search", "a\ud83db\ude00c\ud83d")]
 
 
 def test_markup_in_the_text_is_text_and_no_answer() -> None:

@@ -6,7 +6,6 @@ itself. Pure; `run.py` makes the child, a driver walks it like any run.
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pydantic import BaseModel
-from pydantic_core import from_json
+from pydantic_core import SchemaSerializer, core_schema, from_json
 
 from acorn._loop import messages
 from acorn._loop.asks import Child
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from acorn._loop.run import Loop
 
 NOT_YET = "This call has not returned yet."
+_PLAIN = SchemaSerializer(core_schema.any_schema())
 
 
 class ParentEndedError(BaseException):
@@ -101,10 +101,10 @@ def conversation(
 
 
 def _copy(history: Sequence[Message]) -> list[Message]:
-    """A deep copy, by the quickest way there is for plain data."""
+    """A deep copy of dicts and lists that shares their strings, by the quickest way there is."""
     try:
-        copied: list[Message] = marshal.loads(marshal.dumps(list(history)))
-    except ValueError:  # something in it is no plain data
+        copied: list[Message] = _PLAIN.to_python(list(history))
+    except Exception:  # somebody's own object in it
         return [messages.copied(message) for message in history]
     return copied
 

@@ -21,10 +21,10 @@ class Streamer:
 
     def add(self, delta: Delta) -> Iterator[StreamChunk]:
         """The chunks that a delta gives: one, or one for each call it touches."""
-        touched = dict.fromkeys(self._assembly.add(delta))
-        if delta.content or delta.reasoning:
-            yield StreamChunk(content=delta.content or None, reasoning=delta.reasoning or None)
-        for call in touched:
+        content, reasoning, touched = self._assembly.add(delta)
+        if content or reasoning:
+            yield StreamChunk(content=content or None, reasoning=reasoning or None)
+        for call in dict.fromkeys(touched):
             # While only the name is coming in, half of it may be half of `__finish__`.
             if call.pieces or call.name == FINISH or not FINISH.startswith(call.name):
                 yield self._of_call(call)

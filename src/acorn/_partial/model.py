@@ -44,8 +44,10 @@ class PartialModel(BaseModel):
         return _restored, (self.__acorn_whole__, self.__getstate__())
 
     def __getattr__(self, name: str) -> Any:
-        if _fill(self, name):
-            return _dict.__get__(self)[name]
+        _fill(self, name)
+        values = _get_dict(self)
+        if name in values:  # made just now, or by another thread
+            return values[name]
         return super().__getattr__(name)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
     if not TYPE_CHECKING:  # to a checker `__dict__` is what it always is
@@ -69,20 +71,19 @@ _set_dict, _set_open = _dict.__set__, _open.__set__
 _set_fields_set, _set_extra, _set_private = _fields_set.__set__, _extra.__set__, _private.__set__
 
 
-def _fill(instance: PartialModel, name: str | None = None) -> bool:
+def _fill(instance: PartialModel, name: str | None = None) -> None:
     """Make the field that was left out, if it is the one that is asked for."""
     try:
         pending = _get_open(instance)
     except AttributeError:  # made by Pydantic itself, not by a frame
-        return False
+        return
     if pending is None or (name is not None and pending[0] != name):
-        return False
+        return
     values = _get_dict(instance)
     values[pending[0]] = pending[1].value()
     # In the order of the fields, as a dump shows them.
     _set_dict(instance, {field: values[field] for field in type(instance).__pydantic_fields__})
     _set_open(instance, None)
-    return True
 
 
 def _restored(kind: type[BaseModel], state: dict[Any, Any]) -> PartialModel:
@@ -106,6 +107,7 @@ class ModelFrame:
         self.name: str | None = None
         self.key = ""
         self.seen: set[str] = set()
+        """The fields that have begun to show; a new set each time, for the snapshots keep theirs."""
         self.done: tuple[str, ...] = ()
         """The fields whose values are complete."""
         self.values: dict[str, Any] = dict.fromkeys(cls.__pydantic_fields__)
@@ -117,14 +119,14 @@ class ModelFrame:
             self.name, self.key = None, key
             return self.other
         self.name = found[0]
-        if self.name in self.seen:  # written twice: the last one counts
+        if self.name in self.done:  # written twice: the last one counts
             self.done = tuple(name for name in self.done if name != self.name)
-        self.seen = self.seen | {self.name}
         return found[1]
 
     def put(self, value: Any) -> None:
         if self.name is not None:
             self.values[self.name] = None if value is HIDDEN else value
+            self.seen = self.seen | {self.name}
             self.done = (*self.done, self.name)
         elif self.extra is not None:
             self.extra = {**self.extra, self.key: value}
@@ -137,6 +139,8 @@ class ModelFrame:
         values, name = self.values.copy(), self.name
         if name is None or child is HIDDEN:
             return self._instance(values, None)
+        if name not in self.seen:
+            self.seen = self.seen | {name}
         if isinstance(child, Mark):
             if name not in _METHODS:
                 del values[name]
@@ -180,15 +184,10 @@ def _batch() -> Generator[dict[type[BaseModel], str]]:
     """New classes and the names by which they refer to each other, resolved at the end."""
     batch: dict[type[BaseModel], str] = {}
     with _lock:
-        try:
-            yield batch
-            names = {name: _classes[model] for model, name in batch.items()}
-            for cls in names.values():
-                cls.model_rebuild(force=True, _types_namespace=names)
-        except BaseException:
-            for model in batch:
-                _classes.pop(model, None)
-            raise
+        yield batch
+        names = {name: _classes[model] for model, name in batch.items()}
+        for cls in names.values():
+            cls.model_rebuild(force=True, _types_namespace=names)
 
 
 # What a model says about being written holds for its partial class as well.

@@ -35,15 +35,18 @@ class Assembly:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
+        self._halves = _Halves()
         self._rest = ModelResponse(stop_reason="")
         self._usage: Usage | None = None
 
-    def add(self, delta: Delta) -> list[CallParts]:
-        """Take in a delta; the calls that it touched."""
-        if delta.content:
-            self._content.append(delta.content)
-        if delta.reasoning:
-            self._reasoning.append(delta.reasoning)
+    def add(self, delta: Delta) -> tuple[str, str, list[CallParts]]:
+        """Take in a delta; its text, its thinking text, and the calls that it touched."""
+        content = self._halves.join("content", delta.content)
+        if content:
+            self._content.append(content)
+        reasoning = self._halves.join("reasoning", delta.reasoning)
+        if reasoning:
+            self._reasoning.append(reasoning)
         if delta.refusal is not None:
             self._refusal.append(delta.refusal)
         rest = self._rest
@@ -55,7 +58,7 @@ class Assembly:
             self._usage = delta.usage
         if delta.extra:
             rest.extra.update(delta.extra)
-        return [self._add_call(fragment) for fragment in delta.calls]
+        return content, reasoning, [self._add_call(fragment) for fragment in delta.calls]
 
     def _add_call(self, fragment: CallDelta) -> CallParts:
         index, id = fragment.index, fragment.id or None
@@ -68,21 +71,24 @@ class Assembly:
         # A fragment that comes with the id again brings the whole name again too.
         if fragment.name and not (fragment.name == call.name and (call.pieces or id)):
             call.name += fragment.name
-        if fragment.arguments:
-            call.pieces.append(fragment.arguments)
+        if piece := self._halves.join(call, fragment.arguments):
+            call.pieces.append(piece)
         return call
 
     def response(self) -> ModelResponse:
         """The whole, once the stream has ended."""
-        made: list[Any] = [RawCall(call.id, call.name, _joined(call.pieces)) for call in self.calls]
+        made: list[Any] = [RawCall(call.id, call.name, self._joined(call, call.pieces)) for call in self.calls]
         rest = self._rest
-        rest.content = _joined(self._content)
-        rest.reasoning = _joined(self._reasoning) or None
-        rest.refusal = _joined(self._refusal) if self._refusal else None
+        rest.content = self._joined("content", self._content)
+        rest.reasoning = self._joined("reasoning", self._reasoning) or None
+        rest.refusal = "".join(self._refusal) if self._refusal else None
         rest.tool_calls = made
         rest.stop_reason = rest.stop_reason or ("tool_calls" if made else "stop")
         rest.usage = self._usage or Usage(requests=1)
         return rest
+
+    def _joined(self, source: object, pieces: list[str]) -> str:
+        return "".join(pieces) + self._halves.held.get(source, "")
 
 
 def _begins_another(fragment: CallDelta, call: CallParts) -> bool:
@@ -92,13 +98,20 @@ def _begins_another(fragment: CallDelta, call: CallParts) -> bool:
     return bool(fragment.name and call.pieces and fragment.name != call.name)
 
 
-def _joined(pieces: list[str]) -> str:
-    text = "".join(pieces)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a character was cut in two; half a one alone stays as it came
+class _Halves:
+    """Characters that a provider has cut in two: the first half waits for the second."""
+
+    def __init__(self) -> None:
+        self.held: dict[object, str] = {}
+
+    def join(self, source: object, text: str) -> str:
+        """What a source has sent, its characters whole; half a one that stays alone is left as it came."""
+        if not text or (text.isascii() and not self.held):
+            return text
+        text = self.held.pop(source, "") + text
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self.held[source] = text[:-1], text[-1]
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    return text
 
 
 def as_deltas(response: ModelResponse) -> list[Delta]:

@@ -134,6 +134,8 @@ def advice(error: Exception, wire: Wire, text: str, given: Collection[str], name
         for attribute in ("temperature", "max_tokens"):
             if attribute in words and attribute in given:
                 return f"The model does not take the `{attribute}` that was set: change or remove it."
+    if kind == "UnsupportedParamsError" and "'tools'" in text:
+        return "If the model can call tools, say so in its dict: `allowed_openai_params: ['tools', 'tool_choice']`."
     if kind == "UnsupportedParamsError":
         return "Remove it from the model dict; if the model does take it, name it in `allowed_openai_params` there."
     if status in (401, 403):

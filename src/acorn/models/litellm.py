@@ -18,6 +18,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from importlib import import_module
 from typing import Any
 
 from acorn._secrets import redact, secrets_in, veiled
@@ -94,7 +95,7 @@ class LiteLLMModel:
             known = _litellm().get_supported_openai_params(model=self.name, custom_llm_provider=self._given_provider)
         except Exception:  # an unknown provider is asked, and its answer checked
             return True
-        return known is None or "tool_choice" in known
+        return known is None or "tool_choice" in (*known, *self._arguments.get("allowed_openai_params", ()))
 
     @property
     def _thinks(self) -> bool:
@@ -343,9 +344,9 @@ def _litellm() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import litellm
-            import litellm.litellm_core_utils.logging_worker  # not every version loads it by itself
 
             library: Any = litellm
+            import_module("litellm.litellm_core_utils.logging_worker")  # not every version loads it by itself
             for kind in (library.ModelResponse, library.ModelResponseStream):
                 kind()  # completed when first made, with warnings of their own
         quieten(library)

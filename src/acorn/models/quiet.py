@@ -6,6 +6,7 @@ It gets the library from the adapter, which alone imports it.
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Coroutine
 from typing import Any
@@ -17,23 +18,38 @@ def quieten(library: Any) -> None:
     library.disable_streaming_logging = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    warnings.filterwarnings("ignore", module=r"litellm(\.|$)")
-    warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"pydantic(\.|$)")
+    hush()
     _rest_the_worker(library)
+
+
+_FILTERS: list[Any] = [
+    ("ignore", None, Warning, re.compile(r"litellm(\.|$)"), 0),
+    ("ignore", None, DeprecationWarning, re.compile(r"pydantic(\.|$)"), 0),
+]
+
+
+def hush() -> None:
+    """Ignore the warnings of LiteLLM's inside, also where others have set their own rules since.
+
+    Its streams warn with every answer, and where warnings are errors, as in many a test suite, they would fail.
+    """
+    if list(warnings.filters[:2]) != _FILTERS:
+        for _, _, category, module, _ in reversed(_FILTERS):
+            warnings.filterwarnings("ignore", category=category, module=module.pattern)
 
 
 def _rest_the_worker(library: Any) -> None:
     """Spare LiteLLM's logging worker what no callback would hear.
 
     It is handed every async call, and it knows one event loop at a time: with two, each in a thread of its
-    own, it fails aloud.
+    own, it fails aloud. Two listeners are LiteLLM's own and have nothing to hear of a call that succeeded.
     """
     worker = library.litellm_core_utils.logging_worker.GLOBAL_LOGGING_WORKER
     enqueue = worker.ensure_initialized_and_enqueue
 
     def enqueue_if_heard(async_coroutine: Coroutine[Any, Any, Any]) -> None:
         listeners = (*library.callbacks, *library.success_callback, *library._async_success_callback)
-        if any(type(each).__name__ != "AnthropicCacheControlHook" for each in listeners):  # its own, for cache marks
+        if any(each != "cache" and type(each).__name__ != "AnthropicCacheControlHook" for each in listeners):
             enqueue(async_coroutine)
         else:
             async_coroutine.close()

@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
+from acorn.models.failure import BROKEN, LATE, causes, on_the_wire
+from acorn.models.quiet import hush
+
 
 class RawStream:
     """The chunks of one answer, to be iterated over and closed in either way."""
 
     def __init__(self, raw: Any) -> None:
+        hush()
         self._raw = raw
         self._inner = getattr(raw, "completion_stream", None)
         self._refusal: list[str] = []
@@ -82,10 +86,10 @@ class RawStream:
     def __next__(self) -> Any:
         try:
             return next(self._raw)
-        except Exception:
-            if not self.finish_reason:
+        except Exception as error:
+            if not self._is_over(error):
                 raise
-            raise StopIteration from None  # what breaks behind the end of an answer takes nothing of it away
+            raise StopIteration from None
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -93,10 +97,14 @@ class RawStream:
     async def __anext__(self) -> Any:
         try:
             return await anext(self._raw)
-        except Exception:
-            if not self.finish_reason:
+        except Exception as error:
+            if not self._is_over(error):
                 raise
             raise StopAsyncIteration from None
+
+    def _is_over(self, error: Exception) -> bool:
+        """A connection that breaks behind the end of an answer takes nothing of it away."""
+        return bool(self.finish_reason) and bool(on_the_wire(causes(error, None)).trouble in (BROKEN, LATE))
 
     # Leaving it
 

@@ -1,0 +1,1019 @@
+"""Streams over real HTTP: the same answer as in one piece, odd ones, broken ones, and ones that nobody wants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, aclosing, suppress
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.contract.conftest import Wire
+from tests.loopback import EVENTS, Fault, Loopback, Request
+from tests.provider_rules import assert_complete
+
+from acorn import LimitError, ModelError, Partial, Run, StreamChunk, ToolResult, capture, module, tool
+from acorn.models import ModelRequest, ModelResponse
+from acorn.models.assemble import Assembly
+from acorn.models.litellm import LiteLLMModel
+from acorn.models.port import Delta
+from acorn.testing import Reply, call, finish
+from acorn.types import Usage
+
+Json = dict[str, Any]
+Chunk = StreamChunk[Any]
+
+EVERY_WAY = os.environ.get("ACORN_TORTURE") == "1"
+PATIENCE = 5.0
+"""Seconds to wait for what should come at once."""
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Answer(BaseModel):
+    answer: str
+    confidence: float
+
+
+@tool
+def search(query: str) -> list[str]:
+    """Search for information."""
+    return [f"about {query}"]
+
+
+@tool
+def read(path: str) -> str:
+    """Read a file."""
+    return f"text of {path}"
+
+
+class Asker(module[Question, Answer]):
+    """Answer the question."""
+
+
+class Researcher(Asker):
+    """Answer the question, with tools."""
+
+    tools = [search, read]
+    max_steps = 5
+
+
+ANSWER = "It is Paris, the city of light"
+RIGHT = Answer(answer=ANSWER, confidence=0.25)
+DONE = finish(answer=ANSWER, confidence=0.25)
+THINK = Reply("Let me look that up.", reasoning="The question is about a city.")
+SEARCH = THINK & call("search", query="the capital of France")
+CHATTER = Reply("Let me see. " * 50) & DONE
+
+
+def listening(base: type[module[Any, Any]], hear: Callable[[Chunk], Any]) -> Any:
+    def on_stream(self: Any, chunk: Chunk) -> None:
+        hear(chunk)
+
+    return type("Listening", (base,), {"__module__": __name__, "__doc__": base.__doc__, "on_stream": on_stream})
+
+
+def iterate(wire: Wire, agent: module[Any, Any], **kwargs: Any) -> list[Chunk]:
+    """All chunks of a run."""
+    if wire.way == "sync":
+        return list(agent.stream(**kwargs))
+
+    async def main() -> list[Chunk]:
+        return [chunk async for chunk in agent.astream(**kwargs)]
+
+    return asyncio.run(main())
+
+
+def request(**fields: Any) -> ModelRequest:
+    tools = [
+        {"type": "function", "function": {"name": name, "description": name, "parameters": {"type": "object"}}}
+        for name in ("search", "read", "__finish__")
+    ]
+    return ModelRequest([{"role": "user", "content": "Where?"}], tools, temperature=0.7, max_tokens=100, **fields)
+
+
+def deltas(way: str, config: Json) -> list[Delta]:
+    """What the adapter gives of one stream."""
+    if way == "sync":
+        return list(LiteLLMModel(config).stream(request()))
+
+    async def main() -> list[Delta]:
+        return [delta async for delta in LiteLLMModel(config).astream(request())]
+
+    return asyncio.run(main())
+
+
+def assembled(found: list[Delta]) -> ModelResponse:
+    assembly = Assembly()
+    for delta in found:
+        assembly.add(delta)
+    return assembly.response()
+
+
+def said(response: ModelResponse) -> Json:
+    """A response in a form that can be compared."""
+    return {
+        "content": response.content,
+        "calls": [(made.id, made.name, json.loads(made.arguments or "{}")) for made in response.tool_calls],
+        "stop": response.stop_reason,
+        "usage": response.usage,
+        "cost": response.cost,
+        "model": response.model,
+        "reasoning": response.reasoning,
+        "refusal": response.refusal,
+        "extra": response.extra,
+    }
+
+
+def until(true: Callable[[], Any]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not true() and time.monotonic() < end:
+        time.sleep(0.005)
+    return bool(true())
+
+
+# The same answer
+
+REPLIES: dict[str, Reply] = {
+    "text": Reply("Let me see."),
+    "an answer": DONE,
+    "text and calls": THINK & call("search", "a", query="x") & call("read", "b", path="größer 🦔") & Reply(),
+    "thinking": Reply("Hm.", reasoning="Let me think about this for a while.") & call("search", "a", query="x"),
+    "no arguments": call("search", "a") & call("read", "b"),
+    "characters": Reply('\u2028 größer 🦔\u0085 \x7f\t\\ "') & call("read", "a", path='\u2028\n\x00🦔"\\'),
+    "counted": DONE & Reply(usage=Usage(5000, 70, 4000, requests=1)),
+    "cut off": Reply("Let me", stop_reason="length"),
+    "cut off in a call": call("read", "a", path="x") & Reply(stop_reason="length"),
+}
+
+
+@pytest.mark.parametrize("name", REPLIES)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_what_streams_adds_up_to_what_comes_in_one_piece(wire: Wire, name: str, size: int) -> None:
+    reply = REPLIES[name]
+    server = wire.serve(lambda _: reply)
+    server.chunk = size
+    found = deltas(wire.way, wire.model())
+    plain = LiteLLMModel(wire.model()).complete(request())
+    if name in ("an answer", "counted"):  # the ids of the server count its requests
+        plain.tool_calls[0].id = assembled(found).tool_calls[0].id
+    for block in plain.extra.get("thinking_blocks", ()):
+        block["signature"] = "signature-1"
+    assert said(assembled(found)) == said(plain)
+    if size == 1:
+        assert len(found) > len(reply.content)
+
+
+def test_a_stream_asks_for_its_usage(wire: Wire) -> None:
+    wire.serve([DONE, DONE])
+    iterate(wire, Asker(model=wire.model()), question="?")
+    Asker(model=wire.model()).run(question="?")
+    streamed, plain = wire.bodies()
+    assert streamed.pop("stream") is True
+    if wire.is_openai:
+        assert streamed.pop("stream_options") == {"include_usage": True}
+    assert plain.pop("stream", False) is False
+    assert streamed == plain
+
+
+def test_a_call_does_not_stream_where_nobody_listens(wire: Wire) -> None:
+    wire.serve([SEARCH, DONE])
+    assert wire.run(Researcher(model=wire.model()), question="?").output == RIGHT
+    assert not any(body.get("stream") for body in wire.bodies())
+
+
+SCRIPTS: dict[str, list[Reply]] = {
+    "steps": [SEARCH, call("read", path="a") & call("search", query="b") & call("nothing"), Reply("Hm."), DONE],
+    "a correction": [finish(answer=1, confidence="much"), THINK & finish(answer="x"), DONE],
+    "the forced call": [SEARCH] * 5 + [DONE],
+    "thinking": [SEARCH, Reply(reasoning="Ah.") & call("read", path="a"), DONE],
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_streamed_run_sends_and_leaves_the_same_as_any_other(wire: Wire, name: str) -> None:
+    runs: list[Run[Any]] = []
+    bodies: list[list[Json]] = []
+    for streams in (False, True):
+        wire.serve(list(SCRIPTS[name]))
+        agent = Researcher(model=wire.model())
+        last = iterate(wire, agent, question="?")[-1].run if streams else wire.run(agent, question="?")
+        assert last is not None
+        runs.append(last)
+        bodies.append(wire.bodies())
+        for body in bodies[-1]:
+            body.pop("stream", None)
+            body.pop("stream_options", None)
+    assert bodies[0] == bodies[1]
+    assert runs[0].output == runs[1].output == RIGHT
+    assert runs[0].history == runs[1].history
+    assert (runs[0].usage, runs[0].cost, runs[0].steps) == (runs[1].usage, runs[1].cost, runs[1].steps)
+    assert runs[0].cost
+
+
+def test_thinking_goes_back_with_its_signature_after_a_stream(claude: Wire) -> None:
+    claude.serve([SEARCH, DONE])
+    chunks = iterate(claude, Researcher(model=claude.model()), question="?")
+    assert "".join(chunk.reasoning for chunk in chunks if chunk.reasoning) == THINK.reasoning
+    blocks = claude.bodies()[1]["messages"][1]["content"]
+    assert blocks[0] == {"type": "thinking", "thinking": THINK.reasoning, "signature": "signature-1"}
+    assert [block["type"] for block in blocks] == ["thinking", "text", "tool_use"]
+
+
+def test_cached_tokens_are_priced_as_in_one_piece(wire: Wire) -> None:
+    reply = DONE & Reply(usage=Usage(5000, 70, 4000, requests=1))
+    wire.serve([reply, reply])
+    costs = [
+        iterate(wire, Asker(model=wire.model()), question="?")[-1].run,
+        wire.run(Asker(model=wire.model()), question="?"),
+    ]
+    assert costs[0] is not None
+    assert costs[0].cost == costs[1].cost == pytest.approx(wire.either(openai=0.0082, anthropic=0.00525))
+
+
+def test_a_price_in_the_model_dict_counts_for_a_stream_too(wire: Wire) -> None:
+    wire.serve([DONE & Reply(usage=Usage(100, 10, requests=1))])
+    model = wire.model(input_cost_per_token=0.5, output_cost_per_token=2.0)
+    run = iterate(wire, Asker(model=model), question="?")[-1].run
+    assert run is not None
+    assert run.cost == 100 * 0.5 + 10 * 2.0
+
+
+# What is seen on the way
+
+
+def test_chunks_come_through_the_wire(wire: Wire) -> None:
+    server = wire.serve([SEARCH & call("read", path="a"), DONE])
+    server.chunk = 5
+    heard: list[Chunk] = []
+    agent = listening(Researcher, heard.append)(model=wire.model())
+    *chunks, last = iterate(wire, agent, question="?")
+    assert last.result == RIGHT
+    assert heard == chunks
+    assert "".join(chunk.content for chunk in chunks if chunk.content) == THINK.content
+    assert "".join(chunk.reasoning for chunk in chunks if chunk.reasoning) == THINK.reasoning
+    partials = [chunk.partial for chunk in chunks if chunk.partial is not None]
+    texts = list(dict.fromkeys(one.answer for one in partials if one.answer))
+    assert len(texts) > 5
+    assert all(ANSWER.startswith(text) for text in texts)
+    assert partials[-1] == Partial[Answer](answer=ANSWER, confidence=0.25)
+    seen = [chunk.tool_call for chunk in chunks if chunk.tool_call]
+    assert {(made["index"], made["name"]) for made in seen} == {(0, "search"), (1, "read")}
+    whole = '{"query":"the capital of France"}'
+    texts = [made["arguments"] for made in seen if made["index"] == 0]
+    assert texts == ["", *(whole[: at + 5] for at in range(0, len(whole), 5))]
+    results = [chunk.tool_result for chunk in chunks if chunk.tool_result]
+    ids = [made["id"] for made in seen if made["arguments"] == ""]
+    assert results == [
+        ToolResult(ids[0], "search", ["about the capital of France"]),
+        ToolResult(ids[1], "read", "text of a"),
+    ]
+    assert [chunk.done for chunk in chunks].count(True) == 2
+
+
+def test_a_chunk_is_handed_on_while_the_rest_is_still_on_its_way(wire: Wire) -> None:
+    wire.serve([Fault(reply=CHATTER, drip=0.01)])
+    times: list[float] = []
+    run = wire.run(listening(Asker, lambda _: times.append(time.monotonic()))(model=wire.model()), question="?")
+    assert run.output == RIGHT
+    assert times[-1] - times[0] > 0.3
+    assert len({round(at, 2) for at in times}) > 20
+
+
+def test_many_streams_at_once_do_not_mix() -> None:
+    def answer(asked: Request) -> Reply:
+        return finish(answer=asked.body["messages"][1]["content"], confidence=1)
+
+    async def one(number: int) -> str:
+        chunks = [chunk async for chunk in agent.astream(question=f"number {number}.")]
+        partials = [chunk.partial for chunk in chunks if chunk.partial]
+        assert partials[-1].answer == chunks[-1].result.answer
+        return str(chunks[-1].result.answer)
+
+    async def main() -> list[str]:
+        return await asyncio.gather(*map(one, range(20)))
+
+    with Loopback(answer) as server:
+        agent = Asker(model=server.openai())
+        assert [f"number {at}." in text for at, text in enumerate(asyncio.run(main()))] == [True] * 20
+
+
+# Odd streams
+
+
+def part(delta: Json | None = None, reason: str | None = None, **more: Any) -> Json:
+    """A chunk in OpenAI's form."""
+    choice = {"index": 0, "delta": delta or {}, "finish_reason": reason}
+    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o", "choices": [choice], **more}
+
+
+def calling(index: int | None, id: str | None = None, name: str | None = None, arguments: str | None = None) -> Json:
+    """A fragment of a call in OpenAI's form."""
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    fragment: Json = {"function": function}
+    if index is not None:
+        fragment["index"] = index
+    return fragment if id is None else {**fragment, "id": id, "type": "function"}
+
+
+def parts(*fragments: Json) -> Json:
+    return part({"tool_calls": list(fragments)})
+
+
+def events(*chunks: Json, done: bool = True) -> bytes:
+    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+    return "".join([*lines, "data: [DONE]\n\n" if done else ""]).encode()
+
+
+USED = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+END = part(reason="tool_calls")
+SEPARATED = "a\u2028b\u2029c\x85d größer 🦔"
+ANSWER_CALL = calling(0, "b", "__finish__", '{"answer": "y"}')
+ANSWERED = parts(ANSWER_CALL)
+LOOKED, FINISHED = ("a", "search", {"query": "x"}), ("b", "__finish__", {"answer": "y"})
+
+ODD: dict[str, tuple[bytes, Json]] = {
+    "interleaved calls": (
+        events(
+            parts(calling(0, "a", "search", "")),
+            parts(calling(1, "b", "__finish__", "")),
+            parts(calling(0, arguments='{"que')),
+            parts(calling(1, arguments='{"answer":')),
+            parts(calling(0, arguments='ry": "x"}'), calling(1, arguments='"y"}')),
+            END,
+        ),
+        {"calls": [LOOKED, FINISHED]},
+    ),
+    "several calls in one piece": (
+        events(parts(calling(0, "a", "search", '{"query": "x"}'), ANSWER_CALL | {"index": 1}), END),
+        {"calls": [LOOKED, FINISHED]},
+    ),
+    "indexes from 1": (
+        events(
+            parts(calling(1, "a", "search", '{"query":')),
+            parts(calling(1, arguments='"x"}')),
+            parts(calling(2, "b", "__finish__", '{"answer": "y"}')),
+            END,
+        ),
+        {"calls": [LOOKED, FINISHED]},
+    ),
+    "the same index with a new id": (
+        events(
+            parts(calling(0, "a", "search", '{"query":')),
+            parts(calling(0, arguments='"x"}')),
+            parts(calling(0, "b", "__finish__", '{"answer":')),
+            parts(calling(0, arguments='"y"}')),
+            END,
+        ),
+        {"calls": [LOOKED, FINISHED]},
+    ),
+    "no index": (
+        events(
+            parts(calling(None, "a", "search", '{"query": "x"}'), calling(None, "b", "__finish__", '{"answer": "y"}')),
+            END,
+        ),
+        {"calls": [LOOKED, FINISHED]},
+    ),
+    "no ids": (
+        events(parts(calling(0, None, "search", '{"query": "x"}')), parts(calling(1, None, "read", "{}")), END),
+        {"calls": [(None, "search", {"query": "x"}), (None, "read", {})]},
+    ),
+    "a name in pieces": (
+        events(
+            parts(calling(0, "b", "__fin", "")),
+            parts(calling(0, None, "ish__", "")),
+            parts(calling(0, arguments='{"answer": "y"}')),
+            END,
+        ),
+        {"calls": [FINISHED]},
+    ),
+    "the id and the name with each piece": (
+        events(
+            parts(calling(0, "b", "__finish__", "")),
+            parts(calling(0, "b", "__finish__", '{"answer":')),
+            parts(calling(0, "b", "__finish__", '"y"}')),
+            END,
+        ),
+        {"calls": [FINISHED]},
+    ),
+    "empty pieces": (
+        events(
+            part(),
+            part({"role": "assistant"}),
+            part({"content": ""}),
+            part({"content": None, "tool_calls": None}),
+            part({"tool_calls": []}),
+            {**part(), "choices": []},
+            ANSWERED,
+            parts(calling(0, arguments="")),
+            part(),
+            END,
+            part(),
+        ),
+        {"calls": [FINISHED]},
+    ),
+    "usage behind the end": (
+        events(ANSWERED, END, {**part(), "choices": [], "usage": USED}),
+        {"calls": [FINISHED], "usage": Usage(100, 20, requests=1)},
+    ),
+    "usage with the end": (
+        events(ANSWERED, part(reason="tool_calls", usage=USED)),
+        {"calls": [FINISHED], "usage": Usage(100, 20, requests=1)},
+    ),
+    "usage with each piece": (
+        events(
+            parts(calling(0, "b", "__finish__", '{"answer":')) | {"usage": {**USED, "completion_tokens": 5}},
+            parts(calling(0, arguments='"y"}')) | {"usage": {**USED, "completion_tokens": 10}},
+            part(reason="tool_calls", usage=USED),
+        ),
+        {"calls": [FINISHED], "usage": Usage(100, 20, requests=1)},
+    ),
+    "text behind a call": (
+        events(part({"content": "Hm. "}), ANSWERED, part({"content": "There."}), END),
+        {"content": "Hm. There.", "calls": [FINISHED]},
+    ),
+    "no finish reason": (events(ANSWERED), {"calls": [FINISHED]}),
+    "no finish reason behind text": (events(part({"content": "Hm."})), {"content": "Hm.", "stop": "stop"}),
+    "another finish reason": (events(ANSWERED, part(reason="stop")), {"calls": [FINISHED]}),
+    "no last line": (events(ANSWERED, END, done=False), {"calls": [FINISHED]}),
+    "no last line feeds": (events(ANSWERED, END, done=False).rstrip(), {"calls": [FINISHED]}),
+    "a finish reason beside the call": (
+        events(part({"tool_calls": [calling(0, "b", "__finish__", '{"answer": "y"}')]}, "tool_calls")),
+        {"calls": [FINISHED], "stop": "tool_calls"},
+    ),
+    "a finish reason beside text": (events(part({"content": "Hm."}, "length")), {"content": "Hm.", "stop": "length"}),
+    "comments and other fields": (
+        b": ping\n\n" + events(ANSWERED, done=False) + b": ping\n\nevent: x\nid: 5\nretry: 5\n\n" + events(END),
+        {"calls": [FINISHED]},
+    ),
+    "other line ends": (
+        events(part({"content": "a"}), ANSWERED, END).replace(b"\n", b"\r\n"),
+        {"content": "a", "calls": [FINISHED]},
+    ),
+    "no blank": (events(ANSWERED, END).replace(b"data: ", b"data:"), {"calls": [FINISHED]}),
+    "line separators in the text": (
+        b"data: %s\n\n" % json.dumps(part({"content": SEPARATED}), ensure_ascii=False).encode() + events(END),
+        {"content": SEPARATED},
+    ),
+    "thinking under another name": (
+        events(part({"reasoning": "I th"}), part({"reasoning": "ink."}), ANSWERED, END),
+        {"reasoning": "I think.", "calls": [FINISHED]},
+    ),
+    "a refusal": (
+        events(
+            part({"role": "assistant", "content": None, "refusal": None}),
+            part({"refusal": "I can"}),
+            part({"refusal": "not."}),
+            part(reason="stop"),
+        ),
+        {"refusal": "I cannot."},
+    ),
+    "a content filter": (events(part({"content": "As"}), part(reason="content_filter")), {"stop": "content_filter"}),
+    "nothing": (events(part(reason="stop")), {"content": "", "calls": []}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("chunked", [False, True], ids=["until closed", "chunked"])
+def test_an_odd_stream_is_understood(gpt: Wire, name: str, chunked: bool) -> None:
+    body, expected = ODD[name]
+    gpt.serve([Fault(body=body, content_type=EVENTS, chunked=chunked)])
+    found = said(assembled(deltas(gpt.way, gpt.model())))
+    assert {key: found[key] for key in expected} == expected
+    assert gpt.count() == 1
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_pieces_that_end_within_a_line_or_a_character_are_put_together(gpt: Wire, at: int) -> None:
+    text = json.dumps(part({"content": "größer 🦔\u2028"}), ensure_ascii=False)
+    body = f"data: {text}\n\n".encode() + events(ANSWERED, END)
+    pieces = [body[start : start + at] for start in range(0, len(body), at)]
+    framed = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    gpt.serve([b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" + framed])
+    found = said(assembled(deltas(gpt.way, gpt.model())))
+    assert (found["content"], found["calls"]) == ("größer 🦔\u2028", [FINISHED])
+
+
+def block(index: int, start: Json, *pieces: Json) -> list[Json]:
+    """A content block in Anthropic's form."""
+    return [
+        {"type": "content_block_start", "index": index, "content_block": start},
+        *({"type": "content_block_delta", "index": index, "delta": piece} for piece in pieces),
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+def tool_use(index: int, id: str, name: str, *pieces: str) -> list[Json]:
+    start = {"type": "tool_use", "id": id, "name": name, "input": {}}
+    return block(index, start, *({"type": "input_json_delta", "partial_json": piece} for piece in pieces))
+
+
+def text(index: int, *pieces: str) -> list[Json]:
+    start = {"type": "text", "text": ""}
+    return block(index, start, *({"type": "text_delta", "text": piece} for piece in pieces))
+
+
+def thought(index: int, signature: str, *pieces: str) -> list[Json]:
+    start = {"type": "thinking", "thinking": "", "signature": ""}
+    deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
+    return block(index, start, *deltas, {"type": "signature_delta", "signature": signature})
+
+
+def message(*blocks: list[Json], reason: str = "tool_use", stop: bool = True, **usage: int) -> bytes:
+    """A stream in Anthropic's form."""
+    begun = {"id": "m", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": []}
+    first = {"type": "message_start", "message": {**begun, "usage": {"input_tokens": 100, "output_tokens": 1}}}
+    last = {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 20, **usage}}
+    told = [first, *(event for found in blocks for event in found), last]
+    if stop:
+        told.append({"type": "message_stop"})
+    return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in told).encode()
+
+
+ODD_CLAUDE: dict[str, tuple[bytes, Json]] = {
+    "several calls": (
+        message(tool_use(0, "a", "search", '{"que', 'ry": "x"}'), tool_use(1, "b", "__finish__", '{"answer": "y"}')),
+        {"calls": [LOOKED, FINISHED], "usage": Usage(100, 20, requests=1)},
+    ),
+    "no arguments": (message(tool_use(0, "a", "read")), {"calls": [("a", "read", {})]}),
+    "empty arguments": (message(tool_use(0, "a", "read", "", "")), {"calls": [("a", "read", {})]}),
+    "text behind a call": (
+        message(text(0, "Hm. "), tool_use(1, "b", "__finish__", "", '{"answer": "y"}'), text(2, "", "There.")),
+        {"content": "Hm. There.", "calls": [FINISHED]},
+    ),
+    "pings and news": (
+        message(
+            [{"type": "ping"}], text(0, "Hm."), [{"type": "ping"}, {"type": "something_new", "x": 1}],
+            tool_use(1, "b", "__finish__", '{"answer": "y"}'),
+        ),
+        {"content": "Hm.", "calls": [FINISHED]},
+    ),
+    "no end": (message(tool_use(0, "b", "__finish__", '{"answer": "y"}'), stop=False), {"calls": [FINISHED]}),
+    "usage at the end alone": (
+        message(text(0, "Hm."), reason="end_turn", input_tokens=200, cache_read_input_tokens=50),
+        {"content": "Hm.", "usage": Usage(250, 20, 50, requests=1)},
+    ),
+    "two thoughts": (
+        message(thought(0, "one", "I th", "ink."), text(1, "Hm."), thought(2, "two", "So."), text(3, "Ah.")),
+        {
+            "content": "Hm.Ah.",
+            "reasoning": "I think.So.",
+            "extra": {
+                "thinking_blocks": [
+                    {"type": "thinking", "thinking": "I think.", "signature": "one"},
+                    {"type": "thinking", "thinking": "So.", "signature": "two"},
+                ]
+            },
+        },
+    ),
+    "a hidden thought": (
+        message(block(0, {"type": "redacted_thinking", "data": "secret"}), thought(1, "one", "So."), text(2, "Ah.")),
+        {
+            "extra": {
+                "thinking_blocks": [
+                    {"type": "redacted_thinking", "data": "secret"},
+                    {"type": "thinking", "thinking": "So.", "signature": "one"},
+                ]
+            }
+        },
+    ),
+    "a thought without words": (
+        message(thought(0, "one"), text(1, "Ah.")),
+        {"extra": {"thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "one"}]}},
+    ),
+    "a refusal": (message(text(0, "No."), reason="refusal"), {"content": "No.", "stop": "content_filter"}),
+    "the token limit": (
+        message(tool_use(0, "b", "__finish__", '{"answer": "y"}'), reason="max_tokens"), {"stop": "length"}
+    ),
+    "nothing": (message(reason="end_turn"), {"content": "", "calls": []}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_CLAUDE)
+def test_an_odd_stream_of_claudes_is_understood(claude: Wire, name: str) -> None:
+    body, expected = ODD_CLAUDE[name]
+    claude.serve([Fault(body=body, content_type=EVENTS)])
+    found = said(assembled(deltas(claude.way, claude.model())))
+    assert {key: found[key] for key in expected} == expected
+    assert claude.count() == 1
+
+
+def test_hidden_thoughts_go_back_as_they_came(claude: Wire) -> None:
+    hidden = {"type": "redacted_thinking", "data": "secret"}
+    body = message(block(0, hidden), thought(1, "one", "So."), tool_use(2, "a", "search", '{"query": "x"}'))
+    claude.serve([Fault(body=body, content_type=EVENTS), DONE])
+    assert iterate(claude, Researcher(model=claude.model()), question="?")[-1].result == RIGHT
+    assert claude.bodies()[1]["messages"][1]["content"][:2] == [
+        hidden,
+        {"type": "thinking", "thinking": "So.", "signature": "one"},
+    ]
+
+
+def test_a_refusal_in_a_stream_is_an_error_with_its_text(gpt: Wire) -> None:
+    gpt.serve([Fault(body=ODD["a refusal"][0], content_type=EVENTS)])
+    with pytest.raises(ModelError, match=r"refused to answer: I cannot\."):
+        iterate(gpt, Asker(model=gpt.model()), question="?")
+
+
+def test_a_forced_name_that_comes_in_pieces_is_no_sign_that_the_force_was_dropped(gpt: Wire) -> None:
+    fragments = [calling(0, "b", "__fin", ""), calling(0, None, "ish__", ""), calling(0, arguments=json.dumps(SURE))]
+    body = events(*map(parts, fragments), END)
+    gpt.serve([Fault(body=body, content_type=EVENTS)] * 2)
+    for _ in range(2):
+        assert iterate(gpt, Asker(model=gpt.model()), question="?")[-1].result == RIGHT
+    assert [body["tool_choice"]["function"]["name"] for body in gpt.bodies()] == ["__finish__"] * 2
+
+
+SURE = {"answer": ANSWER, "confidence": 0.25}
+
+
+# Streams that break
+
+SHORT = {
+    "openai": b"".join(
+        b"data: %s\n\n" % line
+        for line in (
+            b'{"choices":[{"delta":{"content":"Hm"}}]}',
+            b'{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":'
+            b'{"name":"__finish__","arguments":"{\\"answer\\":"}}]}}]}',
+            b'{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\\"y\\","}}]}}]}',
+            b'{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"\\"confidence\\":1}"}}]}}]}',
+            b'{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}',
+            b"[DONE]",
+        )
+    ),
+    "anthropic": b"".join(
+        b"data: %s\n\n" % line
+        for line in (
+            b'{"type":"message_start","message":{"usage":{"input_tokens":1,"output_tokens":1}}}',
+            b'{"type":"content_block_start","index":0,"content_block":'
+            b'{"type":"tool_use","id":"a","name":"__finish__","input":{}}}',
+            b'{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":'
+            b'"{\\"answer\\":\\"y\\""}}',
+            b'{"type":"content_block_delta","index":0,"delta":{"type":"input_json_delta","partial_json":'
+            b'",\\"confidence\\":1}"}}',
+            b'{"type":"content_block_stop","index":0}',
+            b'{"type":"message_delta","delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":2}}',
+            b'{"type":"message_stop"}',
+        )
+    ),
+}
+ENDS: dict[str, Json] = {
+    "closed": {"gently": True},
+    "broken": {},
+    "cut within HTTP's chunks": {"gently": True, "chunked": True},
+}
+
+
+class Cut:
+    """A server that cuts its answer off at a byte, and what came of it."""
+
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
+        self.body = SHORT[protocol]
+        self.fault = Fault()
+        self.heard: list[Chunk] = []
+        self.ends: set[str] = set()
+
+    def serve(self, _: Request) -> Fault:
+        return self.fault
+
+    def at(self, at: int, end: str) -> Fault:
+        self.heard.clear()
+        self.fault = Fault(body=self.body, content_type=EVENTS, cut=at, **ENDS[end])
+        return self.fault
+
+    def is_complete(self, at: int, end: str) -> bool:
+        """Whether the reason why the model stopped has come in."""
+        sent = self.body[:at]
+        if ENDS[end].get("chunked"):  # what stands around the events shifts the place
+            return False
+        reason = b'"finish_reason":"tool_calls"}]}' if self.protocol == "openai" else b'"usage":{"output_tokens":2}}'
+        return reason in sent
+
+    def judge(self, at: int, end: str, requests: int, run: Run[Any], error: BaseException | None) -> None:
+        where = f"cut at byte {at}, {end}"
+        if error is None:
+            assert run.output == Answer(answer="y", confidence=1), where
+            assert ENDS[end].get("chunked") or self.is_complete(at, end), f"{where}: half an answer was taken"
+        else:
+            assert type(error) is ModelError, f"{where}: {error!r}"
+            assert error.retryable, where
+            assert not self.is_complete(at, end), f"{where}: {error}"
+            assert error.run is run, where
+            assert not any(chunk.done for chunk in self.heard), where
+        assert requests == (1 if self.heard or error is None else 2), f"{where}: {requests} requests"
+        self.ends.add("whole" if error is None else "retried" if requests == 2 else "failed")
+
+
+def cuts(body: bytes, way: str) -> Iterator[tuple[int, str]]:
+    """Every byte, one half of them in each way to call; the ends take turns."""
+    for at in range(len(body)):
+        if EVERY_WAY:
+            yield from ((at, end) for end in ENDS)
+        elif at % 2 == (way == "async"):
+            yield at, list(ENDS)[at // 2 % 3]
+
+
+def test_wherever_a_stream_is_cut_the_answer_is_whole_or_the_error_ours(protocol: str, way: str) -> None:
+    cut = Cut(protocol)
+
+    async def main() -> None:
+        for at, end in cuts(cut.body, way):
+            cut.at(at, end)
+            before, error = len(server.requests), None
+            with capture() as runs:
+                try:
+                    if way == "sync":
+                        agent(question="?")
+                    else:
+                        await asyncio.wait_for(agent.acall(question="?"), PATIENCE)
+                except BaseException as raised:
+                    error = raised
+            cut.judge(at, end, len(server.requests) - before, runs[0], error)
+
+    with Loopback(cut.serve) as server:
+        config = {**getattr(server, protocol)(num_retries=1, timeout=PATIENCE), "retry_delay": 0}
+        agent = listening(Asker, cut.heard.append)(model=config, parse_retries=0)
+        asyncio.run(main())
+    assert cut.ends == {"whole", "retried", "failed"}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_stream_that_breaks_before_anything_came_is_asked_for_again(wire: Wire, end: str) -> None:
+    heard: list[Chunk] = []
+    wire.serve([Fault(reply=CHATTER, cut=20, **ENDS[end]), Fault(reset="before"), CHATTER])
+    run = wire.run(listening(Asker, heard.append)(model=wire.model()), question="?")
+    assert run.output == RIGHT
+    assert wire.count() == 3
+    assert "".join(chunk.content for chunk in heard if chunk.content) == CHATTER.content
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_stream_that_breaks_later_has_failed(wire: Wire, end: str) -> None:
+    heard: list[Chunk] = []
+    wire.serve([SEARCH, Fault(reply=CHATTER, cut=2500, **ENDS[end])])
+    with capture() as runs:
+        error = wire.fails(listening(Researcher, heard.append)(model=wire.model()), question="?")
+    assert wire.count() == 2
+    assert error.retryable
+    assert [chunk.content for chunk in heard if chunk.content][-1] in CHATTER.content
+    assert (runs[0].error, runs[0].stop_reason) == (error, "error")
+    assert_complete(runs[0].history)
+    assert runs[0].usage.requests == 1
+
+
+def test_what_is_no_stream_at_all_is_an_error_of_ours(wire: Wire) -> None:
+    for body in (b"", b"\n\n", b"<html>Sign in</html>", b"null", b": ping\n\n"):
+        wire.serve([Fault(body=body, content_type=EVENTS)] * 2)
+        with pytest.raises(ModelError):
+            deltas(wire.way, wire.model(num_retries=1))
+
+
+# Errors
+
+OVERLOADED = {
+    "openai": events({"error": {"message": "we are overloaded", "type": "server_error", "code": 503}}, done=False),
+    "anthropic": b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error",'
+    b'"message":"we are overloaded"}}\n\n',
+}
+
+
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 503, 529])
+def test_a_status_that_may_pass_is_retried_as_often_as_allowed(wire: Wire, status: int, count: int) -> None:
+    wire.serve(lambda _: Fault(status=status))
+    with pytest.raises(ModelError) as caught:
+        deltas(wire.way, wire.model(num_retries=count))
+    assert (caught.value.status, caught.value.retryable) == (status, True)
+    assert wire.count() == count + 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+def test_a_status_that_will_not_pass_is_not_retried(wire: Wire, status: int) -> None:
+    wire.serve(lambda _: Fault(status=status))
+    with pytest.raises(ModelError) as caught:
+        deltas(wire.way, wire.model())
+    assert (caught.value.status, caught.value.retryable) == (status, False)
+    assert wire.count() == 1
+
+
+def test_a_request_that_is_sent_again_streams_again(wire: Wire) -> None:
+    wire.serve([Fault(status=503), Fault(status=429, headers={"Retry-After": "0"}), DONE])
+    chunks = iterate(wire, Asker(model=wire.model()), question="?")
+    assert chunks[-1].result == RIGHT
+    assert [body["stream"] for body in wire.bodies()] == [True] * 3
+    assert chunks[-1].run is not None
+    assert chunks[-1].run.usage.requests == 1
+
+
+def test_a_port_where_nobody_listens_is_an_error(wire: Wire) -> None:
+    server = wire.serve([])
+    config = wire.model(num_retries=1)
+    server.__exit__()
+    with pytest.raises(ModelError, match="no connection"):
+        deltas(wire.way, config)
+
+
+def test_an_error_that_is_told_within_the_stream_is_retried_while_nothing_was_handed_out(wire: Wire) -> None:
+    told = Fault(body=OVERLOADED[wire.protocol], content_type=EVENTS)
+    wire.serve([told, DONE])
+    assert iterate(wire, Asker(model=wire.model()), question="?")[-1].result == RIGHT
+    wire.serve([told, told])
+    with pytest.raises(ModelError, match="we are overloaded") as caught:
+        deltas(wire.way, wire.model(num_retries=1))
+    assert wire.count() == 2
+    assert "litellm" not in str(caught.value).lower()
+    assert "exception" not in str(caught.value).lower()
+
+
+def test_an_error_that_is_told_behind_a_part_of_the_answer_is_final(wire: Wire) -> None:
+    begun = wire.either(openai=events(part({"content": "Hm."}), done=False), anthropic=message(text(0, "Hm.")))
+    begun = begun.split(b"event: message_delta")[0]
+    wire.serve([Fault(body=begun + OVERLOADED[wire.protocol], content_type=EVENTS)])
+    with pytest.raises(ModelError, match="we are overloaded"):
+        iterate(wire, Asker(model=wire.model()), question="?")
+    assert wire.count() == 1
+
+
+def test_no_key_is_in_the_error_of_a_stream(wire: Wire) -> None:
+    secret = "sk-very-secret-0123456789"
+    wire.serve([Fault(reply=CHATTER, cut=3000), Fault(status=401, message=f"no such key: {secret}")])
+    for _ in range(2):
+        with pytest.raises(ModelError) as caught:
+            iterate(wire, Asker(model=wire.model(api_key=secret)), question="?")
+        error: BaseException | None = caught.value
+        while error is not None:
+            assert secret not in f"{error!r} {error}"
+            error = error.__cause__ or error.__context__
+
+
+# Leaving early
+
+
+async def leave(agent: module[Any, Any], count: int) -> None:
+    async with aclosing(agent.astream(question="?")) as chunks:
+        for _ in range(count):
+            await anext(chunks)
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_leaving_an_iterator_closes_the_connection(wire: Wire, count: int) -> None:
+    server = wire.serve([Fault(reply=CHATTER, drip=0.02)])
+    agent = Asker(model=wire.model())
+    began = time.monotonic()
+    with capture() as runs:
+        if wire.way == "sync":
+            chunks = agent.stream(question="?")
+            for _ in range(count):
+                next(chunks)
+            chunks.close()
+        else:
+            asyncio.run(leave(agent, count))
+    assert time.monotonic() - began < 1, "the rest was read"
+    assert until(lambda: server.closed_early == 1)
+    assert runs[0].stop_reason == "cancelled"
+
+
+def test_breaking_out_of_a_loop_closes_the_connection(wire: Wire) -> None:
+    async def main() -> None:
+        async for chunk in agent.astream(question="?"):
+            if chunk.content:
+                break
+        await asyncio.sleep(0.05)  # the event loop closes what nobody holds any more
+        assert until(lambda: server.closed_early == 1)
+
+    server = wire.serve([Fault(reply=CHATTER, drip=0.02)])
+    agent = Asker(model=wire.model())
+    if wire.way == "async":
+        asyncio.run(main())
+    else:
+        for chunk in agent.stream(question="?"):
+            if chunk.content:
+                break
+        assert until(lambda: server.closed_early == 1)
+
+
+def test_an_exception_in_on_stream_closes_the_connection(wire: Wire) -> None:
+    def hear(chunk: Chunk) -> None:
+        raise KeyError("mine")
+
+    server = wire.serve([Fault(reply=CHATTER, drip=0.02)])
+    with pytest.raises(KeyError, match="mine"):
+        wire.run(listening(Asker, hear)(model=wire.model()), question="?")
+    assert until(lambda: server.closed_early == 1)
+    assert wire.count() == 1
+
+
+def test_cancelling_a_call_closes_the_connection() -> None:
+    async def main() -> None:
+        begun = asyncio.Event()
+        agent = listening(Asker, lambda _: begun.set())(model=server.openai())
+        task = asyncio.ensure_future(agent.acall(question="?"))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(until, lambda: server.closed_early == 1)
+
+    with Loopback([Fault(reply=CHATTER, drip=0.02)]) as server:
+        asyncio.run(main())
+
+
+def test_streams_that_were_left_do_not_pile_up(wire: Wire) -> None:
+    server = wire.serve(lambda _: Fault(reply=CHATTER, drip=0.005))
+    agent = Asker(model=wire.model())
+
+    async def main() -> None:
+        for _ in range(10):
+            await leave(agent, 2)
+
+    before = threading.active_count()
+    if wire.way == "async":
+        asyncio.run(main())
+    else:
+        for _ in range(10):
+            chunks = agent.stream(question="?")
+            next(chunks)
+            chunks.close()
+    assert until(lambda: server.closed_early == 10)
+    assert until(lambda: threading.active_count() <= before + 2)
+
+
+# Time
+
+
+def test_a_slow_stream_is_waited_for_as_long_as_it_goes_on(wire: Wire) -> None:
+    server = wire.serve([Fault(reply=DONE, drip=0.1)])
+    server.chunk = 10
+    began = time.monotonic()
+    assert iterate(wire, Asker(model=wire.model(timeout=0.6)), question="?")[-1].result == RIGHT
+    assert time.monotonic() - began > 0.7
+
+
+@pytest.fixture
+def stalled() -> Iterator[Callable[[Wire], Loopback]]:
+    """Servers that say something and then nothing more, until the test is over."""
+    with ExitStack() as stack:
+        release = threading.Event()
+        stack.callback(release.set)
+
+        def serve(wire: Wire) -> Loopback:
+            begun = wire.either(openai=events(part({"content": "Hm."}), done=False), anthropic=message(text(0, "Hm.")))
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 100000\r\n\r\n"
+            return wire.serve([head + begun.split(b"event: message_delta")[0]] * 3)
+
+        yield serve
+
+
+def test_a_stream_that_stalls_fails_when_its_time_is_up(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
+    stalled(wire)
+    began = time.monotonic()
+    with pytest.raises(ModelError, match="no answer in time") as caught:
+        iterate(wire, Asker(model=wire.model(timeout=0.3)), question="?")
+    assert time.monotonic() - began < 2
+    assert caught.value.retryable
+    assert wire.count() == 1
+
+
+def test_a_stream_that_does_not_begin_is_retried_when_its_time_is_up(wire: Wire) -> None:
+    wire.serve([Fault(delay=1, reply=DONE), DONE])
+    assert iterate(wire, Asker(model=wire.model(timeout=0.3)), question="?")[-1].result == RIGHT
+    assert wire.count() == 2
+
+
+def test_a_stream_that_stalls_ends_with_the_time_of_the_run(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
+    stalled(wire)
+    began = time.monotonic()
+    with pytest.raises(LimitError, match="max_seconds"):
+        iterate(wire, Asker(model=wire.model(), max_seconds=0.4), question="?")
+    assert time.monotonic() - began < 2
+
+
+def test_a_slow_stream_does_not_hold_up_the_event_loop() -> None:
+    async def main() -> int:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        ticking = asyncio.ensure_future(tick())
+        await agent.acall(question="?")
+        ticking.cancel()
+        with suppress(asyncio.CancelledError):
+            await ticking
+        return ticks
+
+    with Loopback([Fault(reply=DONE, drip=0.05)]) as server:
+        agent = listening(Asker, lambda _: None)(model=server.openai())
+        assert asyncio.run(main()) > 20

@@ -72,7 +72,8 @@ def lines() -> list[Line]:
     url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
     found: list[Line] = []
     try:
-        by_acorn(url, 1), by_hand(url, 1)
+        by_acorn(url, 1)
+        by_hand(url, 1)
         ours: dict[int, float] = {}
         for steps in (1, 10, 50, 200):
             repeat = 5 if steps < 50 else 2

@@ -315,7 +315,7 @@ def _branching(cls: Any, inputs: dict[str, Any]) -> Generator[Loop]:
     finally:
         if child is not None:
             parent.count_child(child.run)
-    if isinstance(child.run.output, Unfinished):
+    if child is not None and isinstance(child.run.output, Unfinished):
         raise BranchError(f"The branch failed: {unfinished(child.path)}")
 
 

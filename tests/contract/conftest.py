@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.loopback import Answer, Loopback, Request
 
 from acorn import ModelError, Run, module
+from acorn.models.litellm import _litellm
 
 PROVIDER_VARIABLES = (
     "OPENAI_API_KEY",
@@ -80,7 +82,11 @@ class Wire:
     def bodies(self) -> list[dict[str, Any]]:
         return self.server.bodies()
 
-    def count(self) -> int:
+    def count(self, expected: int = 0) -> int:
+        """How many requests came; those expected may be a moment late where nobody waits for an answer."""
+        patience = time.monotonic() + 5
+        while len(self.server.requests) < expected and time.monotonic() < patience:
+            time.sleep(0.01)
         return len(self.server.requests)
 
     def either(self, *, openai: Any, anthropic: Any) -> Any:
@@ -116,6 +122,12 @@ def claude(way: str) -> Iterator[Wire]:
     """Anthropic's protocol alone."""
     with ExitStack() as stack:
         yield Wire("anthropic", way, stack)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def litellm_is_loaded() -> None:
+    """The import takes seconds, which belong to no test."""
+    _litellm()
 
 
 @pytest.fixture(autouse=True)

@@ -41,7 +41,7 @@ PASSING: dict[str, tuple[Any, int | None, dict[str, Any]]] = {
     "503": (Fault(status=503), 503, {}),
     "503 without a word": (Fault(status=503, body=b""), 503, {}),
     "529": (Fault(status=529), 529, {}),
-    "no answer in time": (Fault(delay=0.6), None, {"timeout": 0.1}),
+    "no answer in time": (Fault(delay=1), None, {"timeout": 0.2}),
     "reset before the answer": (Fault(reset="before"), None, {}),
     "reset inside the answer": (Fault(reset="inside"), None, {}),
     "closed inside the answer": (Fault(cut=10), None, {}),
@@ -71,7 +71,7 @@ def test_what_may_pass_is_sent_as_often_as_allowed(wire: Wire, case: str, count:
     fault, status, extra = PASSING[case]
     wire.serve(lambda request: fault)
     error = wire.fails(Plain(model=wire.model(num_retries=count, retry_delay=0.001, **extra)))
-    assert wire.count() == count + 1
+    assert wire.count(expected=count + 1) == count + 1
     assert (error.provider, error.status, error.retryable) == (wire.protocol, status, True)
     assert error.retry_after is None
     assert wire.name in str(error)
@@ -253,29 +253,29 @@ def test_a_provider_that_hangs_is_left_when_the_time_of_the_run_is_up(wire: Wire
     wire.serve(lambda request: Fault(delay=6))
     began = time.monotonic()
     with pytest.raises(LimitError, match="max_seconds") as caught:
-        wire.run(Plain(model=wire.model(num_retries=3), max_seconds=0.4))
+        wire.run(Plain(model=wire.model(num_retries=3), max_seconds=1))
     assert time.monotonic() - began < 5
     assert wire.count() == 1
     assert caught.value.run.stop_reason == "error"
 
 
 @pytest.mark.parametrize("timeout", [60, None, httpx.Timeout(60)])
-def test_a_retry_gets_no_more_time_than_the_run_has_left(wire: Wire, timeout: Any) -> None:
-    wire.serve([Fault(status=503, delay=0.4), Fault(delay=6)])
+def test_a_retry_gets_no_more_time_than_the_run_has_left(gpt: Wire, timeout: Any) -> None:
+    gpt.serve([Fault(status=503, delay=0.3), Fault(delay=6)])
     began = time.monotonic()
     with pytest.raises(AcornError):
-        wire.run(Plain(model=wire.model(timeout=timeout, num_retries=1, retry_delay=0), max_seconds=0.8))
-    assert time.monotonic() - began < 4
-    assert wire.count() == 2
+        gpt.run(Plain(model=gpt.model(timeout=timeout, num_retries=1, retry_delay=0), max_seconds=1.2))
+    assert time.monotonic() - began < 5
+    assert gpt.count() == 2
 
 
 def test_failures_without_end_end_with_the_time_of_the_run(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=503, delay=0.1))
     began = time.monotonic()
     with pytest.raises(AcornError):
-        wire.run(Plain(model=wire.model(num_retries=1000, retry_delay=0), max_seconds=0.6))
-    assert time.monotonic() - began < 5
-    assert 2 <= wire.count() <= 8
+        wire.run(Plain(model=wire.model(num_retries=1000, retry_delay=0), max_seconds=1))
+    assert time.monotonic() - began < 6
+    assert 2 <= wire.count() <= 12
 
 
 def test_a_wait_does_not_hold_up_the_event_loop() -> None:

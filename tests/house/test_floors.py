@@ -48,6 +48,7 @@ LATE_IMPORTS = {
     ("models/litellm", "litellm"),
     ("models/litellm", "httpx"),
     ("models/failure", "httpx"),
+    ("models/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
 }
 
@@ -103,7 +104,7 @@ def imports(room: str) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_from_its_floor_or_below(room: str):
+def test_a_room_imports_only_from_its_floor_or_below(room: str) -> None:
     for name, _ in imports(room):
         if name == "acorn" or name.startswith("acorn."):
             target = name.removeprefix("acorn").removeprefix(".").replace(".", "/") or "__init__"
@@ -112,33 +113,33 @@ def test_a_room_imports_only_from_its_floor_or_below(room: str):
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_imports_stand_at_the_top_of_the_file(room: str):
+def test_imports_stand_at_the_top_of_the_file(room: str) -> None:
     for name, is_inside in imports(room):
         if is_inside:
             assert (room, name.partition(".")[0]) in LATE_IMPORTS, f"{room} imports {name} inside a function"
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_every_room_says_what_it_is_for(room: str):
+def test_every_room_says_what_it_is_for(room: str) -> None:
     assert ast.get_docstring(ast.parse((SOURCE / f"{room}.py").read_text(encoding="utf-8")))
 
 
-def test_the_public_names_are_decided():
+def test_the_public_names_are_decided() -> None:
     assert sorted(acorn.__all__) == PUBLIC
     for name in PUBLIC:
         assert getattr(acorn, name) is not None
 
 
-def test_no_file_carries_the_name_of_a_public_object():
+def test_no_file_carries_the_name_of_a_public_object() -> None:
     for room in ROOMS:
         assert room not in PUBLIC, f"`import acorn.{room}` would hide the public `{room}`"
 
 
-def test_module_has_two_names_and_is_one_class():
+def test_module_has_two_names_and_is_one_class() -> None:
     assert acorn.Module is acorn.module
 
 
-def test_import_acorn_loads_nothing_heavy():
+def test_import_acorn_loads_nothing_heavy() -> None:
     heavy = [
         "litellm",
         "openai",
@@ -156,5 +157,5 @@ def test_import_acorn_loads_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_package_is_marked_as_typed():
+def test_the_package_is_marked_as_typed() -> None:
     assert (SOURCE / "py.typed").exists()

@@ -21,25 +21,25 @@ def run(block: str, names: dict[str, Any]) -> None:
     exec(compile(re.sub(r'    model = ".*"', "    model = MODEL", block), "README.md", "exec"), names)
 
 
-def test_the_first_agent_of_the_readme_answers():
+def test_the_first_agent_of_the_readme_answers() -> None:
     names: dict[str, Any] = {"MODEL": answer()}
     run(BLOCKS[0], names)
     assert names["result"] == names["Answer"](answer="Guido van Rossum", confidence=0.9)
 
 
-def test_the_sentiment_agent_of_the_readme_answers():
+def test_the_sentiment_agent_of_the_readme_answers() -> None:
     names: dict[str, Any] = {"MODEL": ScriptedModel([finish(sentiment="positive", confidence=1.0)]), "print": str}
     run(BLOCKS[1], names)
     assert issubclass(names["Sentiment"], module)
 
 
-def test_the_test_of_the_readme_passes():
+def test_the_test_of_the_readme_passes() -> None:
     names: dict[str, Any] = {"MODEL": answer()}
     run(BLOCKS[0], names)
     run(BLOCKS[2], names)
 
 
-def test_the_calls_of_the_readme_work():
+def test_the_calls_of_the_readme_work() -> None:
     names: dict[str, Any] = {"MODEL": answer(), "print": str}
     run(BLOCKS[0], names)
     replies = [finish(answer="yes", confidence=1.0)] * 3

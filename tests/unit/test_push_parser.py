@@ -18,7 +18,17 @@ from functools import cache
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, RootModel, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    RootModel,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 from tests.unit.json_documents import Cat, City, Color, Dog, Item, Loose, Movie, Open, Point, Report, Tree, documents
 
 from acorn._partial.frames import HIDDEN, settled
@@ -671,7 +681,7 @@ def test_a_validator_that_fails_in_its_own_way_hides_the_value() -> None:
         raise KeyError("odd")
 
     class Odd(BaseModel):
-        name: Annotated[str, Field(max_length=100), pytest.importorskip("pydantic").AfterValidator(fail)]
+        name: Annotated[str, Field(max_length=100), AfterValidator(fail)]
         count: int
 
     assert shown(Odd, '{"name": "a", "count": 1}').model_dump() == {"name": None, "count": 1}

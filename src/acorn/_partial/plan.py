@@ -16,7 +16,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
-from acorn._partial.frames import HIDDEN, DictFrame, Frame, ListFrame, settled
+from acorn._partial.frames import HIDDEN, DictFrame, Frame, ListFrame
 from acorn._partial.model import DICTS, LISTS, ModelFrame, PartialModel, own_type, partial_class
 from acorn._schema.shape import aliases_of
 
@@ -302,7 +302,6 @@ def put_whole(frame: Frame, key: str, value: Any) -> None:
 
 def by_plan(plan: Plan, value: Any) -> Any:
     """A complete plain value, as the plan would have read it."""
-    value = settled(value)
     if isinstance(value, dict):
         frame = plan.object_frame()
         for key, item in value.items():

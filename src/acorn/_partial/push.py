@@ -24,7 +24,7 @@ _WORDS = {"true": True, "false": False, "null": None, "NaN": nan, "Infinity": in
 _DEEPEST = 201
 """How many containers may be open; Pydantic reads no more."""
 _LONGEST_TOKEN = 10_000
-"""Pydantic reads numbers of less than half as many digits."""
+"""No number of sense is longer, but a word of nonsense may be; it is joined anew with each piece."""
 
 
 class PushParser:

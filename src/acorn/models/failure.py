@@ -176,7 +176,7 @@ def clean(chain: list[BaseException], secrets: set[str]) -> None:
     for cause in chain:
         cause.args = _cleaned(cause.args, secrets)
         for name, value in list(getattr(cause, "__dict__", {}).items()):
-            if isinstance(value, str | list | dict | tuple):
+            if isinstance(value, str | bytes | list | dict | tuple):
                 with suppress(AttributeError):
                     setattr(cause, name, _cleaned(value, secrets))
 
@@ -184,6 +184,8 @@ def clean(chain: list[BaseException], secrets: set[str]) -> None:
 def _cleaned(value: Any, secrets: set[str]) -> Any:
     if isinstance(value, str):
         return redact(value, secrets)
+    if isinstance(value, bytes):  # of an answer that was to be a stream
+        return redact(value.decode("utf-8", "replace"), secrets).encode()
     if type(value) in (list, tuple):
         return type(value)(_cleaned(item, secrets) for item in value)
     return {key: _cleaned(item, secrets) for key, item in value.items()} if type(value) is dict else value

@@ -304,19 +304,21 @@ def _branching(cls: Any, inputs: dict[str, Any]) -> Generator[Loop]:
     if _class_spec(cls).output.is_empty:
         raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
     child: Loop | None = None
+    name, output = cls.__name__, None
     try:
         plan = _plan(cls())
         given = plan.spec.input.from_call(cls.__name__, (), inputs)
         child = make_child(parent, cls.__name__, plan, given, {}, seconds_of(parent.run))
+        name = child.path
         yield child
+        output = child.run.output
     except Exception as error:
-        name = cls.__name__ if child is None else child.path
         raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error
     finally:
         if child is not None:
             parent.count_child(child.run)
-    if child is not None and isinstance(child.run.output, Unfinished):
-        raise BranchError(f"The branch failed: {unfinished(child.path)}")
+    if isinstance(output, Unfinished):
+        raise BranchError(f"The branch failed: {unfinished(name)}")
 
 
 def _overridden(agent: module[In, Out], hook: str) -> Any:

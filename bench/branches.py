@@ -9,9 +9,9 @@ from measure import Line
 from pydantic import BaseModel
 
 from acorn import Step, Usage, module, tool
+from acorn._call import _plan
 from acorn._loop.asks import AskModel
 from acorn._loop.branch import make_child
-from acorn._module import _plan
 from acorn.models import ModelRequest, ModelResponse, RawCall
 from acorn.record import current_loop
 

@@ -6,9 +6,10 @@
 turn it is to act.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from acorn._module import Module, module
 from acorn._tools.declare import tool
-from acorn.chunk import StreamChunk
 from acorn.errors import (
     AcornError,
     BranchError,
@@ -20,10 +21,13 @@ from acorn.errors import (
     StoreError,
     ToolConflictError,
 )
-from acorn.partial import Partial
 from acorn.record import Run, capture, current_run
-from acorn.step import Step
 from acorn.types import ToolCall, ToolResult, Unfinished, Usage
+
+if TYPE_CHECKING:
+    from acorn.chunk import StreamChunk
+    from acorn.partial import Partial
+    from acorn.step import Step
 
 __all__ = [
     "module",
@@ -49,3 +53,15 @@ __all__ = [
     "LimitError",
     "StoreError",
 ]
+
+# Names that bring the loop with them are loaded when they are first used, so that `import acorn` stays light.
+_LATE = {"Partial": "acorn.partial", "Step": "acorn.step", "StreamChunk": "acorn.chunk"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'acorn' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return found

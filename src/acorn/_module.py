@@ -9,31 +9,25 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
-from functools import partial
-from typing import Any, Generic, Self, cast, get_args, get_origin
-from uuid import uuid4
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from acorn._drive.record import LAST, last_run, seconds_of
-from acorn._loop.branch import make_child, unfinished
-from acorn._loop.opening import prior_messages
-from acorn._loop.plan import BranchTool, Plan
-from acorn._loop.run import Loop
+from acorn._drive.record import LAST, last_run
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
-from acorn.chunk import StreamChunk
-from acorn.errors import AcornError, BranchError, DeclarationError
-from acorn.models.resolve import resolve
-from acorn.record import Run, current_loop, run_of
-from acorn.step import Step
-from acorn.types import Unfinished
+from acorn.errors import AcornError, DeclarationError
+from acorn.record import Run, run_of
+
+if TYPE_CHECKING:
+    from acorn.chunk import StreamChunk
+    from acorn.step import Step
 
 _KEPT = "_acorn_spec"
 _TYPES = "_acorn_types"
 _LOCALS = "_acorn_locals"
-_BROUGHT = "_acorn_brought"
+BROUGHT = "_acorn_brought"
+"""What `using` brought along for the next call."""
 _UNSET: Any = object()
 
 In = TypeVar("In", default=Any)
@@ -106,7 +100,7 @@ class module(Generic[In, Out]):
         _take_brackets(cls)
         _warn_of_near_misses(cls)
         setattr(cls, _LOCALS, {**getattr(cls, _LOCALS, {}), **_local_names(cls)})
-        _class_spec(cls)
+        class_spec(cls)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {_model_id(self.model)}>"
@@ -127,19 +121,11 @@ class module(Generic[In, Out]):
 
     def run(self, *args: Any, **kwargs: Any) -> Run[Out]:
         """Run the module and return the record of the run, whose `output` is the result."""
-        from acorn._drive.sync import drive
-
-        loop = _loop(self, args, kwargs)
-        drive(loop, self)
-        return loop.run
+        return cast(Run[Out], _call().run(self, args, kwargs))
 
     async def arun(self, *args: Any, **kwargs: Any) -> Run[Out]:
         """The same on the event loop."""
-        from acorn._drive.aio import adrive
-
-        loop = _loop(self, args, kwargs)
-        await adrive(loop, self)
-        return loop.run
+        return cast(Run[Out], await _call().arun(self, args, kwargs))
 
     def stream(self, *args: Any, **kwargs: Any) -> Generator[StreamChunk[Out]]:
         """Iterate over the answer as it comes in; the last chunk has `result` and `run`.
@@ -149,15 +135,11 @@ class module(Generic[In, Out]):
 
         Leaving the loop early cancels the run.
         """
-        from acorn._drive.sync import walk
-
-        return _stream(_loop(self, args, kwargs), lambda loop: walk(loop, self, iterates=True))
+        return cast("Generator[StreamChunk[Out]]", _call().stream(self, args, kwargs))
 
     def astream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamChunk[Out]]:
         """The same on the event loop: `async for chunk in agent.astream(...)`."""
-        from acorn._drive.aio import awalk
-
-        return _astream(_loop(self, args, kwargs), lambda loop: awalk(loop, self, iterates=True))
+        return cast("AsyncGenerator[StreamChunk[Out]]", _call().astream(self, args, kwargs))
 
     # Branches of the run this code belongs to
 
@@ -169,33 +151,17 @@ class module(Generic[In, Out]):
 
         The result is returned and nothing else; a failure is a `BranchError`.
         """
-        from acorn._drive.sync import drive
-
-        with _branching(module_class, inputs) as child:
-            drive(child, child.plan.agent)
-        return cast(Branched, child.run.output)
+        return cast(Branched, _call().branch(module_class, inputs))
 
     async def abranch(self, module_class: type[module[Any, Branched]], /, **inputs: Any) -> Branched:
         """The same on the event loop."""
-        from acorn._drive.aio import adrive
-
-        with _branching(module_class, inputs) as child:
-            await adrive(child, child.plan.agent)
-        return cast(Branched, child.run.output)
+        return cast(Branched, await _call().abranch(module_class, inputs))
 
     def branch_all(
         self, branches: Sequence[tuple[type[module[Any, Any]], Mapping[str, Any]]], *, concurrency: int | None = None
     ) -> list[Any]:
         """Run several branches at the same time; the results in order, failures as `BranchError` objects."""
-        from acorn._drive.bridge import side_by_side
-
-        def attempt(cls: type[module[Any, Any]], inputs: Mapping[str, Any]) -> Any:
-            try:
-                return self.branch(cls, **inputs)
-            except BranchError as error:
-                return error
-
-        return side_by_side([partial(attempt, cls, inputs) for cls, inputs in branches], concurrency)
+        return cast(list[Any], _call().branch_all(branches, concurrency))
 
     def using(self, *, history: Any = _UNSET, deps: Any = _UNSET, **overrides: Any) -> Self:
         """A light copy with other settings, an earlier conversation, or something for the tools to use.
@@ -207,12 +173,12 @@ class module(Generic[In, Out]):
         """
         other = copy.copy(self)
         module.__init__(other, **overrides)
-        brought = dict(vars(self).get(_BROUGHT, {}))
+        brought = dict(vars(self).get(BROUGHT, {}))
         if history is not _UNSET:
-            brought["prior"] = prior_messages(history, type(self).__name__)
+            brought["prior"] = _call().prior_messages(history, type(self).__name__)
         if deps is not _UNSET:
             brought["deps"] = deps
-        vars(other)[_BROUGHT] = brought
+        vars(other)[BROUGHT] = brought
         return other
 
     # Hooks, for subclasses to override
@@ -258,87 +224,11 @@ class module(Generic[In, Out]):
 Module = module
 
 
-def _loop(agent: module[In, Out], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loop:
-    """Check a call and make it a run that is ready to be driven."""
-    plan = _plan(agent)
-    brought: dict[str, Any] = vars(agent).get(_BROUGHT, {})
-    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs)
-    return Loop(plan, Run(uuid4().hex, given, deps=brought.get("deps")))
+def _call() -> Any:
+    """The machinery of a call. It loads when something is called: a program that only declares does not need it."""
+    from acorn import _call
 
-
-def _plan(agent: module[In, Out]) -> Plan:
-    spec = spec_of(agent)
-    brought: dict[str, Any] = vars(agent).get(_BROUGHT, {})
-    return Plan(
-        spec,
-        tuple(tool.bound_to(agent) for tool in spec.tools),
-        resolve=lambda declared: resolve(declared, spec.owner),
-        agent=agent,
-        prompt=agent.system_prompt if spec.prompt.is_method else None,
-        on_step=_overridden(agent, "on_step"),
-        on_finish=_overridden(agent, "on_finish"),
-        on_stream=_overridden(agent, "on_stream"),
-        prior=brought.get("prior", ()),
-        branches={name: _branch_tool(name, entry) for name, entry in spec.branches.items()},
-    )
-
-
-def _branch_tool(name: str, entry: Any) -> BranchTool:
-    cls, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
-    docs = [vars(above).get("__doc__") for above in cls.__mro__ if issubclass(above, module) and above is not module]
-    doc = next(filter(None, docs), None)
-    return BranchTool(name, described, _class_spec(cls), lambda: _plan(cls()), doc)
-
-
-@contextmanager
-def _branching(cls: Any, inputs: dict[str, Any]) -> Generator[Loop]:
-    """A branch of the run that the calling code is inside of; what goes wrong with it is a `BranchError`."""
-    parent: Loop | None = current_loop()
-    if parent is None or parent.is_over:
-        raise AcornError(
-            "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
-            "being called."
-        )
-    if not isinstance(cls, type) or not issubclass(cls, module):
-        raise DeclarationError(f"A branch must be a module class, got {cls!r}.")
-    if _class_spec(cls).output.is_empty:
-        raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
-    child: Loop | None = None
-    name, output = cls.__name__, None
-    try:
-        plan = _plan(cls())
-        given = plan.spec.input.from_call(cls.__name__, (), inputs)
-        child = make_child(parent, cls.__name__, plan, given, {}, seconds_of(parent.run))
-        name = child.path
-        yield child
-        output = child.run.output
-    except Exception as error:
-        raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error
-    finally:
-        if child is not None:
-            parent.count_child(child.run)
-    if isinstance(output, Unfinished):
-        raise BranchError(f"The branch failed: {unfinished(name)}")
-
-
-def _overridden(agent: module[In, Out], hook: str) -> Any:
-    """The hook where the user has one."""
-    is_ours = getattr(type(agent), hook) is getattr(module, hook) and hook not in vars(agent)
-    return None if is_ours else getattr(agent, hook)
-
-
-def _stream(loop: Loop, walk: Callable[[Loop], Generator[StreamChunk[Any]]]) -> Generator[StreamChunk[Any]]:
-    yield from walk(loop)
-    yield StreamChunk(result=loop.run.output, run=loop.run)
-
-
-async def _astream(
-    loop: Loop, walk: Callable[[Loop], AsyncGenerator[StreamChunk[Any]]]
-) -> AsyncGenerator[StreamChunk[Any]]:
-    async with aclosing(walk(loop)) as chunks:
-        async for chunk in chunks:
-            yield chunk
-    yield StreamChunk(result=loop.run.output, run=loop.run)
+    return _call
 
 
 def spec_of(agent: module[Any, Any]) -> Spec:
@@ -348,7 +238,7 @@ def spec_of(agent: module[Any, Any]) -> Spec:
     spec, checked the same way; otherwise it is the one made when the class was defined.
     """
     cls = type(agent)
-    spec = _class_spec(cls)
+    spec = class_spec(cls)
     # A run that ends in another thread leaves its record in the same dict.
     own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
     if not own:
@@ -361,7 +251,7 @@ def spec_of(agent: module[Any, Any]) -> Spec:
     return kept[2]
 
 
-def _class_spec(cls: type[module[Any, Any]]) -> Spec:
+def class_spec(cls: type[module[Any, Any]]) -> Spec:
     values = {name: getattr(cls, name, _UNSET) for name in SETTINGS}
     seen = _snapshot(values)
     kept: tuple[Any, Spec] | None = vars(cls).get(_KEPT)

@@ -35,10 +35,10 @@ from acorn import (
     module,
     tool,
 )
+from acorn._call import _loop
 from acorn._loop.asks import AskBranches, AskModel, AskTools
 from acorn._loop.branch import ParentEndedError
 from acorn._loop.run import Loop
-from acorn._module import _loop
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling

@@ -22,11 +22,11 @@ from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_run, module, tool
+from acorn._call import _loop
 from acorn._drive.tools import run_tools
 from acorn._json import to_plain
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop
-from acorn._module import _loop
 from acorn.models import ModelRequest, Price
 from acorn.record import inside
 from acorn.testing import Reply, ScriptedModel, call, finish

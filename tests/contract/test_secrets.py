@@ -14,9 +14,9 @@ from tests.contract.conftest import Wire
 from tests.loopback import Fault, Request
 
 from acorn import ModelError, Step, module, tool
+from acorn._call import _loop
 from acorn._drive.tools import run_tools
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
-from acorn._module import _loop
 from acorn._secrets import redact, secrets_in
 from acorn.testing import Reply, call, finish
 

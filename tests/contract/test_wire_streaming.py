@@ -688,26 +688,26 @@ class Cut:
         self.fault = Fault(body=self.body, content_type=EVENTS, cut=at, **ENDS[end])
         return self.fault
 
-    def is_complete(self, at: int, end: str) -> bool:
-        """Whether the reason why the model stopped has come in."""
-        sent = self.body[:at]
+    def has_come(self, at: int, end: str) -> tuple[bool, bool]:
+        """Whether the reason why the model stopped may have come in, and whether it must have."""
         if ENDS[end].get("chunked"):  # what stands around the events shifts the place
-            return False
+            return True, False
         reason = b'"finish_reason":"tool_calls"}]}' if self.protocol == "openai" else b'"usage":{"output_tokens":2}}'
-        return reason in sent
+        return reason in self.body[:at], reason + b"\n" in self.body[:at]
 
-    def judge(self, at: int, end: str, requests: int, run: Run[Any], error: BaseException | None) -> None:
+    def judge(self, at: int, end: str, retries: int, requests: int, run: Run[Any], error: BaseException | None) -> None:
         where = f"cut at byte {at}, {end}"
+        may_be_whole, must_be_whole = self.has_come(at, end)
         if error is None:
             assert run.output == "y", where
-            assert ENDS[end].get("chunked") or self.is_complete(at, end), f"{where}: half an answer was taken"
+            assert may_be_whole, f"{where}: half an answer was taken"
         else:
             assert type(error) is ModelError, f"{where}: {error!r}"
             assert error.retryable, where
-            assert not self.is_complete(at, end), f"{where}: {error}"
+            assert not must_be_whole, f"{where}: {error}"
             assert error.run is run, where
             assert not any(chunk.done for chunk in self.heard), where
-        assert requests == (1 if self.heard or error is None else 2), f"{where}: {requests} requests"
+        assert requests == (1 if self.heard or error is None else 1 + retries), f"{where}: {requests} requests"
         self.ends.add("whole" if error is None else "retried" if requests == 2 else "failed")
 
 
@@ -726,20 +726,24 @@ def test_wherever_a_stream_is_cut_the_answer_is_whole_or_the_error_ours(protocol
     async def main() -> None:
         for at, end in cuts(cut.body, way):
             cut.at(at, end)
+            retries = at % 5 == 0
             before, error = len(server.requests), None
             with capture() as runs:
                 try:
                     if way == "sync":
-                        agent()
+                        agents[retries]()
                     else:
-                        await asyncio.wait_for(agent.acall(), PATIENCE)
+                        await asyncio.wait_for(agents[retries].acall(), PATIENCE)
                 except BaseException as raised:
                     error = raised
-            cut.judge(at, end, len(server.requests) - before, runs[0], error)
+            cut.judge(at, end, retries, len(server.requests) - before, runs[0], error)
 
     with Loopback(cut.serve) as server:
-        config = {**getattr(server, protocol)(num_retries=1, timeout=PATIENCE), "retry_delay": 0}
-        agent = listening(module, cut.heard.append)(model=config, final_output=str, parse_retries=0)
+        config = {**getattr(server, protocol)(timeout=PATIENCE), "retry_delay": 0}
+        listener = listening(module, cut.heard.append)
+        agents = [
+            listener(model={**config, "num_retries": count}, final_output=str, parse_retries=0) for count in (0, 1)
+        ]
         asyncio.run(main())
     assert cut.ends == {"whole", "retried", "failed"}
 

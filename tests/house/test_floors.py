@@ -37,13 +37,18 @@ FLOORS = {
     "testing": 5,
     "_drive": 6,
     "_module": 7,
+    "_call": 7,
     "__init__": 7,
 }
 
 # Imports inside functions: optional or heavy outside packages, in the one room that needs them.
 LATE_IMPORTS = {
     ("_tools/docs", "docstring_parser"),
-    ("_module", "acorn"),  # the drivers bring asyncio, which a program that only declares does not need
+    ("__init__", "importlib"),
+    (
+        "_module",
+        "acorn",
+    ),  # the machinery of a call: the drivers bring asyncio, which a program that only declares does not need
     ("models/resolve", "acorn"),
     ("models/litellm", "litellm"),
     ("models/litellm", "httpx"),

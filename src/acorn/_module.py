@@ -10,6 +10,7 @@ import copy
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from operator import is_
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
@@ -243,33 +244,44 @@ def spec_of(agent: module[Any, Any]) -> Spec:
     own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
     if not own:
         return spec
-    seen = _snapshot(own)
-    kept: tuple[Spec, Any, Spec] | None = vars(agent).get(_KEPT)
-    if kept is None or kept[0] is not spec or kept[1] != seen:
-        kept = (spec, seen, revise_spec(spec, cls, module, own, getattr(cls, _LOCALS, {})))
+    values = [*own, *own.values()]
+    kept: tuple[Spec, _Seen, Spec] | None = vars(agent).get(_KEPT)
+    if kept is None or kept[0] is not spec or not kept[1].is_same(values):
+        kept = (spec, _Seen(values), revise_spec(spec, cls, module, own, getattr(cls, _LOCALS, {})))
         vars(agent)[_KEPT] = kept
     return kept[2]
 
 
 def class_spec(cls: type[module[Any, Any]]) -> Spec:
-    values = {name: getattr(cls, name, _UNSET) for name in SETTINGS}
-    seen = _snapshot(values)
-    kept: tuple[Any, Spec] | None = vars(cls).get(_KEPT)
-    if kept is None or kept[0] != seen:
-        kept = (seen, compile_spec(cls, module, values, getattr(cls, _LOCALS, {})))
+    """The spec of a class as it is now."""
+    values = [getattr(cls, name, _UNSET) for name in SETTINGS]
+    kept: tuple[_Seen, Spec] | None = vars(cls).get(_KEPT)
+    if kept is None or not kept[0].is_same(values):
+        named = dict(zip(SETTINGS, values, strict=True))
+        kept = (_Seen(values), compile_spec(cls, module, named, getattr(cls, _LOCALS, {})))
         setattr(cls, _KEPT, kept)
     return kept[1]
 
 
-def _snapshot(values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The values in a form that a later `append` does not change."""
-    return tuple(
-        (
-            type(value),
-            tuple(value) if isinstance(value, list) else tuple(value.items()) if isinstance(value, dict) else value,
+class _Seen:
+    """The values that a spec was made from: the very objects, and what the lists and dicts among them held."""
+
+    __slots__ = ("held", "values")
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+        self.held = [(value, _content(value)) for value in values if isinstance(value, list | dict)]
+
+    def is_same(self, values: list[Any]) -> bool:
+        return (
+            len(values) == len(self.values)
+            and all(map(is_, values, self.values))
+            and all(_content(value) == content for value, content in self.held)
         )
-        for value in values.values()
-    )
+
+
+def _content(value: list[Any] | dict[Any, Any]) -> list[Any]:
+    return list(value) if isinstance(value, list) else list(value.items())
 
 
 def _take_brackets(cls: type[module[Any, Any]]) -> None:

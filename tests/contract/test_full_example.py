@@ -1,6 +1,6 @@
 """The full example of the API reference, over HTTP on both protocols.
 
-Word for word, but for the model, the unsafe `eval`, the branch and `on_stream`.
+Word for word, but for the model, the unsafe `eval` and the branch; its `on_stream` has a class of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 from tests.contract.conftest import Wire
 
-from acorn import ParseError, Step, module, tool
+from acorn import ParseError, Step, StreamChunk, module, tool
 from acorn.testing import Reply, call, finish
 
 # --- Tools ---
@@ -79,6 +79,12 @@ class ResearchAgent(module):
                 result.output = str(result.output)[:5000] + "..."
 
         return step
+
+
+class StreamingAgent(ResearchAgent):
+    def on_stream(self, chunk: StreamChunk[Any]) -> None:
+        if chunk.content:
+            print(chunk.content, end="", flush=True)  # noqa: T201
 
 
 ANSWER: dict[str, Any] = {"answer": "1991, by Guido van Rossum", "confidence": 0.95, "sources": ["result1"]}
@@ -155,6 +161,24 @@ def test_the_usage_of_the_example_prints_what_it_should(wire: Wire, capsys: pyte
             '["result1","result2"]',
             "1991.0",
         ]
+
+
+def test_the_example_prints_its_text_as_it_streams_and_is_the_same_otherwise(
+    wire: Wire, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = [Reply("Let me look. ") & call("search", query="Python"), Reply("There.\n") & finish(**ANSWER)]
+    printed: list[str] = []
+    sent: list[list[dict[str, Any]]] = []
+    for kind in (ResearchAgent, StreamingAgent):
+        wire.serve(list(script))
+        assert wire.call(kind(model=wire.model()), question=QUESTION) == AnswerOutput(**ANSWER)
+        printed.append(capsys.readouterr().out)
+        sent.append([{name: value for name, value in body.items() if "stream" not in name} for body in wire.bodies()])
+    assert printed == [
+        "[Step 1] Tools called: ['search']\n",
+        "Let me look. [Step 1] Tools called: ['search']\nThere.\n",
+    ]
+    assert sent[0] == sent[1]
 
 
 def test_the_example_cools_down_after_ten_steps_and_is_forced_after_fifteen(

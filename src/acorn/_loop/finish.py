@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -115,6 +116,7 @@ def form(shape: Shape, root: str) -> str:
     return f"{_INSTRUCTION}\n{skeleton(shape.xml_schema, root)}\n\n{_CLOSING}"
 
 
+@lru_cache(maxsize=256)
 def finish_definition(shape: Shape) -> dict[str, Any]:
     """The tool that ends the run, as in a request's `function`."""
     return {

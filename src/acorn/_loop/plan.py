@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
@@ -99,18 +99,48 @@ class Toolset:
     def __post_init__(self) -> None:
         self.named = {tool.name: tool for tool in self.tools}
 
-    @cached_property
+    @property
     def definitions(self) -> list[dict[str, Any]]:
-        functions = [
+        return self._described.definitions
+
+    def json(self) -> bytes:
+        return self._described.json
+
+    @cached_property
+    def _described(self) -> _Described:
+        schemas = [
             *(tool.schema for tool in self.tools),
             *(branch.schema for branch in self.branches.values()),
             self.finish,
         ]
-        return [{"type": "function", "function": function} for function in functions]
+        return _described(*map(_Same, schemas))
+
+
+class _Same:
+    """A schema, known by its identity: each is made once and never changed."""
+
+    __slots__ = ("schema",)
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.schema = schema
+
+    def __hash__(self) -> int:
+        return id(self.schema)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.schema is other.schema
+
+
+class _Described:
+    def __init__(self, schemas: Sequence[_Same]) -> None:
+        self.definitions = [{"type": "function", "function": same.schema} for same in schemas]
 
     @cached_property
-    def _json(self) -> bytes:
+    def json(self) -> bytes:
         return to_json(self.definitions)
 
-    def json(self) -> bytes:
-        return self._json
+
+@lru_cache(maxsize=256)
+def _described(*schemas: _Same) -> _Described:
+    """The same tools are described once, whichever run they are in."""
+    return _Described(schemas)

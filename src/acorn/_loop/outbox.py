@@ -24,6 +24,7 @@ _SYSTEM = ("system", "developer")
 _ROLES = (*_SYSTEM, "user", "assistant", "tool")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DEEPEST = 100
 _ODD: Any = object()
 """Stands in the copy for a message that cannot be compared; it equals nothing."""
@@ -88,6 +89,11 @@ class Outbox:
 
     def _add(self, history: Sequence[Any], known: int) -> bool:
         """Take in what is new; False where that changes what was sent for the rest."""
+        if known and not self._strays and (usual := _usual_end(history[known:], self._ids)):
+            self._seen += usual
+            content = usual[0]["content"] if usual[0]["content"].strip() else None
+            self._sent += [{**usual[0], "content": content}, *usual[1:]]
+            return True
         taken = [_take(message, at) for at, message in enumerate(history[known:], start=known)]
         tail = [clean for _, clean in taken]
         answers, lost, unanswered = _match(tail)
@@ -115,6 +121,43 @@ class Outbox:
             return b"[%s]" % b",".join(parts)
 
         return write
+
+
+def _usual_end(tail: Sequence[Any], used: set[str]) -> list[Message] | None:
+    """Copies of a turn and its results as acorn itself wrote them, plain text throughout; None for anything else.
+
+    Nearly every step ends like this, and what needs no repair is not searched for faults.
+    """
+    try:
+        turn, results = tail[0], tail[1:]
+        calls = turn["tool_calls"]
+        if len(calls) != len(results) or len(turn) != 3 or turn["role"] != "assistant":
+            return None
+        texts, copies, ids = [turn["content"]], [], []
+        for call, result in zip(calls, results, strict=True):
+            function = call["function"]
+            if (len(call), len(function), len(result)) != (3, 2, 3) or result["role"] != "tool":
+                return None
+            if (
+                call["type"] != "function"
+                or call["id"] != result["tool_call_id"]
+                or call["id"] in ids
+                or call["id"] in used
+            ):
+                return None
+            if not isinstance(from_json(function["arguments"], allow_inf_nan=False), dict):
+                return None
+            ids.append(call_id)
+            texts += [call_id, function["name"], function["arguments"], result["content"]]
+            copies.append({**call, "function": {**function}})
+        if not all(type(text) is str and text.isascii() for text in texts) or "" in ids:
+            return None
+        if not all(_NAME.fullmatch(copy["function"]["name"]) for copy in copies):
+            return None
+    except (LookupError, TypeError, ValueError):
+        return None
+    used.update(ids)
+    return [{**turn, "tool_calls": copies}, *(dict(result) for result in results)]
 
 
 def _take(message: Any, index: int) -> tuple[Message, Message]:

@@ -52,7 +52,6 @@ class Busy:
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
-        self.asked = 0
 
     def can_force_tool(self, request: ModelRequest) -> bool:
         return True
@@ -62,10 +61,10 @@ class Busy:
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         request.body("busy")
-        self.asked += 1
-        if self.asked > self.steps:
+        asked = len(request.messages) // 2  # two messages a step, behind the prompt and the input
+        if asked > self.steps:
             return ModelResponse(tool_calls=[RawCall("f", "__finish__", '{"answer":"done"}')], usage=Usage(1, 1))
-        made = RawCall(f"call_{self.asked}", "look", '{"place":"behind the tree","depth":2}')
+        made = RawCall(f"call_{asked}", "look", '{"place":"behind the tree","depth":2}')
         return ModelResponse(tool_calls=[made], usage=Usage(10, 10))
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
@@ -73,7 +72,8 @@ class Busy:
 
 
 def per_step(steps: int) -> float:
-    return cpu(lambda: Looker(model=Busy(steps))(question="Where?"), repeat=15 if steps < 50 else 7) / (steps + 1)
+    agent = Looker(model=Busy(steps))
+    return cpu(lambda: agent(question="Where?"), repeat=30 if steps < 50 else 10) / (steps + 1)
 
 
 def round_trip(client: httpx.Client, url: str) -> float:

@@ -135,15 +135,10 @@ def _usual_end(tail: Sequence[Any], used: set[str]) -> list[Message] | None:
             return None
         texts, copies, ids = [turn["content"]], [], []
         for call, result in zip(calls, results, strict=True):
-            function = call["function"]
+            function, call_id = call["function"], call["id"]
             if (len(call), len(function), len(result)) != (3, 2, 3) or result["role"] != "tool":
                 return None
-            if (
-                call["type"] != "function"
-                or call["id"] != result["tool_call_id"]
-                or call["id"] in ids
-                or call["id"] in used
-            ):
+            if call["type"] != "function" or call_id != result["tool_call_id"] or call_id in ids or call_id in used:
                 return None
             if not isinstance(from_json(function["arguments"], allow_inf_nan=False), dict):
                 return None

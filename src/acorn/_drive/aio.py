@@ -11,7 +11,7 @@ from typing import Any, assert_never
 from acorn._drive.branches import arun_branches
 from acorn._drive.bridge import call_async
 from acorn._drive.record import close_record, open_record
-from acorn._drive.sync import closers, could_not_close, in_time
+from acorn._drive.sync import closers, could_not_close, in_time, raise_own
 from acorn._drive.tools import arun_tools
 from acorn._loop.asks import AskBranches, AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop
@@ -24,9 +24,13 @@ from acorn.record import inside
 
 async def adrive(loop: Loop, agent: object) -> None:
     """Walk a run to its end; cancelling it cancels what is under way."""
-    async with aclosing(awalk(loop, agent, iterates=False)) as chunks:
-        async for _ in chunks:
-            pass
+    try:
+        async with aclosing(awalk(loop, agent, iterates=False)) as chunks:
+            async for _ in chunks:
+                pass
+    except RuntimeError as error:
+        raise_own(error, loop, StopAsyncIteration)
+        raise
 
 
 async def awalk(loop: Loop, agent: object, *, iterates: bool) -> AsyncGenerator[StreamChunk[Any]]:

@@ -24,8 +24,12 @@ from acorn.record import inside
 
 def drive(loop: Loop, agent: object) -> None:
     """Walk a run to its end."""
-    for _ in walk(loop, agent, iterates=False):
-        pass
+    try:
+        for _ in walk(loop, agent, iterates=False):
+            pass
+    except RuntimeError as error:
+        raise_own(error, loop, StopIteration)
+        raise
 
 
 def walk(loop: Loop, agent: object, *, iterates: bool) -> Generator[StreamChunk[Any]]:
@@ -134,6 +138,15 @@ def _close(loop: Loop, agent: object, close: Callable[[], Any]) -> None:
             call_sync(close)
     except BaseException as error:
         could_not_close(loop, error)
+
+
+def raise_own(error: RuntimeError, loop: Loop, kind: type[Exception]) -> None:
+    """A hook's own StopIteration, which Python turns into a RuntimeError on its way out of a generator."""
+    cause = error.__cause__
+    if isinstance(cause, kind):
+        loop.run.error = cause
+        cause.run = loop.run  # type: ignore[attr-defined]
+        raise cause from None
 
 
 def closers(loop: Loop) -> list[Callable[[], Any]]:

@@ -92,6 +92,8 @@ class _Generator(GenerateJsonSchema):
         return self.handle_invalid_for_json_schema(schema, "a class")
 
     def encode_default(self, dft: Any) -> Any:
+        if dft is None or type(dft) in (str, int, bool):
+            return dft  # JSON already; Pydantic would build an adapter for each
         try:
             json.dumps(to_jsonable_python(dft, inf_nan_mode="constants"), allow_nan=False)
         except ValueError as error:  # infinity, which Pydantic would write as null

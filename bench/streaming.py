@@ -8,12 +8,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from measure import Line
+from measure import Line, cpu
 from pydantic import BaseModel, create_model
 from pydantic_core import from_json
 
+from acorn._loop.stream import Streamer
 from acorn._partial.plan import plan_of
 from acorn._partial.push import PushParser
+from acorn._schema.shape import shape_of
+from acorn.models.assemble import Assembly
+from acorn.models.port import CallDelta, Delta
 
 SIZE = 8
 
@@ -87,6 +91,29 @@ def exponent(kind: Any, make: Callable[[int], str], look: Callable[[Any], Any]) 
     return math.log(ratio) / math.log(len(large) / len(small))
 
 
+def unread() -> float:
+    """A streamed answer whose chunks nobody looks into, against putting its deltas together."""
+    text = long(100_000)
+    deltas = [Delta(calls=(CallDelta(0, "call_1", "__finish__"),))]
+    deltas += [Delta(calls=(CallDelta(0, arguments=text[at : at + SIZE]),)) for at in range(0, len(text), SIZE)]
+    shape = shape_of(Long, "Bench", "final_output")
+
+    def assemble() -> None:
+        assembly = Assembly()
+        for delta in deltas:
+            assembly.add(delta)
+        assembly.response()
+
+    def stream() -> None:
+        streamer = Streamer(shape)
+        for delta in deltas:
+            for _ in streamer.add(delta):
+                pass
+        streamer.end()
+
+    return cpu(stream, repeat=9) / cpu(assemble, repeat=9)
+
+
 def field(name: str) -> Callable[[Any], Any]:
     return lambda partial: getattr(partial, name, None)
 
@@ -109,4 +136,5 @@ def lines() -> list[Line]:
     ):
         text = make(100_000)
         found.append(Line(f"{name} / from_json of each prefix", read_all(kind, text, field(read)) / anew(text), limit))
+    found.append(Line("a stream that nobody reads / its deltas' assembly alone", unread(), 1.3))
     return found

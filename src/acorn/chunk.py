@@ -23,6 +23,9 @@ from acorn.types import ToolResult
 Out = TypeVar("Out", default=Any)
 
 
+_new = object.__new__
+
+
 class AnswerReader:
     """The arguments of one `__finish__` call, parsed as far as somebody has looked."""
 
@@ -32,6 +35,12 @@ class AnswerReader:
         self._parser: PushParser | None = None
         self._fed = 0
         self._lock = Lock()  # a chunk may be read in another thread
+
+    def chunk(self) -> StreamChunk[Any]:
+        """The answer as far as it has come, to be parsed when somebody looks."""
+        made: StreamChunk[Any] = _new(StreamChunk)
+        made._answer, made._count = self, len(self._pieces)
+        return made
 
     def at(self, count: int) -> tuple[Any, tuple[str, ...]]:
         """The partial answer and its complete fields after so many pieces."""
@@ -59,61 +68,32 @@ class AnswerReader:
 class StreamChunk(Generic[Out]):
     """A piece of a response, or of what happens around it."""
 
-    __slots__ = (
-        "_answer",
-        "_call",
-        "_count",
-        "_read",
-        "branch",
-        "content",
-        "done",
-        "reasoning",
-        "result",
-        "run",
-        "tool_result",
-    )
-
-    content: str | None
+    # Thousands of these are made in a long answer, so what a chunk does not have costs it nothing.
+    content: str | None = None
     """Text."""
-    reasoning: str | None
+    reasoning: str | None = None
     """Thinking text."""
-    tool_result: ToolResult | None
+    tool_result: ToolResult | None = None
     """A tool has returned."""
-    done: bool
+    done: bool = False
     """True on the last chunk of a model's response."""
-    branch: str | None
+    branch: str | None = None
     """The path of the branch it comes from; None for the run itself."""
-    result: Out | None
+    result: Out | None = None
     """The output, on the last chunk of an iterator."""
-    run: Run[Out] | None
+    run: Run[Out] | None = None
     """The record, on the last chunk of an iterator."""
+    _answer: AnswerReader | None = None
+    _call: tuple[int, str | None, str, list[str]] | None = None
+    _count: int = 0
+    _read: tuple[Any, tuple[str, ...]] | None = None
 
-    def __init__(
-        self,
-        *,
-        content: str | None = None,
-        reasoning: str | None = None,
-        tool_result: ToolResult | None = None,
-        done: bool = False,
-        branch: str | None = None,
-        result: Any = None,
-        run: Run[Any] | None = None,
-        answer: AnswerReader | None = None,
-        call: CallParts | None = None,
-        count: int = 0,
-    ) -> None:
-        self.content = content
-        self.reasoning = reasoning
-        self.tool_result = tool_result
-        self.done = done
-        self.branch = branch
-        self.result = result
-        self.run = run
-        self._answer = answer
-        # The name and the id may still be coming in; the text only ever grows.
-        self._call = None if call is None else (call.index, call.id, call.name, call.pieces)
-        self._count = count
-        self._read: tuple[Any, tuple[str, ...]] | None = None
+    def __init__(self, *, call: CallParts | None = None, **given: Any) -> None:
+        if call is not None:
+            # The name and the id may still be coming in; the text only ever grows.
+            self._call, self._count = (call.index, call.id, call.name, call.pieces), len(call.pieces)
+        if given:
+            vars(self).update(given)
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in ("content", "reasoning", "tool_result", "branch", "result")}

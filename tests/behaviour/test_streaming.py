@@ -52,7 +52,7 @@ from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
 from acorn.testing.scripted import cut
 
-RUNS = 20_000 if os.environ.get("ACORN_TORTURE") == "1" else 600
+RUNS = 20_000 if os.environ.get("ACORN_TORTURE") == "1" else 400
 
 Chunk = StreamChunk[Any]
 Hear = Callable[[Any, Chunk], Any]
@@ -1464,7 +1464,7 @@ def test_each_chunk_may_be_fetched_by_another_task_or_thread(watched: Watch) -> 
 def outcome(run: Run[Any], requests: list[ModelRequest]) -> dict[str, Any]:
     """All that a run leaves behind, but for its id and its times."""
     return {
-        "output": run.output.tool_results if isinstance(run.output, Unfinished) else run.output,
+        "output": repr(run.output),  # NaN equals nothing
         "error": (type(run.error), str(run.error)),
         "history": run.history,
         "usage": run.usage,

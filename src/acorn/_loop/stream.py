@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from acorn._schema.shape import Shape
 from acorn._tools.collect import FINISH
@@ -19,15 +19,17 @@ class Streamer:
         self._assembly = Assembly()
         self._answers: dict[int, AnswerReader] = {}
 
-    def add(self, delta: Delta) -> Iterator[StreamChunk]:
+    def add(self, delta: Delta) -> Sequence[StreamChunk]:
         """The chunks that a delta gives: one, or one for each call it touches."""
         content, reasoning, touched = self._assembly.add(delta)
-        if content or reasoning:
-            yield StreamChunk(content=content or None, reasoning=reasoning or None)
-        for call in dict.fromkeys(touched):
-            # While only the name is coming in, half of it may be half of `__finish__`.
-            if call.pieces or call.name == FINISH or not FINISH.startswith(call.name):
-                yield self._of_call(call)
+        if not content and not reasoning and len(touched) == 1:
+            answer = self._answers.get(touched[0].index)
+            if answer is not None:
+                return (answer.chunk(),)  # most pieces of a long answer
+        chunks = [StreamChunk(content=content or None, reasoning=reasoning or None)] if content or reasoning else []
+        # While only the name is coming in, half of it may be half of `__finish__`.
+        known = [c for c in dict.fromkeys(touched) if c.pieces or c.name == FINISH or not FINISH.startswith(c.name)]
+        return [*chunks, *map(self._of_call, known)]
 
     def end(self) -> tuple[ModelResponse, StreamChunk]:
         """The response, and the last chunk of it; the answer is in that one too."""
@@ -38,10 +40,9 @@ class Streamer:
         return response, last
 
     def _of_call(self, call: CallParts) -> StreamChunk:
-        count = len(call.pieces)
         if call.name != FINISH:
-            return StreamChunk(call=call, count=count)
+            return StreamChunk(call=call)
         answer = self._answers.get(call.index)
         if answer is None:
             answer = self._answers[call.index] = AnswerReader(call.pieces, self._shape)
-        return StreamChunk(answer=answer, count=count)
+        return answer.chunk()

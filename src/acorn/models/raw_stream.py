@@ -104,7 +104,7 @@ class RawStream:
 
     def _is_over(self, error: Exception) -> bool:
         """A connection that breaks behind the end of an answer takes nothing of it away."""
-        return bool(self.finish_reason) and bool(on_the_wire(causes(error, None)).trouble in (BROKEN, LATE))
+        return bool(self.finish_reason) and on_the_wire(causes(error, None)).trouble in (BROKEN, LATE)
 
     # Leaving it
 

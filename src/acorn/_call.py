@@ -16,6 +16,7 @@ from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.record import seconds_of
 from acorn._drive.sync import drive, walk
+from acorn._json import told
 from acorn._loop.branch import make_child, unfinished
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
@@ -141,7 +142,10 @@ def _branching(cls: Any, inputs: dict[str, Any]) -> Generator[Loop]:
 def _overridden(agent: Agent, hook: str) -> Any:
     """The hook where the user has one."""
     is_ours = getattr(type(agent), hook) is getattr(module, hook) and hook not in vars(agent)
-    return None if is_ours else getattr(agent, hook)
+    found = None if is_ours else getattr(agent, hook)
+    if found is not None and not callable(found):
+        raise DeclarationError(f"`{type(agent).__name__}.{hook}` must be a method, got {told(found)}.")
+    return found
 
 
 def _stream(loop: Loop, walk: Callable[[Loop], Generator[StreamChunk[Any]]]) -> Generator[StreamChunk[Any]]:

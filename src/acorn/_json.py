@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
 
-from acorn._secrets import veiled
+from acorn._secrets import redact, veiled
 
 _MAX_DEPTH = 150
 
@@ -171,6 +171,6 @@ def _shallow(plain: Any, left: int) -> Any:
 def told(value: object, limit: int = 120) -> str:
     """A wrong value for a message, without what may be a secret in a dict that strayed."""
     try:
-        return shorten(safe_repr(veiled(value)), limit)
+        return shorten(redact(safe_repr(veiled(value)), ()), limit)
     except Exception:  # a circle, or a user's own mapping
         return f"<{type(value).__name__}>"

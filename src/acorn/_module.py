@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
@@ -30,6 +30,7 @@ _LOCALS = "_acorn_locals"
 BROUGHT = "_acorn_brought"
 """What `using` brought along for the next call."""
 _UNSET: Any = object()
+_HOOKS = ("on_step", "on_stream", "on_finish", "system_prompt")
 
 In = TypeVar("In", default=Any)
 Out = TypeVar("Out", default=Any)
@@ -112,23 +113,23 @@ class module(Generic[In, Out]):
 
     # Ways to call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Out:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Out:
         """Run the module and return its output."""
         return cast(Out, self.run(*args, **kwargs).output)
 
-    async def acall(self, *args: Any, **kwargs: Any) -> Out:
+    async def acall(self, /, *args: Any, **kwargs: Any) -> Out:
         """The same on the event loop."""
         return cast(Out, (await self.arun(*args, **kwargs)).output)
 
-    def run(self, *args: Any, **kwargs: Any) -> Run[Out]:
+    def run(self, /, *args: Any, **kwargs: Any) -> Run[Out]:
         """Run the module and return the record of the run, whose `output` is the result."""
         return cast(Run[Out], _call().run(self, args, kwargs))
 
-    async def arun(self, *args: Any, **kwargs: Any) -> Run[Out]:
+    async def arun(self, /, *args: Any, **kwargs: Any) -> Run[Out]:
         """The same on the event loop."""
         return cast(Run[Out], await _call().arun(self, args, kwargs))
 
-    def stream(self, *args: Any, **kwargs: Any) -> Generator[StreamChunk[Out]]:
+    def stream(self, /, *args: Any, **kwargs: Any) -> Generator[StreamChunk[Out]]:
         """Iterate over the answer as it comes in; the last chunk has `result` and `run`.
 
             for chunk in agent.stream(question="..."):
@@ -138,7 +139,7 @@ class module(Generic[In, Out]):
         """
         return cast("Generator[StreamChunk[Out]]", _call().stream(self, args, kwargs))
 
-    def astream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamChunk[Out]]:
+    def astream(self, /, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamChunk[Out]]:
         """The same on the event loop: `async for chunk in agent.astream(...)`."""
         return cast("AsyncGenerator[StreamChunk[Out]]", _call().astream(self, args, kwargs))
 
@@ -330,14 +331,16 @@ def _local_names(cls: type) -> dict[str, Any]:
 
 def _warn_of_near_misses(cls: type) -> None:
     for name, value in vars(cls).items():
-        if name.startswith("_") or name in SETTINGS or callable(value) or hasattr(value, "__get__"):
+        is_nested = isinstance(value, type) and value.__qualname__.startswith(f"{cls.__qualname__}.")
+        is_method = not isinstance(value, type) and hasattr(value, "__get__")
+        if name.startswith("_") or name in SETTINGS or name in _HOOKS or is_nested:
             continue
-        if hint := _hint(name):
+        if hint := _hint(name, _HOOKS if is_method else SETTINGS):
             warnings.warn(f"`{cls.__name__}.{name}` is not an attribute of modules{hint}", UserWarning, stacklevel=3)
 
 
-def _hint(name: str) -> str:
-    near = [known for known in SETTINGS if _is_near(name, known)]
+def _hint(name: str, names: Iterable[str] = SETTINGS) -> str:
+    near = [known for known in names if _is_near(name, known)]
     return f"; did you mean `{near[0]}`?" if near else ""
 
 

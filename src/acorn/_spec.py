@@ -125,7 +125,7 @@ def _show_model(value: object) -> str:
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {', '.join(map(_show_model, value)) or 'nothing'}"
-    return shorten(safe_repr(value), 120)
+    return told(value)
 
 
 _CACHE_KEYS = {"location", "role", "index", "control"}

@@ -1202,15 +1202,15 @@ def test_the_seconds_of_branches_count(call: Call, script: Script) -> None:
                 self.branch(Checker)
             assert isinstance(raised.value.__cause__, LimitError)
 
-    slow = Reply(delay=5.0) & TRUE
+    slow = Reply(delay=20.0) & TRUE
     began = time.monotonic()
-    run = run_main(call, script(calling("check"), slow, DONE), max_seconds=0.5)
-    assert time.monotonic() - began < 2.0
+    run = run_main(call, script(calling("check"), slow, DONE), max_seconds=1.2)
+    assert time.monotonic() - began < 10.0
     assert "LimitError: `Checker` used up its `max_seconds`" in told(run)[0]
     assert (run.output, run.stop_reason) == ("yes", "limit")
     began = time.monotonic()
-    run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=0.5)
-    assert 0.4 < time.monotonic() - began < 0.6
+    run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=1.2)
+    assert time.monotonic() - began < 10.0
     assert run.output == "yes"
 
 

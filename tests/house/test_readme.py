@@ -46,4 +46,11 @@ def test_the_calls_of_the_readme_work() -> None:
     names["agent"] = names["Researcher"](model=ScriptedModel(replies))
     run(BLOCKS[3], names)
     assert names["run"].output.answer == "yes"
-    assert len(BLOCKS) == 4
+
+
+def test_the_hooks_and_branches_of_the_readme_can_be_declared() -> None:
+    names: dict[str, Any] = {"MODEL": answer()}
+    run(BLOCKS[0], names)
+    run(BLOCKS[4], names)
+    names["Careful"](model=answer())(question="Who created Python?")
+    assert len(BLOCKS) == 5

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from acorn._json import safe_repr, shorten
+from acorn._json import safe_repr, shorten, told
 from acorn._loop.messages import NO_RESULT, close_calls, copied, user
 from acorn._spec import Spec
 from acorn._xml.encode import encode
@@ -43,12 +43,9 @@ def prior_messages(history: object, owner: str) -> list[Message]:
     found = history.history if isinstance(history, Run) else history
     if not isinstance(found, list | tuple):
         raise InputError(
-            f"`history` of `{owner}` must be a list of messages or a record of a run, "
-            f"got {shorten(safe_repr(history), 120)}."
+            f"`history` of `{owner}` must be a list of messages or a record of a run, got {told(history)}."
         )
     for index, message in enumerate(found):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise InputError(
-                f"`history[{index}]` of `{owner}` must be a dict with a `role`, got {shorten(safe_repr(message), 120)}."
-            )
+            raise InputError(f"`history[{index}]` of `{owner}` must be a dict with a `role`, got {told(message)}.")
     return list(found)

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
-from acorn._json import compact, safe_repr, shorten
+from acorn._json import compact, shorten, told
 from acorn._schema.generate import JsonSchema, resolve
 from acorn._schema.words import in_words
 
@@ -64,7 +64,7 @@ def problems(error: ValidationError, schema: JsonSchema, received: Any) -> list[
                 path=dotted,
                 expected=_expected(detail, path, schema),
                 received=_received(detail),
-                told=shorten(safe_repr(detail["input"])),
+                told=told(detail["input"], 200),
                 ruled=bool(_rule(detail)),
             ),
         )

@@ -1,0 +1,87 @@
+"""Mistakes that a newcomer makes: each is told at once, in words that help, and without a secret."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.behaviour.conftest import Call
+
+from acorn import DeclarationError, InputError, module
+from acorn.testing import ScriptedModel, finish
+
+SECRET = {"model": "openai/gpt-4o", "api_key": "sk-secret-canary"}
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Agent(module):
+    initial_input = Question
+    final_output = [("answer", str)]
+
+
+def test_a_model_dict_that_strayed_into_the_input_keeps_its_key() -> None:
+    with pytest.raises(InputError, match=r"'api_key': '\*\*\*'") as caught:
+        Agent(model=SECRET)(question=SECRET)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("history", [SECRET, [SECRET]])
+def test_a_model_dict_that_strayed_into_the_history_keeps_its_key(history: Any) -> None:
+    with pytest.raises(InputError, match=r"'api_key': '\*\*\*'") as caught:
+        Agent(model=SECRET).using(history=history)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("model", [["sk-secret-canary"], b"sk-secret-canary", {"sk-secret-canary"}])
+def test_a_key_in_the_place_of_a_model_is_not_shown(model: Any) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        Agent(model=model)
+    assert "canary" not in str(caught.value)
+
+
+def test_a_misspelt_attribute_that_holds_a_class_is_told() -> None:
+    with pytest.warns(UserWarning, match="`Wrong.final_outptu` .* did you mean `final_output`"):
+        type("Wrong", (module,), {"final_outptu": Question, "__module__": __name__})
+
+
+def test_a_misspelt_hook_is_told() -> None:
+    with pytest.warns(UserWarning, match="`Wrong.on_setp` .* did you mean `on_step`"):
+        type("Wrong", (module,), {"on_setp": lambda self, step: None, "__module__": __name__})
+
+
+def test_other_methods_and_nested_classes_are_nobodys_business() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        class Fine(module):
+            def models(self) -> None: ...
+
+            class Model(BaseModel):
+                tools: int = 1
+
+    assert Fine.Model().tools == 1
+
+
+def test_a_field_may_be_called_self(call: Call) -> None:
+    class Selfish(module):
+        initial_input = ["self"]
+        final_output = [("answer", str)]
+
+    model = ScriptedModel([finish(answer="yes")])
+    assert Selfish(model=model)(self="me").answer == "yes"
+    assert "<self>me</self>" in model.requests[0].messages[0]["content"]
+
+
+def test_a_hook_that_is_no_method_is_told_before_any_model_is_called() -> None:
+    class Wrong(Agent):
+        on_step: Any = "later"
+
+    model = ScriptedModel([])
+    with pytest.raises(DeclarationError, match=r"`Wrong.on_step` must be a method, got 'later'."):
+        Wrong(model=model)(question="?")
+    assert model.requests == []

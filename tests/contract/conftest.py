@@ -12,7 +12,7 @@ import pytest
 from tests.loopback import Answer, Loopback, Request
 
 from acorn import ModelError, Run, module
-from acorn.models.litellm import _litellm
+from acorn.models.litellm import _litellm, forget_refusals
 
 PROVIDER_VARIABLES = (
     "OPENAI_API_KEY",
@@ -128,6 +128,12 @@ def claude(way: str) -> Iterator[Wire]:
 def litellm_is_loaded() -> None:
     """The import takes seconds, which belong to no test."""
     _litellm()
+
+
+@pytest.fixture(autouse=True)
+def every_server_is_a_stranger() -> None:
+    """A new server may get the port of an earlier one, of which something was learned."""
+    forget_refusals()
 
 
 @pytest.fixture(autouse=True)

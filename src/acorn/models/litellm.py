@@ -330,6 +330,11 @@ _lock = threading.Lock()
 _learned: dict[tuple[str, ...], set[str]] = {}
 
 
+def forget_refusals() -> None:
+    """Try everything anew: an endpoint may have become another one."""
+    _learned.clear()
+
+
 def _refused(key: tuple[str, ...]) -> set[str]:
     return _learned.get(key, set())
 

@@ -21,6 +21,8 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib import import_module
 from typing import Any
 
+from pydantic_core import from_json
+
 from acorn._secrets import redact, secrets_in, veiled
 from acorn.errors import ModelError
 from acorn.models.dialect import StreamReader, cache_points, copied, fitting, read_response
@@ -232,7 +234,9 @@ class LiteLLMModel:
         return call
 
     def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
-        messages: list[dict[str, Any]] = copied(request.messages)
+        # Their JSON is kept from request to request, and reading it is the quickest deep copy.
+        written = request.messages_json
+        messages: list[dict[str, Any]] = copied(request.messages) if written is None else from_json(written())
         if "claude" not in self.name and self.provider in ("openai", "azure", *_litellm().openai_compatible_providers):
             for message in messages:  # another model's, from before a change of models
                 message.pop("thinking_blocks", None)

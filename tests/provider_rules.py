@@ -6,7 +6,9 @@ import json
 import re
 from typing import Any, NoReturn
 
+from acorn import Run
 from acorn.models import ModelRequest
+from acorn.thread import dump_events, parse_events, parse_thread_xml, serialize_thread_to_xml, to_messages
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -112,3 +114,15 @@ def assert_complete(history: list[dict[str, Any]]) -> None:
         assert not open_ids, f"no result for {open_ids}"
         open_ids = [call["id"] for call in message.get("tool_calls", [])]
     assert not open_ids, f"no result for {open_ids}"
+
+
+def assert_thread_true(run: Run[Any], *, is_edited: bool = False) -> None:
+    """The thread of a run can be read in every form, and tells the conversation as it went."""
+    events = run.thread
+    for camel in (True, False):
+        text = json.dumps(dump_events(events, camel=camel))
+        again = to_messages(parse_events(text))
+        assert is_edited or again == to_messages(events)
+    document = serialize_thread_to_xml(events)
+    assert serialize_thread_to_xml(parse_thread_xml(document)) == document
+    assert is_edited or to_messages(events) == run.history

@@ -23,6 +23,7 @@ from acorn.record import Run, run_of
 if TYPE_CHECKING:
     from acorn.chunk import StreamChunk
     from acorn.step import Step
+    from acorn.thread.events import AgentEvent
 
 _KEPT = "_acorn_spec"
 _TYPES = "_acorn_types"
@@ -88,6 +89,8 @@ class module(Generic[In, Out]):
     """How deep branches may nest."""
     loop_guard: str | None = SETTINGS["loop_guard"].default
     """What happens to a run that repeats itself: `"notice"`, `"force"` or None."""
+    history_format: str = SETTINGS["history_format"].default
+    """How the conversation is sent: as `"messages"`, or as one `"thread"` document in a user message."""
 
     def __init__(self, **overrides: Any) -> None:
         for name, value in overrides.items():
@@ -216,6 +219,12 @@ class module(Generic[In, Out]):
         if not isinstance(messages, list):
             raise AcornError(f"`history` must be a list of messages, got `{type(messages).__name__}`.")
         run.history = messages
+
+    @property
+    def thread(self) -> list[AgentEvent]:
+        """What happened, as events: in the run this code belongs to, else in the last one that ended here."""
+        run = run_of(self) or last_run(self)
+        return [] if run is None else run.thread
 
     @property
     def last(self) -> Run[Out] | None:

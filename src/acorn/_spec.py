@@ -62,6 +62,7 @@ class Spec:
     max_seconds: float | None
     loop_guard: str | None
     max_depth: int
+    history_format: str
     xml_include_descriptions: bool
     xml_description_format: DescriptionFormat
     xml_include_none: bool
@@ -203,6 +204,7 @@ SETTINGS: Mapping[str, Setting] = {
     "max_seconds": Setting(None, lambda value: value is None or _is_amount(value), "seconds above 0, or None"),
     "max_depth": Setting(5, lambda value: _is_count(value, 1), "a whole number of at least 1"),
     "loop_guard": Setting("notice", lambda value: value in ("notice", "force", None), "'notice', 'force' or None"),
+    "history_format": Setting("messages", lambda value: value in ("messages", "thread"), "'messages' or 'thread'"),
     "xml_include_descriptions": Setting(True, _is_bool, _FLAG),
     "xml_include_none": Setting(False, _is_bool, _FLAG),
     "xml_description_format": Setting(

@@ -12,14 +12,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from acorn._json import to_plain
+from acorn._ledger import Ledger
 from acorn.errors import AcornError
 from acorn.types import Usage
+
+if TYPE_CHECKING:
+    from acorn.thread.events import AgentEvent
 
 Out = TypeVar("Out", default=Any)
 
@@ -52,6 +56,17 @@ class Run(Generic[Out]):
     error: BaseException | None = None
     deps: Any = field(default=None, repr=False)
     """What `using(deps=...)` brought along."""
+    branch: str | None = None
+    """The path of the branch that this is, `outer/inner`; None for a run of its own."""
+    ledger: Ledger = field(default_factory=Ledger, repr=False)
+    """The notes from which `thread` is made."""
+
+    @property
+    def thread(self) -> list[AgentEvent]:
+        """What happened, as events: the lossless account of the run, its branches included."""
+        from acorn.thread.recall import recall  # the events' classes cost more than a run that nobody looks at
+
+        return recall(self.ledger, self.started, self.branch, self.id)
 
     @property
     def step(self) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+TOOL_ERROR = "Tool error: "
+"""What the model reads before the error of a tool."""
+
 
 @dataclass(slots=True)
 class ToolCall:

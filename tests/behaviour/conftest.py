@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.provider_rules import assert_complete, assert_request_valid
+from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 
 from acorn import Run, capture, module
 from acorn.testing import ScriptedModel
@@ -47,7 +47,7 @@ Script = Callable[..., ScriptedModel]
 
 
 @pytest.fixture
-def script() -> Iterator[Script]:
+def script(request: pytest.FixtureRequest) -> Iterator[Script]:
     """Makes scripted models; afterwards every request, every script and every history is judged."""
     models: list[ScriptedModel] = []
 
@@ -60,7 +60,8 @@ def script() -> Iterator[Script]:
         yield make
     for model in models:
         model.done()
-        for request in model.requests:
-            assert_request_valid(request)
+        for sent in model.requests:
+            assert_request_valid(sent)
     for run in runs:
         assert_complete(run.history)
+        assert_thread_true(run, is_edited=request.node.get_closest_marker("edits_history") is not None)

@@ -39,6 +39,7 @@ from acorn._call import _loop
 from acorn._loop.asks import AskBranches, AskModel, AskTools
 from acorn._loop.branch import ParentEndedError
 from acorn._loop.run import Loop
+from acorn._loop.saved import load, save
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -331,6 +332,7 @@ def test_a_parent_without_a_prompt_leaves_the_branch_its_own_and_the_other_way_r
     assert model.requests[1].messages[0] == {"role": "system", "content": SYSTEM}
 
 
+@pytest.mark.edits_history
 def test_a_prompt_may_be_a_method_of_the_branch_and_a_system_message_of_parts(call: Call, script: Script) -> None:
     class Parts(Main):
         def on_step(self, step: Step) -> None:
@@ -793,6 +795,7 @@ def test_a_single_turn_may_end_with_a_branch(call: Call, script: Script) -> None
     assert run.output.tool_results[0].output == Verdict(is_true=True, why="so")
 
 
+@pytest.mark.edits_history
 def test_what_a_branch_does_to_its_history_never_changes_the_parents(call: Call, script: Script) -> None:
     class Vandal(Checker):
         """Vandal."""
@@ -1472,9 +1475,9 @@ def test_a_run_that_is_saved_before_its_branches_have_ended_begins_them_again_wh
     loop, saved = Loop(first.plan, first.run), 0
     asked: list[Any] = []
     while loop.state.phase != "done":
-        loop = Loop.load(first.plan, json.loads(json.dumps(loop.save())))
+        loop = load(first.plan, json.loads(json.dumps(save(loop))))
         ask = loop.ask(0.0)
-        loop = Loop.load(first.plan, json.loads(json.dumps(loop.save())))
+        loop = load(first.plan, json.loads(json.dumps(save(loop))))
         ask = loop.ask(0.0)
         asked.append(type(ask))
         saved += loop.state.phase == "branches"

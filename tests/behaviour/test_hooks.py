@@ -190,6 +190,7 @@ def on_step(self, step):
 """
 
 
+@pytest.mark.edits_history
 def test_snippet_modifying_history(call: Call, script: Script) -> None:
     model = script(SEARCH, DONE)
     call(hooked(MODIFYING_HISTORY)(model=model), question="?")
@@ -200,6 +201,7 @@ def test_snippet_modifying_history(call: Call, script: Script) -> None:
     assert second.messages[-1]["content"] == "Remember to be concise in your next response."
 
 
+@pytest.mark.edits_history
 def test_snippet_modifying_history_keeps_a_long_run_short_and_valid(call: Call, script: Script) -> None:
     steps = 40
     model = script(*[calling("read_file", path=str(at)) for at in range(steps)], DONE)
@@ -249,6 +251,7 @@ def test_snippet_history_is_a_list_of_messages(call: Call, script: Script, capsy
     assert "{'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'call_1_0'" in printed
 
 
+@pytest.mark.edits_history
 def test_snippet_mutating_history(call: Call, script: Script) -> None:
     agent = hooked(
         """
@@ -844,6 +847,7 @@ def test_a_method_marked_as_tool_is_among_the_tools_of_a_step(call: Call, script
 # History and results
 
 
+@pytest.mark.edits_history
 def test_the_history_may_be_replaced(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         kept = self.history

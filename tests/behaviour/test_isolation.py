@@ -334,6 +334,7 @@ def test_each_call_starts_with_a_fresh_history(call: Call, script: Script) -> No
     assert all(one is not other for one in histories for other in histories if one != other)
 
 
+@pytest.mark.edits_history
 def test_an_earlier_conversation_is_not_changed_by_what_follows_it(call: Call, script: Script) -> None:
     class Meddler(module[Who, str]):
         """Rewrite history."""

@@ -176,6 +176,7 @@ def test_it_keeps_every_request(call: Call, script: Script) -> None:
     assert repr(model) == "ScriptedModel('scripted', 3 requests)"
 
 
+@pytest.mark.edits_history
 def test_a_kept_request_does_not_change_afterwards(call: Call, script: Script) -> None:
     class Changer(Searcher):
         def on_step(self, step: Any) -> None:

@@ -27,6 +27,7 @@ from acorn._drive.tools import run_tools
 from acorn._json import to_plain
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop
+from acorn._loop.saved import load, save
 from acorn.models import ModelRequest, Price
 from acorn.record import inside
 from acorn.testing import Reply, ScriptedModel, call, finish
@@ -81,10 +82,10 @@ def drive(setup: Setup, restart: Restart) -> Outcome:
         if loop.state.phase == "done" or is_opening:
             return loop
         saved += 1
-        text = json.dumps(loop.save())
-        assert text == json.dumps(loop.save()), "saving changed the run"
+        text = json.dumps(save(loop))
+        assert text == json.dumps(save(loop)), "saving changed the run"
         assert SECRET not in text
-        fresh = Loop.load(plan, json.loads(text), loop.run.deps)
+        fresh = load(plan, json.loads(text), loop.run.deps)
         assert fresh.run.id == "the run"
         assert fresh.run.input == loop.run.input
         return fresh
@@ -653,7 +654,7 @@ class Switching(Looker):
 def test_no_secret_is_in_the_saved_text() -> None:
     declared = {"model": "main", "api_key": SECRET}
     _, loop = paused(setup(Switching, call("look"), others=[DONE], model=declared), "model", 2)
-    text = json.dumps(loop.save())
+    text = json.dumps(save(loop))
     assert SECRET not in text
     assert "example.org/v1" in text
     kept = json.loads(text)["state"]["settings"]["model"]
@@ -667,7 +668,7 @@ def test_the_saved_text_can_be_read_by_any_json_reader() -> None:
         raise AssertionError(word)
 
     _, loop = paused(setup(Looker, call("fetch", kind="nan") & call("fetch", kind="in a list"), DONE), "model", 2)
-    json.loads(json.dumps(loop.save()), parse_constant=no_constant)
+    json.loads(json.dumps(save(loop)), parse_constant=no_constant)
 
 
 def test_a_tool_that_on_step_added_and_nobody_declared_is_an_error_on_load_that_names_it() -> None:
@@ -680,9 +681,9 @@ def test_a_tool_that_on_step_added_and_nobody_declared_is_an_error_on_load_that_
             step.add_tool(dig)
 
     plan, loop = paused(setup(Adder, call("look"), call("dig"), DONE), "model", 2)
-    saved = json.loads(json.dumps(loop.save()))
+    saved = json.loads(json.dumps(save(loop)))
     with pytest.raises(AcornError, match=r"the tools `dig`, added by `on_step`, which are not declared") as caught:
-        Loop.load(plan, saved)
+        load(plan, saved)
     assert "`look`" not in str(caught.value)
 
 
@@ -692,16 +693,16 @@ def test_a_model_that_on_step_gave_as_an_object_is_an_error_on_load_that_says_so
             step.model = ScriptedModel([DONE], name="other")
 
     plan, loop = paused(setup(Swapper, call("look")), "model", 2)
-    saved = json.loads(json.dumps(loop.save()))
+    saved = json.loads(json.dumps(save(loop)))
     with pytest.raises(AcornError, match=r"a model that `on_step` gave as an object.*`step\.model`"):
-        Loop.load(plan, saved)
+        load(plan, saved)
 
 
 def test_an_input_that_does_not_fit_the_class_any_more_is_an_error_on_load_that_says_so() -> None:
     _, loop = paused(setup(Looker, call("look"), DONE), "tools")
     changed, _ = paused(replace(setup(Words, finish(result=["a"])), given={"result": "a"}), "model")
     with pytest.raises(AcornError, match="The input of the saved run does not fit its class any more"):
-        Loop.load(changed, json.loads(json.dumps(loop.save())))
+        load(changed, json.loads(json.dumps(save(loop))))
 
 
 @pytest.mark.parametrize("phase", ["model", "tools", "step", "judge"])
@@ -710,7 +711,7 @@ def test_a_run_can_be_aborted_after_it_was_loaded(phase: str) -> None:
         def on_step(self, step: Step) -> None: ...
 
     plan, loop = paused(setup(Stepping, call("look") & call("look"), DONE), phase)
-    loaded = Loop.load(plan, json.loads(json.dumps(loop.save())))
+    loaded = load(plan, json.loads(json.dumps(save(loop))))
     loaded.abort(KeyboardInterrupt())
     assert_complete(loaded.run.history)
     assert loaded.run.stop_reason == "cancelled"
@@ -718,5 +719,5 @@ def test_a_run_can_be_aborted_after_it_was_loaded(phase: str) -> None:
 
 def test_a_loaded_run_brings_its_dependencies_anew() -> None:
     plan, loop = paused(setup(Looker, call("look"), DONE, deps="old"), "tools")
-    assert "old" not in json.dumps(loop.save())
-    assert Loop.load(plan, loop.save(), deps="new").run.deps == "new"
+    assert "old" not in json.dumps(save(loop))
+    assert load(plan, save(loop), deps="new").run.deps == "new"

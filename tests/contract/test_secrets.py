@@ -17,6 +17,7 @@ from acorn import ModelError, Step, module, tool
 from acorn._call import _loop
 from acorn._drive.tools import run_tools
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
+from acorn._loop.saved import save
 from acorn._secrets import redact, secrets_in
 from acorn.testing import Reply, call, finish
 
@@ -247,7 +248,7 @@ def test_a_saved_run_holds_no_key(wire: Wire, watch: Watch) -> None:
 
     loop = _loop(Changing(model=config), (), {})
     while True:
-        watch.add(json.dumps(loop.save()))
+        watch.add(json.dumps(save(loop)))
         match loop.ask(0.0):
             case AskModel() as ask:
                 outcome: Any = ask.model.complete(ask.request)

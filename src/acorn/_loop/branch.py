@@ -49,6 +49,7 @@ _INHERITED = (
     "xml_input_root",
     "xml_output_root",
     "xml_context_root",
+    "history_format",
 )
 
 
@@ -172,9 +173,10 @@ def make_child(parent: Loop, name: str, plan: Plan, given: BaseModel, begun: Map
         has_input=not plan.spec.input.is_empty,
     )
     spec = inherited_spec(plan.spec, parent.spec, settings, depth, meter.seconds_for_tools(limits, now))
-    run: Run[Any] = Run(uuid4().hex, given, deps=parent.run.deps)
+    run: Run[Any] = Run(uuid4().hex, given, deps=parent.run.deps, branch=path)
     child = type(parent)(replace(plan, spec=spec, heritage=heritage), run)
     parent.run.branches.append(run)
+    parent.run.ledger.note("branch", run)
     return child
 
 

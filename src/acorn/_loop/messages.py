@@ -10,7 +10,7 @@ from acorn._tools.collect import FINISH
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse
 from acorn.record import Message
-from acorn.types import ToolCall, ToolResult
+from acorn.types import TOOL_ERROR, ToolCall, ToolResult
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
 FINISHED = "Finished."
@@ -53,7 +53,7 @@ def tool(call_id: str, content: str) -> Message:
 def result_text(result: ToolResult) -> str:
     """What the model reads of a result."""
     if result.error is not None:
-        return f"Tool error: {result.error}"
+        return f"{TOOL_ERROR}{result.error}"
     # Of a subclass of str, an enum say, the bare text.
     return str.__str__(result.output) if isinstance(result.output, str) else to_text(result.output)
 

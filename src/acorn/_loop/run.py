@@ -9,13 +9,12 @@ methods stand in the order of the walk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, assert_never
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, assert_never
 
 from pydantic import BaseModel
-from pydantic_core import from_json, to_json
 
-from acorn._json import safe_repr, to_plain, to_text
+from acorn._json import safe_repr, to_text
 from acorn._loop import finish, guard, messages
 from acorn._loop.asks import Ask, AskBranches, AskHook, AskModel, AskTools, Child, Done, Invocation
 from acorn._loop.branch import ParentEndedError, begin_branch, called_child, inherited_tools
@@ -23,16 +22,21 @@ from acorn._loop.limits import Budget
 from acorn._loop.opening import first_messages, input_message, prompt_text
 from acorn._loop.outbox import Outbox
 from acorn._loop.plan import BranchTool, Plan, Toolset
+from acorn._loop.reply import read_calls, refusal
+from acorn._loop.scribe import Scribe
 from acorn._loop.state import State, restored
 from acorn._schema.problems import public
 from acorn._spec import read_prompt_file
 from acorn._tools.bind import ArgumentError
 from acorn._tools.collect import FINISH, Tool, gather, merge
-from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, ParseError, ToolConflictError
-from acorn.models.port import Model, ModelRequest, ModelResponse, RawCall
+from acorn.errors import AcornError, DeclarationError, LimitError, ParseError, ToolConflictError
+from acorn.models.port import ModelRequest, ModelResponse
 from acorn.record import Message, Run
 from acorn.step import Step
-from acorn.types import ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import ToolCall, ToolResult, Unfinished
+
+if TYPE_CHECKING:
+    from acorn._loop.threaded import Threaded
 
 
 class Loop:
@@ -49,13 +53,14 @@ class Loop:
         """The inputs of this run and those above it, its own first."""
         if heritage is not None:
             self.openings = (self.openings if heritage.has_input else ()) + heritage.openings
-        self._turn: Message | None = None
+        self.scribe = Scribe(run)
         self._step: Step | None = None
         self._candidate: BaseModel | None = None
         self._prepared: list[Invocation | ToolResult | BranchTool] | None = None
         self._children: list[Child | ToolResult] | None = None
         self._asked_at = 0.0
         self._source_tools: list[Tool] = []
+        self._threaded: Threaded | None = None
         self.toolset = Toolset(
             self._and_inherited(plan.tools), plan.branches, finish.finish_definition(self.spec.output)
         )
@@ -68,6 +73,7 @@ class Loop:
         """What is needed next; asking twice gives the same."""
         if self.parent is not None and self.parent.is_over:
             raise ParentEndedError
+        self.run.ledger.now = now
         match self.state.phase:
             case "open":
                 return self._ask_source(now)
@@ -90,6 +96,7 @@ class Loop:
 
     def tell(self, outcome: Any, now: float) -> None:
         """What came of the last ask; raises where the run cannot go on."""
+        self.run.ledger.now = now
         match self.state.phase:
             case "open":
                 self._take_source(outcome)
@@ -113,10 +120,7 @@ class Loop:
     def abort(self, error: BaseException) -> None:
         """End the run here, leaving a record whose history is complete."""
         state, run = self.state, self.run
-        if isinstance(run.history, list):  # the user may have put anything there
-            if state.phase in ("tools", "branches", "step") and self._turn is not None:
-                messages.place_results(run.history, self._turn, list(map(messages.tool_result, state.results)))
-            messages.close_calls(run.history, messages.STOPPED)
+        self.scribe.abort(error, state.results, self.setting("model"))
         self._count_children()
         run.error = error
         run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
@@ -132,49 +136,21 @@ class Loop:
             f"limit, or use a faster model."
         )
 
-    def save(self) -> dict[str, Any]:
-        """The run between two asks, as plain JSON data."""
-        run = self.run
-        return {
-            "run": {
-                "id": run.id,
-                "input": to_plain(run.input),
-                "history": to_plain(run.history),
-                "usage": {name: getattr(run.usage, name) for name in run.usage.__slots__},
-                "cost": run.cost,
-                "model": run.model,
-                "steps": run.steps,
-                "seconds": run.seconds,
-            },
-            "state": {**self.state.to_json(), "turn": self._whereabouts()},
-        }
-
-    @classmethod
-    def load(cls, plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
-        """A run as it was saved, ready for its next ask."""
-        told = saved["run"]
-        given = restored(plan.spec.input.schema, to_json(told["input"], inf_nan_mode="constants"), "input")
-        kept = {name: told[name] for name in ("id", "history", "cost", "model", "steps", "seconds")}
-        run: Run[Any] = Run(input=given, usage=Usage(**told["usage"]), deps=deps, **kept)
-        state = State.from_json(saved["state"])
-        loop = cls(plan, run, state)
-        if state.turn is not None:
-            loop._turn = run.history[state.turn]
-        elif state.response is not None:  # the user has removed it, or may yet put it back
-            loop._turn = messages.assistant(state.response, state.calls)
+    def recover(self) -> None:
+        """Make a loaded run ready for its next ask; what was no plain data is made anew."""
+        state, spec = self.state, self.spec
         if state.answer is not None and "judge" in (state.phase, state.resumes):
             said = [call.raw_arguments for call in state.calls if call.id == state.answered_by]
-            text = said[0] if said else state.answer
-            loop._candidate = restored(plan.spec.output.schema, text, "answer")
-        if plan.spec.sources:  # they are not open here
+            self._candidate = restored(spec.output.schema, said[0] if said else state.answer, "answer")
+        if spec.sources:  # they are not open here
             state.opened, state.resumes, state.phase = 0, state.resumes or state.phase, "open"
         else:
-            loop._use_saved_tools()
-        return loop
+            self._use_saved_tools()
 
-    def _whereabouts(self) -> int | None:
+    def whereabouts(self) -> int | None:
         """Where in the history the last response stands."""
-        return None if self._turn is None else messages.find_turn(self.run.history, self._turn)
+        turn = self.scribe.turn
+        return None if turn is None else messages.find_turn(self.run.history, turn)
 
     def _use_saved_tools(self) -> None:
         if self.state.tools is not None:
@@ -212,18 +188,20 @@ class Loop:
     def _begin(self, prompt: str) -> None:
         heritage = self.plan.heritage
         if heritage is None:
-            self.run.history = first_messages(prompt, self.plan.prior, self.openings[0])
+            self.scribe.begin(first_messages(prompt, self.plan.prior, self.openings[0]))
         else:
             own = dict(self.openings[0]) if heritage.has_input else None
-            self.run.history = begin_branch(heritage.history, prompt, own)
-            if self.run.history:
-                self.outbox.change_first(self.run.history[0])
+            history = begin_branch(heritage.history, prompt, own)
+            self.scribe.begin(history, inherited=len(history) - heritage.has_input)
+            if history:
+                self.outbox.change_first(history[0])
         self.state.phase = "model"
 
     # Asking the model
 
     def _ask_model(self, now: float) -> Ask:
         state = self.state
+        self.scribe.notice()
         self._mind_limits(now)
         request = self._request(now)
         wants_answer = state.forced or (self._is_single and not self._has_tools and not self._thinks)
@@ -239,6 +217,10 @@ class Loop:
 
     def _request(self, now: float) -> ModelRequest:
         sent, write = self.outbox.prepare(self.run.history, *self.openings)
+        is_threaded = self.spec.history_format == "thread"
+        if is_threaded:
+            self._threaded = self._threaded or _threaded()
+            sent = self._threaded.wrap(sent)
         seconds = self.plan.limits.seconds
         return ModelRequest(
             sent,
@@ -248,7 +230,7 @@ class Loop:
             declared=self.spec.declared | self.state.settings.keys() if self.state.settings else self.spec.declared,
             cache=self.spec.cache,
             timeout=None if seconds is None else max(0.001, seconds - now),
-            messages_json=write,
+            messages_json=None if is_threaded else write,
             tools_json=self.toolset.json,
         )
 
@@ -257,8 +239,8 @@ class Loop:
         if not budgets:
             return
         state, run = self.state, self.run
-        at = self._whereabouts()
-        new: Sequence[Any] = run.history if self._turn is None else [] if at is None else run.history[at + 1 :]
+        at = self.whereabouts()
+        new: Sequence[Any] = run.history if self.scribe.turn is None else [] if at is None else run.history[at + 1 :]
         text = sum(len(str(message.get("content") or "")) for message in new if isinstance(message, dict))
         for budget in budgets:
             spent = budget.spent
@@ -284,19 +266,18 @@ class Loop:
     def _fall_back(self) -> None:
         """Ask for the answer in XML from here on."""
         self.state.fallback = True
-        self.run.history.append(messages.user(finish.form(self.spec.output, self.spec.xml_output_root)))
+        self.scribe.say(finish.form(self.spec.output, self.spec.xml_output_root))
 
     # Taking a response
 
     def _take_response(self, response: ModelResponse, now: float) -> None:
         state, run = self.state, self.run
         self._count(response, now)
-        if response.refusal is not None or response.stop_reason == "content_filter":
-            raise _refused(response, self.model)
-        calls = _calls(response.tool_calls, len(run.history))
+        if error := refusal(response, self.model):
+            raise error
+        calls = read_calls(response.tool_calls, len(run.history))
         state.response, state.calls, state.results = response, calls, []
-        self._turn = messages.assistant(response, calls)
-        run.history.append(self._turn)
+        self.scribe.take_turn(response, calls)
         if any(call.name == FINISH for call in calls):
             self._take_finish(response, calls)
         elif state.fallback:
@@ -307,10 +288,10 @@ class Loop:
                 cut_off=response.stop_reason == "length",
                 max_tokens=self.setting("max_tokens"),
             )
-            self._answer_calls(calls, {}, messages.TOO_LATE)
+            self.scribe.answer({}, messages.TOO_LATE)
             self._weigh(verdict, None)
         elif state.was_forced or (self._is_single and not calls):
-            self._answer_calls(calls, {}, messages.TOO_LATE)
+            self.scribe.answer({}, messages.TOO_LATE)
             self._take_no_answer(response)
         else:
             self._begin_step(calls, now)
@@ -346,7 +327,7 @@ class Loop:
                 return
             told[call.id] = verdict.document
             wrong.append(verdict)
-        self._answer_calls(calls, told, messages.SKIPPED)
+        self.scribe.answer(told, messages.SKIPPED)
         self._correct(wrong[0], None)
 
     def _take_no_answer(self, response: ModelResponse) -> None:
@@ -363,16 +344,11 @@ class Loop:
             self._correct(verdict, verdict.document)
         self.state.phase = "model"
 
-    def _answer_calls(self, calls: Iterable[ToolCall], told: dict[str, str], otherwise: str) -> None:
-        results = [messages.tool(call.id, told.get(call.id, otherwise)) for call in calls]
-        assert self._turn is not None
-        messages.place_results(self.run.history, self._turn, results)
-
     def _correct(self, verdict: finish.Verdict, said: str | None) -> None:
         """Spend a retry; `said` goes to the model as a user message."""
         self._spend(verdict)
         if said is not None:
-            self.run.history.append(messages.user(said))
+            self.scribe.say(said)
         self.state.phase = "model"
 
     def _spend(self, verdict: finish.Verdict) -> None:
@@ -493,7 +469,7 @@ class Loop:
     @property
     def turn(self) -> Message | None:
         """The response whose calls may not be answered in the history yet."""
-        return self._turn if self.state.phase in ("tools", "branches", "step", "judge") else None
+        return self.scribe.turn if self.state.phase in ("tools", "branches", "step", "judge") else None
 
     def _end_tools(self, now: float) -> None:
         self.state.phase = "step"
@@ -529,10 +505,10 @@ class Loop:
             results = _checked_results(step.tool_results)
             context = "\n".join(step._context) or None
             self._adopt(step)
-        assert self._turn is not None
-        behind = messages.place_results(run.history, self._turn, list(map(messages.tool_result, results)))
+        behind = self.scribe.place_results(results)
         if context is not None:
-            run.history.insert(behind, messages.user(context))
+            self.scribe.say(context, behind)
+        self.scribe.notice()
         state.meter.longest_step = max(state.meter.longest_step, now - state.meter.step_began)
         state.meter.step_began = now
         if step is not None and step._finished is not None:
@@ -544,7 +520,7 @@ class Loop:
         else:
             self._mind_circles(results)
             if not state.calls:
-                run.history.append(messages.user(messages.REMINDER))
+                self.scribe.say(messages.REMINDER)
             self._mind_steps()
             state.phase = "model"
 
@@ -575,7 +551,7 @@ class Loop:
             return
         if not state.noticed:
             state.noticed = True
-            self.run.history.append(messages.user(guard.NOTICE))
+            self.scribe.say(guard.NOTICE)
         elif self.spec.loop_guard == "force":
             self._force("loop")
 
@@ -611,7 +587,7 @@ class Loop:
         if state.answered_by is None:
             self._correct(verdict, verdict.document)
         else:
-            self._answer_calls(state.calls, {state.answered_by: verdict.document}, messages.SKIPPED)
+            self.scribe.answer({state.answered_by: verdict.document}, messages.SKIPPED)
             self._correct(verdict, None)
 
     def _said(self) -> str:
@@ -625,12 +601,13 @@ class Loop:
     def _accept(self, output: Any) -> None:
         state = self.state
         if state.answered_by is not None:
-            self._answer_calls(state.calls, {state.answered_by: messages.FINISHED}, messages.SKIPPED)
+            self.scribe.answer({state.answered_by: messages.FINISHED}, messages.SKIPPED)
         was_given = state.answered_by is None and not state.fallback  # by `step.finish`
         self._end(output, "step" if was_given else state.reason)
 
     def _end(self, output: Any, reason: str) -> None:
         self.run.output, self.run.stop_reason = output, reason
+        self.scribe.end(output)
         self.state.phase = "done"
 
     # Small facts
@@ -693,6 +670,12 @@ class Loop:
             )
 
 
+def _threaded() -> Threaded:
+    from acorn._loop.threaded import Threaded  # with the classes of the events, which other runs do not need
+
+    return Threaded()
+
+
 def _nothing(*_: Any) -> None:
     """Stands where the user has no hook."""
 
@@ -712,25 +695,6 @@ def _listed(outcome: Any, place: str) -> list[Any]:
     if not isinstance(outcome, list | tuple):
         raise AcornError(f"The {place} must be a list of functions, got {safe_repr(outcome)[:120]}.")
     return list(outcome)
-
-
-def _calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
-    """The calls of a response, each with an id of its own and arguments that are a dict."""
-    calls: list[ToolCall] = []
-    ids = messages.fresh_ids([call.id or "" for call in raw], index, set())
-    for call_id, call in zip(ids, raw, strict=True):
-        try:
-            parsed = from_json(call.arguments or "{}")
-        except (ValueError, TypeError):  # no JSON, or half a surrogate pair in it
-            parsed = None
-        calls.append(ToolCall(call_id, call.name, parsed if isinstance(parsed, dict) else {}, call.arguments or "{}"))
-    return calls
-
-
-def _refused(response: ModelResponse, model: Model) -> ModelError:
-    text = response.refusal or response.content or "(no text)"
-    how = "refused to answer" if response.refusal is not None else "stopped at its content filter"
-    return ModelError(f"`{model.name}` {how}: {text[:500]} Change the input or the prompt, or use another model.")
 
 
 def _checked_results(results: Any) -> list[ToolResult]:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from acorn._schema.problems import Problem
 from acorn._xml.text import escape_attribute, escape_text
 
+INVALID = '<error type="validation">'
+"""How the document begins."""
+
 
 def error_document(problems: Sequence[Problem], message: str = "Output validation failed") -> str:
     """One `<field>` a problem: where, what was expected, what was received."""
-    lines = ['<error type="validation">', f"  <message>{escape_text(message)}</message>"]
+    lines = [INVALID, f"  <message>{escape_text(message)}</message>"]
     if problems:
         lines.append("  <details>")
         for problem in problems:

@@ -1,0 +1,42 @@
+"""Every run as a thread of events: to keep, to show, to send, and to write as one XML document.
+
+from acorn.thread import serialize_thread_to_xml
+
+run = agent.run(question="What is 2+2?")
+print(serialize_thread_to_xml(run.thread))
+"""
+
+from acorn.thread.events import (
+    AgentEvent,
+    CompletionEvent,
+    ErrorEvent,
+    HumanInputReceivedEvent,
+    HumanInputRequestedEvent,
+    MessageEvent,
+    SummaryEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    dump_events,
+    parse_events,
+)
+from acorn.thread.messages import from_messages, to_messages
+from acorn.thread.xml import escape_xml, parse_thread_xml, serialize_thread_to_xml
+
+__all__ = [
+    "AgentEvent",
+    "MessageEvent",
+    "ToolCallEvent",
+    "ToolResultEvent",
+    "ErrorEvent",
+    "HumanInputRequestedEvent",
+    "HumanInputReceivedEvent",
+    "CompletionEvent",
+    "SummaryEvent",
+    "parse_events",
+    "dump_events",
+    "serialize_thread_to_xml",
+    "escape_xml",
+    "parse_thread_xml",
+    "to_messages",
+    "from_messages",
+]

@@ -1,0 +1,157 @@
+"""What can happen in a run, one class for each kind of event.
+
+Attributes have Python's names; JSON may spell them the original's way (`toolCallId`) or Python's. Fields that
+nobody here knows are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.alias_generators import to_camel
+
+from acorn._json import safe_repr
+
+
+class Event(BaseModel):
+    """What all events have."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow", defer_build=True)
+
+    iteration: int = 0
+    """The step it belongs to, counted from 1; 0 is what was there before the first."""
+    timestamp: int | float | None = None
+    """Milliseconds since 1970."""
+    branch: str | None = None
+    """The branch it happened in, `outer/inner`; None in the run itself."""
+    run_id: str | None = None
+    """The run of that branch, since a branch may be called twice."""
+
+
+class Spoken(Event):
+    """An event that stands for a message in a conversation, or for a part of one.
+
+    The two attributes are set on the first event of a message that holds more, or less, than its events say.
+    """
+
+    rest: dict[str, Any] | None = None
+    """Further keys of the message, such as signed thinking blocks."""
+    left_out: list[str] | None = None
+    """Keys that the message lacks."""
+
+
+class MessageEvent(Spoken):
+    """Somebody said something."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system"]
+    content: str
+
+
+class ToolCallEvent(Spoken):
+    """The model called a tool."""
+
+    type: Literal["tool_call"] = "tool_call"
+    tool_name: str
+    tool_call_id: str
+    args: dict[str, Any] = Field(default_factory=dict[str, Any])
+    raw_arguments: str | None = None
+    """The text of the arguments, where it is not the compact JSON of `args`."""
+
+
+class ToolResultEvent(Spoken):
+    """A tool returned something."""
+
+    type: Literal["tool_result"] = "tool_result"
+    tool_call_id: str
+    result: Any = None
+    tool_name: str | None = None
+    """For a result whose call is not among the events."""
+
+
+class ErrorEvent(Spoken):
+    """Something failed: a tool, an answer that did not validate, or the run."""
+
+    type: Literal["error"] = "error"
+    error: str
+    recoverable: bool = False
+    """Whether the run went on."""
+    tool_call_id: str | None = None
+    """The call that failed, if it was one."""
+
+
+class HumanInputRequestedEvent(Event):
+    """The run asked a person."""
+
+    type: Literal["human_input_requested"] = "human_input_requested"
+    question: str
+
+
+class HumanInputReceivedEvent(Event):
+    """A person answered."""
+
+    type: Literal["human_input_received"] = "human_input_received"
+    response: str
+
+
+class CompletionEvent(Event):
+    """The run ended with a result."""
+
+    type: Literal["completion"] = "completion"
+    result: Any = None
+
+
+class SummaryEvent(Event):
+    """Earlier iterations in short."""
+
+    type: Literal["summary"] = "summary"
+    summary: str
+    summarized_iterations: list[int] = Field(default_factory=list[int])
+
+
+AgentEvent = Annotated[
+    MessageEvent
+    | ToolCallEvent
+    | ToolResultEvent
+    | ErrorEvent
+    | HumanInputRequestedEvent
+    | HumanInputReceivedEvent
+    | CompletionEvent
+    | SummaryEvent,
+    Field(discriminator="type"),
+]
+"""Any of the events, told apart by `type`."""
+
+
+@cache
+def _adapter() -> TypeAdapter[list[AgentEvent]]:
+    return TypeAdapter(list[AgentEvent])
+
+
+def parse_events(source: str | bytes | Iterable[Any]) -> list[AgentEvent]:
+    """Events from JSON text, or from a list of dicts (or events); either spelling.
+
+    What is wrong is a `pydantic.ValidationError` that names the place.
+    """
+    if isinstance(source, str | bytes | bytearray):
+        try:
+            plain = json.loads(source)  # it reads half a surrogate pair, which Pydantic does not
+        except ValueError:
+            return _adapter().validate_json(source)  # to raise, and say where
+        return _adapter().validate_python(plain)
+    return _adapter().validate_python(list(source))
+
+
+def dump_events(events: Iterable[AgentEvent], *, camel: bool = True) -> list[dict[str, Any]]:
+    """The events as plain data for `json.dumps`: the lossless form. `camel=False` spells it Python's way."""
+    return [_dump(event, camel) for event in events]
+
+
+def _dump(event: AgentEvent, camel: bool) -> dict[str, Any]:
+    # What is not set is left out. A `result` that is null reads the same as none.
+    plain = event.model_dump(mode="json", by_alias=camel, exclude_none=True, warnings=False, fallback=safe_repr)
+    return {"type": event.type, **plain}

@@ -1,0 +1,103 @@
+"""From the notes of a run to its events. `Run.thread` calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, assert_never
+
+from pydantic_core import from_json
+
+from acorn._ledger import Ledger, Note
+from acorn.thread.events import (
+    AgentEvent,
+    CompletionEvent,
+    ErrorEvent,
+    MessageEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    parse_events,
+)
+from acorn.thread.messages import Said, called, events_of, keep_rest, outcome
+
+
+def recall(ledger: Ledger, started: datetime | None, branch: str | None, run_id: str) -> list[AgentEvent]:
+    """All that a run did, its branches where they began; a branch begins with what it has from its parent."""
+    return _recall(ledger, started, branch, run_id, is_whole=True)
+
+
+def _recall(
+    ledger: Ledger, started: datetime | None, branch: str | None, run_id: str, *, is_whole: bool
+) -> list[AgentEvent]:
+    began = None if started is None else int(started.timestamp() * 1000)
+    events: list[AgentEvent] = []
+    for note in tuple(ledger.notes):  # the run may be going on
+        if note.kind == "branch":
+            run = note.what[0]
+            events += _recall(run.ledger, run.started, run.branch, run.id, is_whole=False)
+            continue
+        made = _events(note, 0 if is_whole else ledger.inherited)
+        if note.kind != "events":
+            for event in made:
+                if began is not None:
+                    event.timestamp = began + int((note.at - ledger.since) * 1000)
+                if branch is not None:
+                    event.branch, event.run_id = branch, run_id
+        events += made
+    return events
+
+
+def _events(note: Note, inherited: int) -> Iterable[AgentEvent]:
+    what: Any = note.what
+    match note.kind:
+        case "messages":
+            return _conversation(what[0][inherited:], note.iteration)
+        case "said":
+            return [MessageEvent(iteration=note.iteration, role=what[0], content=what[1])]
+        case "turn":
+            return _turn(note)
+        case "result":
+            return [_result(note)]
+        case "error":
+            return [ErrorEvent(iteration=note.iteration, error=what[0])]
+        case "completion":
+            text, form = what
+            return [CompletionEvent(iteration=note.iteration, result=from_json(text) if form == "json" else text)]
+        case "events":
+            return parse_events(what[0])
+        case "branch":
+            return []
+        case _:
+            assert_never(note.kind)
+
+
+def _conversation(messages: list[dict[str, Any]], iteration: int) -> list[AgentEvent]:
+    """Messages from before the run, all of one iteration."""
+    events: list[AgentEvent] = []
+    for message in messages:
+        made = events_of(message, iteration)
+        if isinstance(made[0], ToolCallEvent) and made[0].rest is None:
+            made[0].rest = {}  # a turn of its own, though it may follow another
+        events += made
+    return events
+
+
+def _turn(note: Note) -> list[Said]:
+    content, calls, extra = note.what
+    made: list[Said] = [called(call_id, name, arguments, note.iteration) for call_id, name, arguments in calls]
+    if content or not made:
+        made.insert(0, MessageEvent(iteration=note.iteration, role="assistant", content=content))
+    if extra:
+        made[0].rest = extra
+    return made
+
+
+def _result(note: Note) -> ToolResultEvent | ErrorEvent:
+    call_id, text, form = note.what
+    if form == "error":
+        made: ToolResultEvent | ErrorEvent = outcome(call_id, text, note.iteration)
+    else:
+        result = from_json(text) if form == "json" else text
+        made = ToolResultEvent(iteration=note.iteration, tool_call_id=call_id, result=result)
+    keep_rest([made], {"role": "tool", "tool_call_id": call_id, "content": text})
+    return made

@@ -1,0 +1,261 @@
+"""A thread as one XML document, and back.
+
+One event a line, everything a user or model said escaped, so that nothing in it can become markup. The
+reader takes exactly what the writer writes; the lossless form of a thread is its events' JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from typing import Any, assert_never
+
+from acorn._json import shorten, to_plain, to_text
+from acorn.errors import InputError
+from acorn.thread.events import (
+    AgentEvent,
+    CompletionEvent,
+    ErrorEvent,
+    HumanInputReceivedEvent,
+    HumanInputRequestedEvent,
+    MessageEvent,
+    SummaryEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+
+Names = dict[tuple[str, str | None], str]
+UNKNOWN = "unknown"
+_OPEN, _CLOSE = "<thread>\n", "</thread>"
+_TYPES = {"user": "human", "assistant": "ai", "system": "system"}
+_ROLES: dict[str, Any] = {kind: role for role, kind in _TYPES.items()}
+
+_FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
+_MARKED = re.compile(f"[&<>\"'{_FORBIDDEN}]")
+_FORBIDDEN_ONLY = re.compile(f"[{_FORBIDDEN}]")
+_REFERENCES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
+_REFERENCE = re.compile("&(amp|lt|gt|quot|apos);")
+_MEANINGS = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+
+
+def escape_xml(text: str) -> str:
+    """The text with `& < > " '` as references; characters that XML forbids become U+FFFD."""
+    return _MARKED.sub(_refer, text) if _MARKED.search(text) else text
+
+
+def _refer(found: re.Match[str]) -> str:
+    return _REFERENCES.get(found[0], "\ufffd")
+
+
+def _unescape(text: str) -> str:
+    return _REFERENCE.sub(lambda found: _MEANINGS[found[1]], text) if "&" in text else text
+
+
+def _json_body(value: Any) -> str:
+    """Compact JSON in which what XML forbids is written the way of JSON."""
+    text = to_text(value)
+    if "\ufffd" in text:  # perhaps half a surrogate pair, which Pydantic does not write
+        text = json.dumps(_without_nan(to_plain(value)), ensure_ascii=False, separators=(",", ":"))
+    return escape_xml(_FORBIDDEN_ONLY.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def _without_nan(plain: Any) -> Any:
+    if isinstance(plain, float):
+        return plain if math.isfinite(plain) else None
+    if isinstance(plain, dict):
+        return {key: _without_nan(item) for key, item in plain.items()}
+    return [_without_nan(item) for item in plain] if isinstance(plain, list) else plain
+
+
+def _result_body(result: Any) -> str:
+    if isinstance(result, str):
+        return escape_xml(str.__str__(result))
+    return "null" if result is None else _json_body(result)
+
+
+# Writing
+
+
+def serialize_thread_to_xml(events: Iterable[AgentEvent], response_prefix: str | None = None) -> str:
+    """The `<thread>` document; the prefix, which is not escaped, follows on a line of its own.
+
+    A thread that was read from a document with a prefix keeps it, unless another is given.
+    """
+    if response_prefix is None:
+        response_prefix = getattr(events, "response_prefix", None)
+    listed = list(events)
+    prefix = f"\n{response_prefix}" if response_prefix else ""
+    return f"{document(lines_of(listed, 0, {}))}{prefix}"
+
+
+def document(lines: Iterable[str]) -> str:
+    """The `<thread>` around its lines."""
+    return f"{_OPEN}{''.join(lines)}{_CLOSE}"
+
+
+def lines_of(events: Sequence[AgentEvent], first: int, names: Names) -> list[str]:
+    """A line for each event, the first of which has this number; `names` of calls grows."""
+    names |= {_key(event): event.tool_name for event in events if isinstance(event, ToolCallEvent)}
+    return [_line(event, index, names) for index, event in enumerate(events, start=first)]
+
+
+def _key(event: ToolCallEvent | ToolResultEvent) -> tuple[str, str | None]:
+    """A call is known by its id, in its own run: a branch may use the same ones."""
+    return event.tool_call_id, event.run_id or event.branch
+
+
+def _line(event: AgentEvent, index: int, names: Names) -> str:
+    kind: str = event.type
+    named = more = ""
+    match event:
+        case MessageEvent():
+            kind, body = _TYPES[event.role], escape_xml(event.content)
+        case ToolCallEvent():
+            kind, body = "tool_input", _json_body(event.args)
+            named = f' name="{escape_xml(event.tool_name)}"'
+        case ToolResultEvent():
+            kind, body = "tool_output", _result_body(event.result)
+            name = names.get(_key(event), event.tool_name)
+            named = f' name="{escape_xml(UNKNOWN if name is None else name)}" status="success"'
+        case ErrorEvent():
+            body = escape_xml(event.error)
+            more = f' recoverable="{"true" if event.recoverable else "false"}"'
+        case HumanInputRequestedEvent():
+            body = escape_xml(event.question)
+        case HumanInputReceivedEvent():
+            body = escape_xml(event.response)
+        case CompletionEvent():
+            body = _result_body(event.result)
+        case SummaryEvent():
+            body = escape_xml(event.summary)
+            more = f' summarizedIterations="{",".join(map(str, event.summarized_iterations))}"'
+        case _:
+            assert_never(event)
+    return f'  <event type="{kind}" id="{index}"{named} iteration="{event.iteration}"{more}>{body}</event>\n'
+
+
+# Reading
+
+
+class Thread(list[AgentEvent]):
+    """Events as they were read from a document, with the text that followed it."""
+
+    response_prefix: str | None = None
+
+
+_TEXT = f"[^&<>\"'{_FORBIDDEN}]*(?:&(?:amp|lt|gt|quot|apos);[^&<>\"'{_FORBIDDEN}]*)*"
+_EVENT = re.compile(
+    rf' {{2}}<event type="(?P<type>[a-z_]+)" id="(?P<id>[0-9]+)"(?: name="(?P<name>{_TEXT})")?'
+    r'(?P<status> status="success")? iteration="(?P<iteration>-?[0-9]+)"'
+    r'(?: recoverable="(?P<recoverable>true|false)"'
+    r'| summarizedIterations="(?P<summarized>(?:-?[0-9]+(?:,-?[0-9]+)*)?)")?'
+    rf">(?P<body>{_TEXT})</event>\n"
+)
+_HAS = {  # which groups a kind of event has, beside those that all have
+    "human": set[str](),
+    "ai": set[str](),
+    "system": set[str](),
+    "tool_input": {"name"},
+    "tool_output": {"name", "status"},
+    "error": {"recoverable"},
+    "human_input_requested": set[str](),
+    "human_input_received": set[str](),
+    "completion": set[str](),
+    "summary": {"summarized"},
+}
+
+
+def parse_thread_xml(text: str) -> Thread:
+    """The events of a `<thread>` document, as far as it tells them: writing them again gives the same document.
+
+    Results come back as text, and calls get ids of their own, which link each result to its call.
+    """
+    if not text.startswith(_OPEN):
+        raise InputError(f"A thread begins with a line `<thread>`, got {shorten(repr(text), 80)}.")
+    thread, reader, at = Thread(), _Reader(), len(_OPEN)
+    while not text.startswith(_CLOSE, at):
+        found = _EVENT.match(text, at)
+        if found is None or found["id"] != str(len(thread)) or not _is_whole(found):
+            line = text.count("\n", 0, at) + 1
+            raise InputError(
+                f"Line {line} of the thread is no event number {len(thread)} as "
+                f"`serialize_thread_to_xml` writes it: {shorten(repr(text[at : at + 100]), 100)}"
+            )
+        thread.append(reader.read(found))
+        at = found.end()
+    following = text[at + len(_CLOSE) :]
+    if following:
+        if not following.startswith("\n"):
+            raise InputError(f"After `</thread>` comes nothing or a new line, got {shorten(repr(following), 80)}.")
+        thread.response_prefix = following[1:]
+    return thread
+
+
+def _is_whole(found: re.Match[str]) -> bool:
+    given = {name for name in ("name", "status", "recoverable", "summarized") if found[name] is not None}
+    return _HAS.get(found["type"]) == given
+
+
+class _Reader:
+    """Makes events, remembering which calls have no outcome yet; outcomes stand in the order of their calls."""
+
+    def __init__(self) -> None:
+        self._is_open: set[str] = set()
+        self._waiting: dict[tuple[str | None, int | None], deque[str]] = defaultdict(deque)
+        """Ids of calls by name and iteration, by iteration alone (an error has no name), and by name alone."""
+
+    def read(self, found: re.Match[str]) -> AgentEvent:
+        iteration, body = int(found["iteration"]), _unescape(found["body"])
+        match found["type"]:
+            case "human" | "ai" | "system" as kind:
+                return MessageEvent(iteration=iteration, role=_ROLES[kind], content=body)
+            case "tool_input":
+                return self._call(_unescape(found["name"]), body, found["id"], iteration)
+            case "tool_output":
+                return self._result(_unescape(found["name"]), body, found["id"], iteration)
+            case "error":
+                recoverable = found["recoverable"] == "true"
+                call_id = self._answered((None, iteration)) if recoverable else None
+                return ErrorEvent(iteration=iteration, error=body, recoverable=recoverable, tool_call_id=call_id)
+            case "human_input_requested":
+                return HumanInputRequestedEvent(iteration=iteration, question=body)
+            case "human_input_received":
+                return HumanInputReceivedEvent(iteration=iteration, response=body)
+            case "completion":
+                return CompletionEvent(iteration=iteration, result=body)
+            case _:
+                numbers = [int(number) for number in found["summarized"].split(",") if number]
+                return SummaryEvent(iteration=iteration, summary=body, summarized_iterations=numbers)
+
+    def _call(self, name: str, body: str, index: str, iteration: int) -> ToolCallEvent:
+        try:
+            args = json.loads(body)
+        except ValueError as error:
+            raise InputError(f"The arguments of event {index} are no JSON: {error}") from error
+        if not isinstance(args, dict):
+            raise InputError(f"The arguments of event {index} must be a JSON object, got {shorten(body, 80)}")
+        call_id = f"call_{index}"
+        self._is_open.add(call_id)
+        for key in ((name, iteration), (None, iteration), (name, None)):
+            self._waiting[key].append(call_id)
+        return ToolCallEvent(iteration=iteration, tool_name=name, tool_call_id=call_id, args=args)
+
+    def _result(self, name: str, body: str, index: str, iteration: int) -> ToolResultEvent:
+        call_id = self._answered((name, iteration), (name, None))
+        if call_id is not None:
+            return ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=body)
+        return ToolResultEvent(iteration=iteration, tool_call_id=f"output_{index}", tool_name=name, result=body)
+
+    def _answered(self, *keys: tuple[str | None, int | None]) -> str | None:
+        """The first call under one of these keys that has no outcome yet; it has one now."""
+        for key in keys:
+            waiting = self._waiting[key]
+            while waiting:
+                call_id = waiting.popleft()
+                if call_id in self._is_open:
+                    self._is_open.remove(call_id)
+                    return call_id
+        return None

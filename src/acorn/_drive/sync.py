@@ -127,7 +127,7 @@ def in_time(loop: Loop, now: Callable[[], float]) -> Generator[None]:
     try:
         yield
     except ModelError as error:
-        if late := loop.too_late(now()):
+        if late := loop.purse.too_late(now()):
             raise late from error
         raise
 

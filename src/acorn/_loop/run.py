@@ -18,10 +18,10 @@ from acorn._json import safe_repr, to_text
 from acorn._loop import finish, guard, messages
 from acorn._loop.asks import Ask, AskBranches, AskHook, AskModel, AskTools, Child, Done, Invocation
 from acorn._loop.branch import ParentEndedError, begin_branch, called_child, inherited_tools
-from acorn._loop.limits import Budget
 from acorn._loop.opening import first_messages, input_message, prompt_text
 from acorn._loop.outbox import Outbox
 from acorn._loop.plan import BranchTool, Plan, Toolset
+from acorn._loop.purse import Purse
 from acorn._loop.reply import read_calls, refusal
 from acorn._loop.scribe import Scribe
 from acorn._loop.state import State, restored
@@ -29,7 +29,7 @@ from acorn._schema.problems import public
 from acorn._spec import read_prompt_file
 from acorn._tools.bind import ArgumentError
 from acorn._tools.collect import FINISH, Tool, gather, merge
-from acorn.errors import AcornError, DeclarationError, LimitError, ParseError, ToolConflictError
+from acorn.errors import AcornError, DeclarationError, ParseError, ToolConflictError
 from acorn.models.port import ModelRequest, ModelResponse
 from acorn.record import Message, Run
 from acorn.step import Step
@@ -54,6 +54,7 @@ class Loop:
         if heritage is not None:
             self.openings = (self.openings if heritage.has_input else ()) + heritage.openings
         self.scribe = Scribe(run)
+        self.purse = Purse(self.spec.owner, plan.limits, self.state.meter, heritage.budgets if heritage else ())
         self._step: Step | None = None
         self._candidate: BaseModel | None = None
         self._prepared: list[Invocation | ToolResult | BranchTool] | None = None
@@ -65,7 +66,7 @@ class Loop:
             self._and_inherited(plan.tools), plan.branches, finish.finish_definition(self.spec.output)
         )
         self.model = plan.resolve(self.setting("model"))
-        self._check_price()
+        self.purse.check_price(self.model)
 
     # What can be asked of the machine
 
@@ -125,16 +126,6 @@ class Loop:
         run.error = error
         run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
         state.phase = "done"
-
-    def too_late(self, now: float) -> LimitError | None:
-        """The error to raise for a request that failed because the time was up; None where it was not."""
-        seconds = self.plan.limits.seconds
-        if seconds is None or now < seconds:
-            return None
-        return LimitError(
-            f"`{self.spec.owner}` used up its `max_seconds` of {seconds:g} while the model was asked; raise the "
-            f"limit, or use a faster model."
-        )
 
     def recover(self) -> None:
         """Make a loaded run ready for its next ask; what was no plain data is made anew."""
@@ -235,30 +226,10 @@ class Loop:
         )
 
     def _mind_limits(self, now: float) -> None:
-        budgets = [budget for budget in self._budgets() if budget.limits]
-        if not budgets:
-            return
-        state, run = self.state, self.run
-        at = self.whereabouts()
-        new: Sequence[Any] = run.history if self.scribe.turn is None else [] if at is None else run.history[at + 1 :]
-        text = sum(len(str(message.get("content") or "")) for message in new if isinstance(message, dict))
-        for budget in budgets:
-            spent = budget.spent
-            room, limit = state.meter.room(budget.limits, spent, new_text=text, price=self.model.price(), now=now)
-            if room == "none":
-                whose = "its" if spent is state.meter.spent else f"`{budget.owner}`'s"
-                raise LimitError(
-                    f"`{self.spec.owner}` has no room left under {whose} `{limit}` for an answer after {run.steps} "
-                    f"steps ({spent.tokens} tokens, ${spent.cost:.4f}, {now:.1f} s); raise the limit, or give the run "
-                    f"less to do."
-                )
-            if room == "answer" and not state.forced:
-                self._force("limit")
-
-    def _budgets(self) -> list[Budget]:
-        """Those that a request of this run is paid from: its own, and of all runs above."""
-        own = Budget(self.spec.owner, self.plan.limits, self.state.meter.spent)
-        return [own, *(self.plan.heritage.budgets if self.plan.heritage else ())]
+        history, at = self.run.history, self.whereabouts() if self.plan.limits or self.parent else None
+        new: Sequence[Any] = history if self.scribe.turn is None else [] if at is None else history[at + 1 :]
+        if self.purse.must_answer(new, self.model, self.run.steps, now) and not self.state.forced:
+            self._force("limit")
 
     def _force(self, reason: str) -> None:
         self.state.forced, self.state.reason = True, reason
@@ -272,7 +243,7 @@ class Loop:
 
     def _take_response(self, response: ModelResponse, now: float) -> None:
         state, run = self.state, self.run
-        self._count(response, now)
+        self.purse.pay(response, self.model, run, now - self._asked_at)
         if error := refusal(response, self.model):
             raise error
         calls = read_calls(response.tool_calls, len(run.history))
@@ -295,19 +266,6 @@ class Loop:
             self._take_no_answer(response)
         else:
             self._begin_step(calls, now)
-
-    def _count(self, response: ModelResponse, now: float) -> None:
-        run, meter = self.run, self.state.meter
-        if response.cost is None and (price := self.model.price()) is not None:
-            response.cost = price.of(response.usage)
-        response.usage.requests = response.usage.requests or 1  # a model of the user's need not count them
-        run.usage.add(response.usage)
-        if response.cost is not None:
-            run.cost = (run.cost or 0.0) + response.cost
-        run.model = response.model or self.model.name
-        meter.count(response.usage, response.cost, now - self._asked_at)
-        for budget in self._budgets()[1:]:
-            budget.spent.add(response.usage.total_tokens, response.cost or 0.0)
 
     def _take_finish(self, response: ModelResponse, calls: list[ToolCall]) -> None:
         """Of several answers the first valid one counts; whatever else was called is not executed."""
@@ -493,7 +451,7 @@ class Loop:
 
     def _take_step(self, returned: Any, now: float) -> None:
         """Write the step into the history as the hook left it, and decide what comes next."""
-        state, run = self.state, self.run
+        state = self.state
         step, self._step = self._step, None
         if returned is not None and returned is not step:
             raise DeclarationError(
@@ -531,7 +489,7 @@ class Loop:
             state.settings[name] = value
             if name == "model":
                 self.model = self.plan.resolve(value)
-                self._check_price()
+                self.purse.check_price(self.model)
         chosen = step.chosen_tools()
         if chosen != self.toolset.tools:
             state.tools = [tool.name for tool in chosen]
@@ -660,14 +618,6 @@ class Loop:
                 f"Tool '{taken[0]}' of `{self.spec.owner}` has the name of one of its `branches`; rename one."
             )
         self.toolset = Toolset(tools, self.plan.branches, self.toolset.finish)
-
-    def _check_price(self) -> None:
-        limited = [budget.owner for budget in self._budgets() if budget.limits.cost is not None]
-        if limited and self.model.price() is None:
-            raise DeclarationError(
-                f"`{limited[0]}.max_cost` needs prices, and none are known for `{self.model.name}`; give "
-                f"`input_cost_per_token` and `output_cost_per_token` in the model dict, or use `max_total_tokens`."
-            )
 
 
 def _threaded() -> Threaded:

@@ -3,15 +3,16 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check format bench torture litellm-range clean help
+.PHONY: demo picture test check format bench torture litellm-range clean help
 
 help:
-	@echo "make demo     a short tour, needs nothing but Python"
+	@echo "make demo     a tour of a minute, on a language model inside the process"
 	@echo "make test     format, lint and type checks, then the tests"
 	@echo "make check    the checks alone"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make bench    the speed figures, as ratios"
 	@echo "make torture  the long versions of the property tests"
+	@echo "make picture  the picture of the live view in the README"
 	@echo "make litellm-range  a tool call with the oldest and the newest LiteLLM that can be installed"
 
 $(BIN)/python:
@@ -19,7 +20,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local]'
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
@@ -27,7 +28,10 @@ $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
 	@touch $@
 
 demo: $(VENV)/.installed
-	@$(BIN)/python examples/tour.py
+	@$(BIN)/acorn demo
+
+picture: $(VENV)/.installed
+	$(BIN)/python docs/picture.py
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .

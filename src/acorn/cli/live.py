@@ -1,0 +1,88 @@
+"""The live view: a run on a terminal while it happens.
+
+Drawn from the story several times a second, whatever the speed of the chunks. While the run goes on it is
+never taller than the terminal, so that it can be drawn over without a trace; at the end it is shown whole.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.segment import Segment
+from rich.text import Text
+from rich.tree import Tree
+
+from acorn import Run, StreamChunk
+from acorn.cli.draw import Pen, draw
+from acorn.cli.story import Story
+from acorn.cli.text import one_line, totals_text
+
+_PER_SECOND = 10
+
+
+class LiveView:
+    """Draws a run on standard error."""
+
+    def __init__(self, name: str, model: str, console: Console, *, hides_answer: bool = False) -> None:
+        self._story = Story()
+        self._name, self._model = name, model
+        self._hides_answer = hides_answer
+        """Whether the output will be printed below, on the same terminal."""
+        self._lock = threading.Lock()  # rich draws in a thread of its own
+        self._began = time.monotonic()
+        self._run: Run[Any] | None = None
+        self._end: str | None = None
+        self._live = Live(self, console=console, refresh_per_second=_PER_SECOND, vertical_overflow="crop")
+
+    def __enter__(self) -> LiveView:
+        self._live.start(refresh=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end = self._end or "interrupted"
+        self._live.stop()
+
+    def feed(self, chunk: StreamChunk[Any], run: Run[Any] | None) -> None:
+        with self._lock:
+            self._run = run
+            for _ in self._story.add(chunk, time.monotonic(), run):
+                pass
+
+    def end(self, how: str, run: Run[Any] | None) -> None:
+        with self._lock:
+            self._run, self._end = run, how
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        with self._lock:
+            tree, status = self._draw(options)
+        lines = console.render_lines(tree, options, pad=False)
+        below = console.render_lines(status, options, pad=False)
+        if self._end is None:
+            room = max(1, options.size.height - len(below) - 1)
+            lines = lines[-room:]
+        for line in (*lines, *below):
+            yield from line
+            yield Segment.line()
+
+    def _draw(self, options: ConsoleOptions) -> tuple[Tree, Text]:
+        is_over = self._end is not None
+        pen = Pen(time.monotonic(), max(20, options.max_width - 8), options.ascii_only, is_over)
+        head = Text.assemble((one_line(self._name), "bold"), (f" on {one_line(self._model)}", "dim"))
+        head.no_wrap, head.overflow = True, "ellipsis"
+        tree = Tree(head, guide_style="dim")
+        hides_answer = self._hides_answer and self._end == "finished"
+        draw(self._story.root, tree, pen, last=None if is_over else options.size.height, answers=not hides_answer)
+        return tree, self._status(pen)
+
+    def _status(self, pen: Pen) -> Text:
+        totals = self._story.totals(self._run)
+        seconds = self._run.seconds if self._end and self._run is not None else pen.now - self._began
+        mark = f"{pen.frame} " if self._end is None else f"{self._end}: "
+        text = f"{mark}{totals_text(totals.steps, totals.tokens, totals.cost, seconds)}"
+        return Text(
+            text, style="dim" if self._end in (None, "finished") else "yellow", no_wrap=True, overflow="ellipsis"
+        )

@@ -1,0 +1,1 @@
+"""The programs of `acorn demo`: each is shown as it stands here, and run."""

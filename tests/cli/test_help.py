@@ -1,0 +1,116 @@
+"""Help: of acorn, of its commands, and of any module."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import AGENTS, Acorn
+
+ECHO = AGENTS / "echo.py"
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+def test_the_help_of_a_module_tells_of_every_field(acorn: Acorn) -> None:
+    ended = acorn("run", f"{ECHO}:Kinds", "--help")
+    assert ended.code == 0
+    assert ended.err == ""
+    lines = {line.split()[1]: line for line in ended.out.splitlines() if line.startswith("│ --")}
+    assert "Say it again." in ended.out
+    assert "Text in [bold]brackets[/bold] stays as it is." in ended.out
+    assert "Some text in [red]brackets[/red]" in lines["--text"]
+    assert "[default: nothing]" in ended.out
+    assert "integer between 1 and 10" in lines["--count"]
+    assert "red|green" in lines["--color"]
+    assert "calm|wild" in lines["--mood"]
+    assert "1|2" in lines["--size"]
+    assert "--loud / --no-loud" in lines["--loud"]
+    assert "date as YYYY-MM-DD" in lines["--day"]
+    assert "Where somebody lives." in lines["--address"]
+    assert "The town" in lines["--address.city"]
+    assert "list of string; repeat it" in lines["--tags"]
+    assert lines.keys() >= {"--two-words", "--model", "--input", "--json", "--save", "--debug", "--help"}
+    assert "--tree.children.name" not in lines  # a tree without end
+
+
+def test_required_fields_are_marked(acorn: Acorn) -> None:
+    assert acorn("run", f"{ECHO}:Needs", "--help").out.count("[required]") == 2
+
+
+def test_a_plain_input_is_an_argument(acorn: Acorn) -> None:
+    out = acorn("run", f"{ECHO}:Plain", "--help").out
+    assert "Plain RESULT [OPTIONS]" in out
+    assert "RESULT or --result" in out
+    assert "Numbers RESULT... [OPTIONS]" in acorn("run", f"{ECHO}:Numbers", "-h").out
+
+
+def test_the_fields_of_a_dataclass_are_options(acorn: Acorn) -> None:
+    lines = acorn("run", f"{ECHO}:Dots", "--help").out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("│ --")][:2] == ["--x", "--y"]
+
+
+def test_options_that_clash_are_shown_in_their_long_spelling(acorn: Acorn) -> None:
+    out = acorn("run", f"{ECHO}:Clash", "--acorn-help").out
+    assert "--acorn-model" in out
+    assert "--acorn-help" in out
+    assert "--acorn-debug" not in out
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_the_help_of_acorn_lists_the_commands(acorn: Acorn, words: list[str]) -> None:
+    ended = acorn(*words)
+    assert ended.code == 0
+    for command in ("run", "show", "pull", "new"):
+        assert f"│ {command} " in ended.out
+
+
+@pytest.mark.parametrize("command", ["run", "show", "pull", "new"])
+def test_every_command_has_help(acorn: Acorn, command: str) -> None:
+    ended = acorn(command, "--help")
+    assert ended.code == 0
+    assert f"Usage: acorn {command}" in ended.out
+
+
+def test_the_version_is_told(acorn: Acorn) -> None:
+    assert acorn("--version").out.startswith("acorn 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nope"], "no such command 'nope'"),
+        (["--nope"], "no such option: --nope"),
+        (["run"], "missing argument"),
+        (["run", "--nope", "x.py"], "no such option: --nope"),
+        (["new"], "missing argument 'NAME'"),
+        (["show", "a", "b"], "unexpected extra argument"),
+    ],
+)
+def test_wrong_usage_is_one_line(acorn: Acorn, words: list[str], message: str) -> None:
+    ended = acorn(*words)
+    assert ended.code == 2
+    assert message in ended.err
+    assert ended.err.startswith("error: ")
+    assert ended.err.count("\n") == 1
+
+
+def test_nothing_heavy_is_loaded_for_a_run_on_another_model() -> None:
+    script = (
+        "import sys; from acorn.cli import main; code = main(sys.argv[1:]); "
+        "print([name for name in ('litellm', 'openai', 'httpx', 'xllamacpp') if name in sys.modules], code)"
+    )
+    words = ["run", str(ECHO) + ":Plain", "hello"]
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
+
+
+def test_it_is_a_script_and_a_module(tmp_path: Path) -> None:
+    for command in ([sys.executable, "-m", "acorn"], [str(Path(sys.executable).parent / "acorn")]):
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+        assert (done.returncode, done.stdout[:6]) == (0, "acorn ")

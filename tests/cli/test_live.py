@@ -1,0 +1,114 @@
+"""The live view, as a user sees it on a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import AGENTS
+from tests.cli.screen import Terminal
+
+from acorn.thread import parse_events
+
+SLOW, RESEARCHER, ENDS = AGENTS / "slow.py", AGENTS / "researcher.py", AGENTS / "ends.py"
+
+
+def test_a_run_is_seen_while_it_happens() -> None:
+    terminal = Terminal(["run", f"{SLOW}:Watched", "--text", "x"])
+    terminal.until(lambda screen: "Let me think" in screen.text and "while." not in screen.text)
+    terminal.until(lambda screen: re.search(r'[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] look\(place="the drawer"\)  \d\.\d', screen.text))
+    terminal.until(lambda screen: "→ nothing in the drawer" in screen.text)
+    terminal.until(lambda screen: re.search(r"check\(\).*\n│?\s+└── name   Inn", screen.text))
+    screen = terminal.until(lambda screen: re.search(r"└── name   Augusta [\w ,]*▌", screen.text))
+    assert "age    36" not in screen.text
+    assert "tokens" in screen.text
+    screen = terminal.until(lambda screen: "words" in screen.text and "poetical" in screen.text)
+    assert terminal.end() == 0
+    lines = screen.text.splitlines()
+    assert lines[0] == "Watched on scripted"
+    assert lines[1] == "├── Let me think about it for a while."
+    assert re.fullmatch(r'├── ✓ look\(place="the drawer"\)  \d\.\d+ s', lines[2])
+    assert lines[3] == "│   └── → nothing in the drawer"
+    assert re.fullmatch(r"└── ✓ check\(\)  \d\.\d+ s", lines[4])
+    assert lines[5:8] == ["    ├── name   Inner", '    ├── words  ["x"]', "    └── age    1"]
+    assert re.fullmatch(r"finished: 2 steps · \d+ tokens · \d\.\d+ s", lines[8])
+    assert json.loads("\n".join(lines[9:])) == {
+        "name": "Augusta Ada King, Countess of Lovelace, born Byron",
+        "words": ["poetical", "science"],
+        "age": 36,
+    }
+    assert lines[9] == "{"  # pretty on a terminal
+    assert screen.strange == []
+    assert not screen.is_cursor_hidden
+    assert screen.has_colour
+
+
+def test_text_of_a_model_is_neither_markup_nor_an_escape_sequence() -> None:
+    terminal = Terminal(["run", str(RESEARCHER), "--question", "hi"], NO_COLOR="1")
+    assert terminal.end() == 0
+    screen = terminal.screen
+    assert "├── Let me [bold]look[/bold] that up." in screen.text
+    assert screen.strange == []
+    assert not screen.has_colour
+    assert "✗ broken()" in screen.text
+    assert "→ ValueError: x must be positive" in screen.text
+    assert screen.text.count("the answer did not validate; asked again") == 1
+    assert "a tool that prints" in screen.text
+
+
+def test_a_narrow_and_low_terminal_keeps_its_order() -> None:
+    terminal = Terminal(["run", f"{SLOW}:Watched", "--text", "x"], width=30, height=6)
+    assert terminal.end() == 0
+    lines = terminal.screen.text.splitlines()
+    assert max(map(len, lines)) <= 30
+    assert [line for line in lines if "Watched on" in line] == [lines[0]]
+    assert sum("finished" in line for line in lines) == 1
+    assert sum("look(" in line for line in lines) == 1
+    assert terminal.screen.strange == []
+
+
+def test_ctrl_c_leaves_the_terminal_in_order(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    terminal = Terminal(["run", f"{SLOW}:Stuck", "--text", "x", "--save", str(file)])
+    terminal.until(lambda screen: "nothing in the drawer" in screen.text)
+    terminal.interrupt()
+    assert terminal.end() == 130
+    screen = terminal.screen
+    assert not screen.is_cursor_hidden
+    assert "Traceback" not in screen.text
+    assert "interrupted: 1 step" in screen.text
+    assert "tool_result" in [event.type for event in parse_events(file.read_text())]
+
+
+def test_branches_of_one_name_do_not_get_mixed_up() -> None:
+    terminal = Terminal(["run", f"{AGENTS / 'odd.py'}:Twins"])
+    assert terminal.end() == 0
+    assert terminal.screen.text.count("check()") == 2
+    assert terminal.screen.text.count('→ {"is_true":true}') == 2
+    assert "Checking" not in terminal.screen.text
+    assert "validate" not in terminal.screen.text
+
+
+def test_a_failed_run_ends_with_its_error() -> None:
+    terminal = Terminal(["run", f"{ENDS}:Invalid"])
+    assert terminal.end() == 1
+    assert re.search(r"\nfailed: \d+ tokens", terminal.screen.text)
+    assert "error: `Invalid` got no valid output" in " ".join(terminal.screen.text.split())
+    assert not terminal.screen.is_cursor_hidden
+
+
+def test_a_terminal_that_can_do_nothing_gets_plain_lines() -> None:
+    terminal = Terminal(["run", f"{ENDS}:Fine"], TERM="dumb")
+    assert terminal.end() == 0
+    assert terminal.screen.text.splitlines()[0] == "Fine on scripted"
+    assert "\x1b" not in terminal.raw
+
+
+@pytest.mark.parametrize("encoding", ["ascii"])
+def test_a_terminal_without_unicode_gets_ascii(encoding: str) -> None:
+    terminal = Terminal(["run", str(RESEARCHER), "--question", "hi"], PYTHONIOENCODING=encoding)
+    assert terminal.end() == 0
+    assert terminal.screen.text.isascii()
+    assert 'ok search(query="Python")' in terminal.screen.text

@@ -1,0 +1,69 @@
+"""A new project works as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Acorn
+
+
+def test_a_new_project_passes_its_own_tests(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = acorn("new", "my-agent")
+    assert ended.code == 0
+    assert "cd my-agent" in ended.out
+    assert "acorn run agent.py --text" in ended.out
+    project = tmp_path / "my-agent"
+    assert {path.name for path in project.iterdir()} == {
+        "agent.py",
+        "test_agent.py",
+        "README.md",
+        "pyproject.toml",
+        ".gitignore",
+    }
+    assert tomllib.loads((project / "pyproject.toml").read_text())["project"]["name"] == "my-agent"
+    assert (project / "README.md").read_text().startswith("# my-agent\n")
+    assert not [path for path in project.iterdir() if "{{" in path.read_text()]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=project, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+    monkeypatch.chdir(project)
+    shown = acorn("run", "agent.py", "--help")
+    assert shown.code == 0
+    assert "--text" in shown.out
+    assert "local/smollm2" in shown.out
+    assert "`--text` is missing" in acorn("run", "agent.py").err
+
+
+def test_an_empty_directory_is_filled(acorn: Acorn, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    assert acorn("new", tmp_path / "here").code == 0
+    assert (tmp_path / "here" / "agent.py").exists()
+
+
+@pytest.mark.parametrize("name", ["1st", "a b", "-x", ".hidden", "x" * 70, "naïve", ""])
+def test_a_bad_name_is_refused(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = acorn("new", "--", name)
+    assert ended.code == 2
+    assert "is no name for a project" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_there_is_left_alone(acorn: Acorn, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "agent.py").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("taken", "file"):
+        ended = acorn("new", tmp_path / name)
+        assert ended.code == 2
+        assert ended.err == f"error: `{tmp_path / name}` is there already and not empty; choose another name\n"
+    assert (tmp_path / "taken" / "agent.py").read_text() == "mine"
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["agent.py"]

@@ -1,0 +1,210 @@
+"""Fields become options: every kind of value, given in every way."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import AGENTS, Acorn
+
+ECHO = AGENTS / "echo.py"
+
+KINDS: list[tuple[list[str], dict[str, Any]]] = [
+    ([], {"text": "nothing", "count": 1, "tags": [], "address": None}),
+    (["--text", "hello you"], {"text": "hello you"}),
+    (["--text=a=b"], {"text": "a=b"}),
+    (["--text", "-5"], {"text": "-5"}),
+    (["--text", ""], {"text": ""}),
+    (["--text", "null"], {"text": "null"}),
+    (["--text", '{"a": 1}'], {"text": '{"a": 1}'}),
+    (["--text", "a", "--text", "b"], {"text": "b"}),
+    (["--count", "3"], {"count": 3}),
+    (["--ratio", "-2.5e3"], {"ratio": -2500.0}),
+    (["--price", "2.10"], {"price": "2.10"}),
+    (["--day", "2024-05-01"], {"day": "2024-05-01"}),
+    (["--day", "null"], {"day": None}),
+    (["--color", "green"], {"color": "green"}),
+    (["--size", "2"], {"size": 2}),
+    (["--mood", "wild"], {"mood": "wild"}),
+    (["--level", "2"], {"level": 2}),
+    (["--loud"], {"loud": True}),
+    (["--no-loud"], {"loud": False}),
+    (["--loud=false"], {"loud": False}),
+    (["--loud", "--no-loud"], {"loud": False}),
+    (["--sure"], {"sure": True}),
+    (["--no-sure"], {"sure": False}),
+    (["--tags", "a", "--tags", "b"], {"tags": ["a", "b"]}),
+    (["--tags", '["a", "b"]'], {"tags": ["a", "b"]}),
+    (["--tags", "[]"], {"tags": []}),
+    (["--tags", "[draft"], {"tags": ["[draft"]}),
+    (["--numbers", "1", "--numbers", "2"], {"numbers": [1, 2]}),
+    (["--numbers", "null"], {"numbers": None}),
+    (["--rows", "[1, 2]"], {"rows": [[1, 2]]}),
+    (["--rows", "[[1, 2], [3]]"], {"rows": [[1, 2], [3]]}),
+    (["--rows", "[1]", "--rows", "[2, 3]"], {"rows": [[1], [2, 3]]}),
+    (["--pair", "1", "--pair", "x"], {"pair": [1, "x"]}),
+    (["--pair", '[1, "x"]'], {"pair": [1, "x"]}),
+    (["--address", '{"city": "Oslo"}'], {"address": {"city": "Oslo", "zip_code": None}}),
+    (["--address.city", "Oslo", "--address.zip-code", "7"], {"address": {"city": "Oslo", "zip_code": 7}}),
+    (["--address.zip_code=7", "--address", '{"city": "Oslo"}'], {"address": {"city": "Oslo", "zip_code": 7}}),
+    (["--address", "null"], {"address": None}),
+    (["--places", '{"city": "A"}', "--places", '{"city": "B"}'], {"places": [
+        {"city": "A", "zip_code": None}, {"city": "B", "zip_code": None}]}),
+    (["--places.0.city", "A", "--places.1.city", "B"], {"places": [
+        {"city": "A", "zip_code": None}, {"city": "B", "zip_code": None}]}),
+    (["--tree.name", "a", "--tree.children.0.name", "b"], {"tree": {
+        "name": "a", "children": [{"name": "b", "children": []}]}}),
+    (["--scores", '{"a": 1}'], {"scores": {"a": 1}}),
+    (["--scores.a", "1", "--scores.b-c", "2", "--scores.d.e", "3"], {"scores": {"a": 1, "b-c": 2, "d.e": 3}}),
+    (["--nested.home.city", "Rome"], {"nested": {"home": {"city": "Rome", "zip_code": None}}}),
+    (["--number-or-text", "5"], {"number_or_text": 5}),
+    (["--number-or-text", "five"], {"number_or_text": "five"}),
+    (["--anything", "5"], {"anything": 5}),
+    (["--anything", "five"], {"anything": "five"}),
+    (["--anything", '[1, {"a": null}]'], {"anything": [1, {"a": None}]}),
+    (["--anything.a.b", "1"], {"anything": {"a": {"b": 1}}}),
+    (["--two-words", "x"], {"two_words": "x"}),
+    (["--two_words", "x"], {"two_words": "x"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "expected"), KINDS, ids=[" ".join(words) for words, _ in KINDS])
+def test_a_field_takes_its_value_from_its_option(acorn: Acorn, words: list[str], expected: dict[str, Any]) -> None:
+    ended = acorn("run", f"{ECHO}:Kinds", *words)
+    assert ended.code == 0, ended.err
+    assert {name: ended.output[name] for name in expected} == expected
+
+
+WRONG: list[tuple[str, list[str], str]] = [
+    ("Kinds", ["--count", "many"], "`--count` must be integer between 1 and 10, got 'many'"),
+    ("Kinds", ["--count", "11"], "`--count` must be integer between 1 and 10, got"),
+    ("Kinds", ["--day", "soon"], "`--day` must be date as YYYY-MM-DD"),
+    ("Kinds", ["--color", "blue"], '`--color` must be one of "red", "green", got \'blue\''),
+    ("Kinds", ["--level", "3"], "`--level` must be one of 1, 2"),
+    ("Kinds", ["--numbers", "1", "--numbers", "x"], "`1` of `--numbers` must be integer, got 'x'"),
+    ("Kinds", ["--address", "Oslo"], "`--address` takes JSON (object with city, zip_code) or its parts"),
+    ("Kinds", ["--address.zip-code", "7"], "`--address.city` is missing (string)"),
+    ("Kinds", ["--address.street", "x"], "there is no option `--address.street`"),
+    ("Kinds", ["--places.1.city", "B"], "`--places.1.city` leaves out item 0"),
+    ("Kinds", ["--text", "rude"], "`--text` is refused: be polite (got 'rude')"),
+    ("Kinds", ["--text"], "`--text` needs a value"),
+    ("Kinds", ["--text", "--count", "3"], "`--text` needs a value; if it is really `--count`, write `--text=--count`"),
+    ("Kinds", ["--txt", "x"], "there is no option `--txt`; did you mean `--text`"),
+    ("Kinds", ["--no-text"], "there is no option `--no-text`"),
+    ("Kinds", ["-t", "x"], "there is no option `-t`"),
+    ("Kinds", ["hello"], "unexpected argument `hello`; write `--text hello`?"),
+    ("Needs", [], "`--name` is missing (string); `--born` is missing (date as YYYY-MM-DD)"),
+    ("Plain", [], "the argument is missing (string)"),
+    ("Plain", ["a", "b"], "unexpected argument `b`"),
+    ("Numbers", ["1", "x"], "the argument must be"),
+    ("Nothing", ["x"], "unexpected argument `x`; the module takes no input"),
+    ("Nothing", ["--text", "x"], "there is no option `--text`"),
+    ("Kinds", ["--json=yes"], "`--json` takes no value"),
+    ("Kinds", ["--model"], "`--model` needs a value"),
+    ("Kinds", ["--model", " "], "must be a model id"),
+]
+
+
+@pytest.mark.parametrize(("cls", "words", "message"), WRONG, ids=[" ".join([cls, *words]) for cls, words, _ in WRONG])
+def test_a_wrong_option_is_named_in_one_line(acorn: Acorn, cls: str, words: list[str], message: str) -> None:
+    ended = acorn("run", f"{ECHO}:{cls}", *words)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.err.startswith("error: ")
+    assert message in ended.err
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("cls", "words", "expected"),
+    [
+        ("Plain", ["hello"], {"result": "hello"}),
+        ("Plain", ["--result", "hello"], {"result": "hello"}),
+        ("Plain", ["--", "--hello"], {"result": "--hello"}),
+        ("Plain", ["-5"], {"result": "-5"}),
+        ("Numbers", ["1", "2"], {"result": [1, 2]}),
+        ("Numbers", ["[1, 2]"], {"result": [1, 2]}),
+        ("Numbers", ["--result", "1", "--result", "2"], {"result": [1, 2]}),
+        ("Dots", ["--x", "1", "--y", "2"], {"result": {"x": 1, "y": 2}}),
+        ("Dots", ["--result", '{"x": 1}'], {"result": {"x": 1, "y": 0}}),
+        ("Dots", ["--result.x", "1"], {"result": {"x": 1, "y": 0}}),
+        ("Nothing", [], {}),
+        ("Extra", ["--name", "x", "--size", "3"], {"name": "x", "size": 3}),
+        ("Aliased", ["--from", "there", "--class", "second"], {"from_": "there", "class_": "second"}),
+        ("Aliased", ["--from_", "there"], {"from_": "there"}),
+    ],
+)
+def test_inputs_that_are_no_plain_model(acorn: Acorn, cls: str, words: list[str], expected: dict[str, Any]) -> None:
+    ended = acorn("run", f"{ECHO}:{cls}", *words)
+    assert ended.code == 0, ended.err
+    assert {name: ended.output[name] for name in expected} == expected
+
+
+def test_a_field_of_the_same_name_takes_the_plain_option(acorn: Acorn, tmp_path: Path) -> None:
+    words = ["--model", "T", "--json", "--input", "here", "--help", "me", "--save", "us", "--acorn-json"]
+    ended = acorn("run", f"{ECHO}:Clash", *words, "--acorn-save", tmp_path / "run.json")
+    assert ended.code == 0, ended.err
+    assert ended.output["output"] == {"model": "T", "json": True, "input": "here", "help": "me", "save": "us"}
+    assert (tmp_path / "run.json").exists()
+
+
+def test_before_the_name_of_the_module_an_option_is_always_ours(acorn: Acorn) -> None:
+    ended = acorn("run", "--json", f"{ECHO}:Clash", "--model", "T")
+    assert ended.output["output"]["model"] == "T"
+    assert ended.output["output"]["json"] is False
+
+
+def test_the_long_spelling_works_where_nothing_clashes(acorn: Acorn) -> None:
+    assert acorn("run", f"{ECHO}:Kinds", "--acorn-json").output["model"] == "scripted"
+
+
+def test_the_input_comes_from_a_file_and_options_win_field_by_field(acorn: Acorn, tmp_path: Path) -> None:
+    file = tmp_path / "input.json"
+    file.write_text(json.dumps({"text": "file", "count": 2, "address": {"city": "Rome", "zip_code": 1}, "tags": ["x"]}))
+    words = ["--count", "3", "--address.city", "Oslo", "--tags", "y"]
+    output = acorn("run", f"{ECHO}:Kinds", "--input", file, *words).output
+    assert (output["text"], output["count"], output["tags"]) == ("file", 3, ["y"])
+    assert output["address"] == {"city": "Oslo", "zip_code": 1}
+
+
+def test_the_input_may_use_aliases(acorn: Acorn, tmp_path: Path) -> None:
+    file = tmp_path / "input.json"
+    file.write_text('{"from": "file"}')
+    assert acorn("run", f"{ECHO}:Aliased", "--input", file).output["from_"] == "file"
+    assert acorn("run", f"{ECHO}:Aliased", "--input", file, "--from", "option").output["from_"] == "option"
+
+
+def test_the_input_comes_from_standard_input(acorn: Acorn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"text": "piped"}'))
+    assert acorn("run", f"{ECHO}:Kinds", "--input", "-").output["text"] == "piped"
+
+
+def test_a_plain_input_is_any_json(acorn: Acorn, tmp_path: Path) -> None:
+    file = tmp_path / "input.json"
+    file.write_text("[1, 2]")
+    assert acorn("run", f"{ECHO}:Numbers", "--input", file).output == {"result": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"count": 99}', "`count` in `{file}` must be integer between 1 and 10, got 99"),
+        ('{"counts": 9}', "`counts` in `{file}` is no input; there are `text`, `count`"),
+        ("[1]", "`{file}` must hold a JSON object, got [1]"),
+        ("{", "`{file}` is not JSON"),
+        (None, "`--input {file}` cannot be read: No such file"),
+    ],
+)
+def test_a_wrong_input_file_is_told_in_one_line(
+    acorn: Acorn, tmp_path: Path, content: str | None, message: str
+) -> None:
+    file = tmp_path / "input.json"
+    if content is not None:
+        file.write_text(content)
+    ended = acorn("run", f"{ECHO}:Kinds", "--input", file)
+    assert ended.code == 2
+    assert message.format(file=file) in ended.err
+    assert ended.err.count("\n") == 1

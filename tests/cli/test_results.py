@@ -1,0 +1,145 @@
+"""What a run leaves on standard output and standard error, and its exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import AGENTS, Acorn
+
+from acorn.thread import parse_events
+
+ENDS, RESEARCHER = AGENTS / "ends.py", AGENTS / "researcher.py"
+
+
+def test_the_output_is_one_line_of_json(acorn: Acorn) -> None:
+    ended = acorn("run", f"{ENDS}:Fine")
+    assert (ended.code, ended.out) == (0, '{"age":5}\n')
+
+
+def test_text_is_json_too_and_holds_nothing_that_a_terminal_acts_upon(acorn: Acorn) -> None:
+    ended = acorn("run", f"{ENDS}:Text")
+    assert ended.output == "zwölf\x1b[31m\x9b \u202e\nLines"
+    assert "zwölf" in ended.out
+    assert not set(ended.out) & {"\x1b", "\x9b", "\u202e"}
+
+
+def test_no_output_is_null(acorn: Acorn) -> None:
+    assert acorn("run", f"{ENDS}:NoOutput").out == "null\n"
+
+
+def test_for_machines_everything_is_in_one_object(acorn: Acorn) -> None:
+    ended = acorn("run", RESEARCHER, "--question", "Who?", "--json")
+    assert ended.code == 0
+    assert ended.out.count("\n") == 1
+    told = ended.output
+    assert told.keys() == {"output", "usage", "cost", "steps", "stop_reason", "model", "seconds"}
+    assert told["output"] == {"answer": "Guido van Rossum", "confidence": 0.9}
+    assert told["usage"]["requests"] == 6
+    assert told["usage"]["input_tokens"] > 0
+    assert told["cost"] > 0
+    assert (told["steps"], told["stop_reason"], told["model"]) == (2, "finish", "scripted")
+    assert told["seconds"] > 0.3
+
+
+def test_plain_lines_tell_of_every_call(acorn: Acorn) -> None:
+    lines = acorn("run", RESEARCHER, "--question", "Who?").err.splitlines()
+    assert lines[0] == "Researcher on scripted"
+    assert lines[1] == "step 1: Let me [bold]look[/bold] that up."
+    assert "a tool that prints" in lines
+    calls = [line for line in lines if "(" in line]
+    assert calls[0].startswith('step 1: search(query="Python") -> ["Python: an article","Python: an article"] (0.')
+    assert calls[1].startswith("step 1: broken() failed: ValueError: x must be positive (0.")
+    assert calls[2].startswith('[fact_check] step 1: search(query="Guido") -> ["Guido: an article"')
+    assert calls[3].startswith('step 2: fact_check() -> {"is_true":true,"evidence":["Guido: an article"]} (0.')
+    assert "step 3: the answer did not validate; asked again" in lines
+    assert lines[-1].startswith("finished: 2 steps, ")
+    assert "tokens, $0.00" in lines[-1]
+
+
+def test_calls_that_never_came_to_a_tool_are_told_too(acorn: Acorn) -> None:
+    err = acorn("run", f"{ENDS}:WrongCalls").err
+    assert 'step 1: serch(query="x") failed: There is no tool `serch`.' in err
+    assert "step 1: search(limit=3) failed: " in err
+
+
+def test_branches_of_one_name_are_told_by_their_results(acorn: Acorn) -> None:
+    lines = acorn("run", f"{AGENTS / 'odd.py'}:Twins").err.splitlines()
+    assert [line.partition(" (")[0] for line in lines[1:-1]] == ['step 1: check() -> {"is_true":true}'] * 2
+
+
+@pytest.mark.parametrize(
+    ("cls", "message", "kind"),
+    [
+        ("Fails", "the server is on fire", "ModelError"),
+        ("Invalid", "`Invalid` got no valid output from `scripted` in 1 attempt", "ParseError"),
+        ("Raises", 'KeyError: "a bug of the user\'s"', "KeyError"),
+        ("SingleTurn", "`SingleTurn` did not finish: in a single turn the model called `search`.", "Unfinished"),
+    ],
+)
+def test_a_run_that_fails_ends_with_one_clear_line(acorn: Acorn, cls: str, message: str, kind: str) -> None:
+    ended = acorn("run", f"{ENDS}:{cls}")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.splitlines()[-1].startswith("error: ")
+    assert message in ended.err.splitlines()[-1]
+    assert "Traceback" not in ended.err
+
+    told = acorn("run", f"{ENDS}:{cls}", "--json")
+    assert told.code == 1
+    assert told.output["error"]["type"] == kind
+    assert told.output["output"] is None
+    assert told.output["usage"]["requests"] == (0 if kind == "ModelError" else 1)
+    assert told.output["stop_reason"] == ("unfinished" if kind == "Unfinished" else "error")
+
+
+def test_an_error_tells_machines_what_it_knows(acorn: Acorn) -> None:
+    told = acorn("run", f"{ENDS}:Fails", "--json").output["error"]
+    assert told["status"] == 500
+    assert told["retryable"] is True
+    wrong = acorn("run", f"{ENDS}:Invalid", "--json").output["error"]
+    assert wrong["errors"] == [{"path": "age", "expected": "integer", "received": "old"}]
+
+
+def test_debug_shows_where_a_run_failed(acorn: Acorn) -> None:
+    err = acorn("run", f"{ENDS}:Raises", "--debug").err
+    assert "in on_finish" in err
+    assert err.splitlines()[-1].startswith("error: KeyError")
+
+
+def test_another_model_can_be_asked(acorn: Acorn) -> None:
+    ended = acorn("run", f"{ENDS}:Fine", "--model", "local/no/such/file.gguf")
+    assert ended.code in (1, 2)
+    assert "file.gguf" in ended.err.splitlines()[-1]
+
+
+def test_a_run_is_saved(acorn: Acorn, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    assert acorn("run", RESEARCHER, "--question", "Who?", "--save", file).code == 0
+    events = parse_events(file.read_text(encoding="utf-8"))
+    assert [event.type for event in events if event.branch is None][-1] == "completion"
+    assert any(event.branch == "fact_check" for event in events)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_run_that_fails_is_saved_with_its_error(acorn: Acorn, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    assert acorn("run", f"{ENDS}:Invalid", "--save", file).code == 1
+    assert parse_events(file.read_text(encoding="utf-8"))[-1].type == "error"
+
+
+@pytest.mark.parametrize("file", ["no/such/directory/run.json", "."])
+def test_a_place_that_cannot_be_saved_to_is_told_before_the_run(
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = acorn("run", f"{ENDS}:Fine", "--save", file)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(f"error: `--save {file}` ")
+
+
+def test_what_is_saved_replaces_what_was_there(acorn: Acorn, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text("something else")
+    acorn("run", f"{ENDS}:Fine", "--save", file)
+    assert json.loads(file.read_text())[-1]["type"] == "completion"

@@ -1,0 +1,126 @@
+"""A saved run, shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import AGENTS, Acorn
+from tests.cli.screen import Terminal
+
+from acorn.thread import parse_events, serialize_thread_to_xml
+
+
+@pytest.fixture
+def saved(acorn: Acorn, tmp_path: Path) -> Path:
+    file = tmp_path / "run.json"
+    assert acorn("run", AGENTS / "researcher.py", "--question", "Who?", "--save", file).code == 0
+    return file
+
+
+def test_a_run_is_shown_step_by_step_with_its_branches(acorn: Acorn, saved: Path) -> None:
+    ended = acorn("show", saved)
+    assert ended.code == 0
+    lines = [line.rstrip() for line in ended.out.splitlines()]
+    text = "\n".join(lines)
+    assert lines[0].startswith("run.json  ")
+    assert "├── system: You are a research assistant." in lines
+    assert "├── step 1" in lines
+    assert "│   ├── Let me [bold]look[/bold] that up." in lines
+    assert '│   ├── ✓ search(query="Python")  0.' in text
+    assert '│   │   └── → ["Python: an article","Python: an article"]' in lines
+    assert "│   └── ✗ broken()  0." in text
+    assert "│       └── → ValueError: x must be positive" in lines
+    assert "│   └── ✓ fact_check()  0." in text
+    assert "│       ├── step 1" in lines
+    assert '│       │   └── ✓ search(query="Guido")  0.' in text
+    assert '│           └── completed {"is_true":true,"evidence":["Guido: an article"]}' in lines
+    assert '    ├── answer {"answer":"Guido van Rossum","confidence":"very"}' in lines
+    assert "did not validate: " in text
+    assert lines[-1] == '    └── completed {"answer":"Guido van Rossum","confidence":0.9}'
+    assert not set(ended.out) & {"\x1b", "\x07"}
+
+
+def test_the_thread_document_is_printed(acorn: Acorn, saved: Path) -> None:
+    assert acorn("show", saved, "--xml").out == serialize_thread_to_xml(parse_events(saved.read_text())) + "\n"
+
+
+def test_the_events_are_printed_as_json(acorn: Acorn, saved: Path) -> None:
+    assert acorn("show", "--json", saved).output == json.loads(saved.read_text())
+
+
+def test_only_one_form_at_a_time(acorn: Acorn, saved: Path) -> None:
+    assert acorn("show", saved, "--xml", "--json").code == 2
+
+
+def test_on_a_narrow_terminal_it_is_wrapped(saved: Path) -> None:
+    terminal = Terminal(["show", str(saved)], width=40)
+    assert terminal.end() == 0
+    assert max(map(len, terminal.screen.text.splitlines())) <= 40
+    assert terminal.screen.strange == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("", "holds no saved run: "),
+        ("{}", "holds no saved run: "),
+        ('[{"type": "message"', "holds no saved run: "),
+        ('[{"type": "dream"}]', "holds no saved run: 0: "),
+        ("\x00\x01", "holds no saved run: "),
+    ],
+)
+def test_a_file_that_is_no_run_is_told_in_one_line(
+    acorn: Acorn, tmp_path: Path, content: str | None, message: str
+) -> None:
+    file = tmp_path / "run.json"
+    if content is not None:
+        file.write_text(content)
+    ended = acorn("show", file)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(f"error: `{file}` {message}")
+    assert ended.err.count("\n") == 1
+
+
+def test_a_branch_is_hung_below_the_call_that_began_it(acorn: Acorn, tmp_path: Path) -> None:
+    def event(kind: str, **fields: object) -> dict[str, object]:
+        return {"type": kind, "iteration": 1, **fields}
+
+    events = [
+        event("tool_call", tool_name="check", tool_call_id="a"),
+        event("tool_call", tool_name="check", tool_call_id="b"),
+        event("message", role="assistant", content="first", branch="check", run_id="1"),
+        event("message", role="assistant", content="second", branch="check", run_id="2"),
+        event("message", role="assistant", content="inner", branch="check/deeper", run_id="3"),
+        event("tool_result", tool_call_id="a", result="A"),
+        event("tool_result", tool_call_id="b", result="B"),
+        event("message", role="assistant", content="by a hook", branch="Review", run_id="4"),
+        event("human_input_requested", question="May I?"),
+        event("human_input_received", response="Yes."),
+        event("summary", summary="In short", summarized_iterations=[1]),
+        event("error", error="It went wrong"),
+    ]
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(events))
+    lines = [line.rstrip() for line in acorn("show", file).out.splitlines()]
+    assert lines[1:] == [
+        "└── step 1",
+        "    ├── ✓ check()",
+        "    │   └── step 1",
+        "    │       └── first",
+        "    ├── ✓ check()",
+        "    │   └── step 1",
+        "    │       ├── second",
+        "    │       └── branch deeper",
+        "    │           └── step 1",
+        "    │               └── inner",
+        "    ├── branch Review",
+        "    │   └── step 1",
+        "    │       └── by a hook",
+        "    ├── asked a person: May I?",
+        "    ├── a person answered: Yes.",
+        "    ├── earlier steps in short: In short",
+        "    └── error: It went wrong",
+    ]

@@ -1,0 +1,157 @@
+"""Finding the module that was named, and telling what is wrong with a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import AGENTS, Acorn
+
+ONE = """
+from acorn import module
+from acorn.testing import ScriptedModel, finish
+
+class Only(module):
+    model = ScriptedModel([finish(result="fine")])
+    final_output = str
+"""
+TWO = f"""{ONE}
+class Helper(module):
+    final_output = str
+"""
+
+
+def write(directory: Path, name: str, text: str) -> Path:
+    file = directory / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_only_module_of_a_file_needs_no_name(acorn: Acorn, tmp_path: Path) -> None:
+    assert acorn("run", write(tmp_path, "one.py", ONE)).output == "fine"
+
+
+def test_a_name_that_is_no_identifier_is_a_file_all_the_same(acorn: Acorn, tmp_path: Path) -> None:
+    assert acorn("run", write(tmp_path, "my-agent.py", ONE)).output == "fine"
+
+
+def test_a_file_may_have_the_name_of_a_module_that_is_loaded(acorn: Acorn, tmp_path: Path) -> None:
+    assert acorn("run", write(tmp_path, "json.py", ONE)).output == "fine"
+    assert "tmp" not in str(sys.modules["json"].__file__)
+
+
+def test_a_branch_of_another_module_is_not_meant(acorn: Acorn, tmp_path: Path) -> None:
+    text = TWO.replace("class Only(module):", "class Only(module):\n    branches = {}").replace(
+        "class Helper", "class Other"
+    )
+    text += "\nOnly.branches = {'other': Other}\n"
+    assert acorn("run", write(tmp_path, "two.py", text)).output == "fine"
+
+
+def test_of_several_modules_one_must_be_named(acorn: Acorn, tmp_path: Path) -> None:
+    file = write(tmp_path, "two.py", TWO)
+    ended = acorn("run", file)
+    assert ended.code == 2
+    assert ended.err == f"error: `{file}` defines several modules; say which one: `{file}:Only`, `{file}:Helper`\n"
+    assert acorn("run", f"{file}:Only").output == "fine"
+
+
+def test_an_instance_can_be_named(acorn: Acorn) -> None:
+    assert acorn("run", f"{AGENTS / 'ends.py'}:fine").output == {"age": 7}
+
+
+def test_a_module_is_found_from_the_working_directory(
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "acorn_cli_package/__init__.py", "")
+    write(tmp_path, "acorn_cli_package/agents.py", ONE)
+    monkeypatch.chdir(tmp_path)
+    assert acorn("run", "acorn_cli_package.agents").output == "fine"
+    assert acorn("run", "acorn_cli_package.agents:Only").code == 1  # its script has been used up
+
+
+def test_a_file_finds_its_neighbours(acorn: Acorn, tmp_path: Path) -> None:
+    write(tmp_path, "acorn_cli_neighbour.py", "ANSWER = 'near'\n")
+    text = ONE.replace('"fine"', "acorn_cli_neighbour.ANSWER").replace(
+        "from acorn import", "import acorn_cli_neighbour\nfrom acorn import"
+    )
+    assert acorn("run", write(tmp_path, "with_neighbour.py", text)).output == "near"
+
+
+def test_what_a_file_prints_does_not_disturb_the_output(acorn: Acorn, tmp_path: Path) -> None:
+    ended = acorn("run", write(tmp_path, "loud.py", ONE + "\nprint('imported')\n"))
+    assert ended.output == "fine"
+    assert "imported" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("x = 1\nx = (\n", 2, "SyntaxError: '(' was never closed"),
+        ("\nimport acorn\n\nx = nowhere\n", 4, "NameError: name 'nowhere'"),
+        ("import no_such_thing_at_all\n", 1, "ModuleNotFoundError: No module named"),
+        ("from acorn import module\n\nclass A(module):\n    temperature = 9\n", 3, "`A.temperature` must be"),
+        ("import sys\nsys.exit(3)\n", 2, "it ends the program; put that below"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_with_its_line(
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int, message: str
+) -> None:
+    write(tmp_path, "bad.py", text)
+    monkeypatch.chdir(tmp_path)
+    ended = acorn("run", "bad.py")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(f"error: bad.py:{line}: `bad.py` cannot be imported: {message}")
+    assert ended.err.count("\n") == 1
+
+
+def test_a_file_without_a_module_is_told(acorn: Acorn, tmp_path: Path) -> None:
+    ended = acorn("run", write(tmp_path, "empty.py", "x = 1\n"))
+    assert ended.code == 2
+    assert "defines no module; derive a class from `acorn.module` there" in ended.err
+
+
+def test_an_error_in_a_neighbour_is_told_with_the_neighbours_line(
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "acorn_cli_broken.py", "\n\n1 / 0\n")
+    write(tmp_path, "importing.py", "import acorn_cli_broken\n")
+    monkeypatch.chdir(tmp_path)
+    assert acorn("run", "importing.py").err.startswith("error: acorn_cli_broken.py:3: ")
+
+
+@pytest.mark.parametrize("words", [["--debug", "bad.py"], ["bad.py", "--debug"]])
+def test_debug_shows_the_traceback(
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    write(tmp_path, "bad.py", "def f():\n    return nowhere\n\nf()\n")
+    monkeypatch.chdir(tmp_path)
+    ended = acorn("run", *words)
+    assert "Traceback (most recent call last)" in ended.err
+    assert "return nowhere" in ended.err
+    assert ended.err.splitlines()[-1].startswith("error: bad.py:2: ")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nowhere.py", "there is no file `nowhere.py`"),
+        ("nowhere.py:Agent", "there is no file `nowhere.py`"),
+        ("acorn_cli_no_module", "there is no module `acorn_cli_no_module`"),
+        ("acorn.no_such_part", "there is no module `acorn.no_such_part`"),
+        (f"{AGENTS / 'ends.py'}:Nope", "has no `Nope`; its modules: `Base`, `Fine`"),
+        (f"{AGENTS / 'ends.py'}:search", "has a `search` that is no module"),
+        (f"{AGENTS / 'ends.py'}:NeedsMore", "`NeedsMore()` failed: TypeError:"),
+        (f"{AGENTS / 'ends.py'}:NoModel", "`NoModel.model` is not set"),
+        (str(AGENTS), "it is a directory"),
+        (f"{AGENTS / 'odd.py'}:NotThere", "the input of `NotThere` names a class that does not exist: "),
+        (f"{AGENTS / 'odd.py'}:SpoiltByInit", "`SpoiltByInit.temperature` must be a number from 0 to 2"),
+    ],
+)
+def test_what_is_not_there_is_told(acorn: Acorn, target: str, message: str) -> None:
+    ended = acorn("run", target)
+    assert ended.code == 2
+    assert message in ended.err
+    assert ended.err.count("\n") == 1

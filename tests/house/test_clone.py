@@ -1,0 +1,81 @@
+"""A stranger clones the repository and types what the README says, word for word.
+
+All but `make test`, which is what runs this test. The environment is empty but for what finds Python, the package
+index and the weights that were fetched before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from acorn.models.weights import home
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+COMMANDS = [[line.partition("#")[0].strip() for line in block.strip().splitlines()] for block in BLOCKS]
+# How the package index is found, and what a certificate is checked against.
+KEPT = re.compile(r"(PIP|UV|SSL|REQUESTS|CURL|HTTPS?|NO)_.*|HOME|TMPDIR|LANG|SYSTEMROOT", re.IGNORECASE)
+
+
+def environment(clone: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
+    # The environment that `make demo` makes is the one that the reader activates.
+    path = os.pathsep.join([str(clone / ".venv" / "bin"), os.environ.get("PATH", "")])
+    return {**kept, "PATH": path, "ACORN_HOME": str(home()), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("stranger") / "acorn"
+    if (ROOT / ".git").exists():
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(place)], check=True, timeout=60)
+    else:  # an unpacked archive
+        shutil.copytree(ROOT, place, ignore=shutil.ignore_patterns(".venv*", ".*_cache", "__pycache__"))
+    return place
+
+
+def typed(commands: list[str], clone: Path) -> str:
+    """What the commands print, typed one after the other into one shell."""
+    script = "\n".join(["set -e", *commands])
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=clone,
+        env=environment(clone),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def test_the_readme_has_the_two_commands_and_a_first_agent() -> None:
+    assert COMMANDS[0] == ["make demo", "make test"]
+    assert len(COMMANDS) == 2
+
+
+def test_make_demo_shows_its_programs_and_runs_them_on_a_real_model(clone: Path) -> None:
+    said = typed(["make demo"], clone)
+    for program in sorted((clone / "src" / "acorn" / "cli" / "scenes").glob("[!_]*.py")):
+        longest = max(program.read_text(encoding="utf-8").splitlines(), key=lambda line: (len(line) < 79, len(line)))
+        assert longest in said
+    assert re.search(r"^(positive|negative) - ", said, flags=re.MULTILINE)
+    assert re.search(r"^Person\(name='.+', age=\d+\)$", said, flags=re.MULTILINE)
+
+
+def test_what_the_readme_says_about_the_first_agent_works(clone: Path) -> None:
+    said = typed(COMMANDS[1], clone)
+    answers = re.findall(r"^\{.*?^\}|^\{.*\}$", said, flags=re.MULTILINE | re.DOTALL)
+    assert len(answers) == 2
+    for answer in answers:
+        assert json.loads(answer).keys() == {"name", "age"}
+    assert (clone / "my-agent" / "run.json").exists()
+    assert "passed" in said

@@ -145,6 +145,8 @@ def _foreign(value: object) -> Any:
 
 
 def _key(key: object) -> str:
+    if isinstance(key, str):
+        return str.__str__(key)  # also half a surrogate pair, which Pydantic refuses
     try:
         return str(next(iter(to_jsonable_python({key: None}, fallback=safe_repr))))
     except Exception:

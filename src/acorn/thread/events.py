@@ -7,6 +7,7 @@ nobody here knows are kept.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -14,7 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-from acorn._json import safe_repr
+from acorn._json import to_plain
+
+_SCALARS = {str, int, bool, type(None)}
 
 
 class Event(BaseModel):
@@ -140,7 +143,7 @@ def parse_events(source: str | bytes | Iterable[Any]) -> list[AgentEvent]:
     if isinstance(source, str | bytes | bytearray):
         try:
             plain = json.loads(source)  # it reads half a surrogate pair, which Pydantic does not
-        except ValueError:
+        except (ValueError, RecursionError):
             return _adapter().validate_json(source)  # to raise, and say where
         return _adapter().validate_python(plain)
     return _adapter().validate_python(list(source))
@@ -153,5 +156,30 @@ def dump_events(events: Iterable[AgentEvent], *, camel: bool = True) -> list[dic
 
 def _dump(event: AgentEvent, camel: bool) -> dict[str, Any]:
     # What is not set is left out. A `result` that is null reads the same as none.
-    plain = event.model_dump(mode="json", by_alias=camel, exclude_none=True, warnings=False, fallback=safe_repr)
-    return {"type": event.type, **plain}
+    plain: dict[str, Any] = {"type": event.type}
+    for name, written in _names(type(event)).items():
+        value = getattr(event, name)
+        if value is not None:
+            plain[written if camel else name] = plain_of(value)
+    for name, value in (event.model_extra or {}).items():
+        plain.setdefault(name, plain_of(value))  # it may be a field in its other spelling, given beside the first
+    return plain
+
+
+@cache
+def _names(kind: type[Event]) -> dict[str, str]:
+    """The fields of an event, and how the original spells them."""
+    return {name: to_camel(name) for name in kind.model_fields}
+
+
+def plain_of(value: Any) -> Any:
+    """Any value as data that JSON can hold; NaN is null."""
+    return value if type(value) in _SCALARS else _without_nan(to_plain(value))
+
+
+def _without_nan(plain: Any) -> Any:
+    if isinstance(plain, float):
+        return plain if math.isfinite(plain) else None
+    if isinstance(plain, dict):
+        return {key: _without_nan(item) for key, item in plain.items()}
+    return [_without_nan(item) for item in plain] if isinstance(plain, list) else plain

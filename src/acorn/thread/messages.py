@@ -23,6 +23,7 @@ from acorn.thread.events import (
     SummaryEvent,
     ToolCallEvent,
     ToolResultEvent,
+    plain_of,
 )
 from acorn.types import TOOL_ERROR
 
@@ -99,12 +100,14 @@ def called(call_id: str, name: str, arguments: str, iteration: int) -> ToolCallE
     except (ValueError, TypeError):  # no JSON, or half a surrogate pair in it
         parsed = None
     args: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
+    if to_text(args) == arguments:
+        return ToolCallEvent(iteration=iteration, tool_name=name, tool_call_id=call_id, args=args)
     return ToolCallEvent(
         iteration=iteration,
         tool_name=name,
         tool_call_id=call_id,
-        args=args,
-        raw_arguments=None if to_text(args) == arguments else arguments,
+        args=plain_of(args),  # `1e999` is infinite
+        raw_arguments=arguments,
     )
 
 

@@ -14,6 +14,7 @@ from acorn.thread.events import (
     CompletionEvent,
     ErrorEvent,
     MessageEvent,
+    Spoken,
     ToolCallEvent,
     ToolResultEvent,
     parse_events,
@@ -29,7 +30,7 @@ def recall(ledger: Ledger, started: datetime | None, branch: str | None, run_id:
 def _recall(
     ledger: Ledger, started: datetime | None, branch: str | None, run_id: str, *, is_whole: bool
 ) -> list[AgentEvent]:
-    began = None if started is None else int(started.timestamp() * 1000)
+    began = None if started is None else started.timestamp() - ledger.since
     events: list[AgentEvent] = []
     for note in tuple(ledger.notes):  # the run may be going on
         if note.kind == "branch":
@@ -37,10 +38,13 @@ def _recall(
             events += _recall(run.ledger, run.started, run.branch, run.id, is_whole=False)
             continue
         made = _events(note, 0 if is_whole else ledger.inherited)
+        for event in made:
+            if isinstance(event, Spoken) and event.rest:
+                event.rest = _own(event.rest)
         if note.kind != "events":
             for event in made:
                 if began is not None:
-                    event.timestamp = began + int((note.at - ledger.since) * 1000)
+                    event.timestamp = int((began + note.at) * 1000)
                 if branch is not None:
                     event.branch, event.run_id = branch, run_id
         events += made
@@ -62,9 +66,9 @@ def _events(note: Note, inherited: int) -> Iterable[AgentEvent]:
             return [ErrorEvent(iteration=note.iteration, error=what[0])]
         case "completion":
             text, form = what
-            return [CompletionEvent(iteration=note.iteration, result=from_json(text) if form == "json" else text)]
+            return [CompletionEvent(iteration=note.iteration, result=_read(text) if form == "json" else text)]
         case "events":
-            return parse_events(what[0])
+            return parse_events(_own(what[0]))
         case "branch":
             return []
         case _:
@@ -97,7 +101,22 @@ def _result(note: Note) -> ToolResultEvent | ErrorEvent:
     if form == "error":
         made: ToolResultEvent | ErrorEvent = outcome(call_id, text, note.iteration)
     else:
-        result = from_json(text) if form == "json" else text
+        result = _read(text) if form == "json" else text
         made = ToolResultEvent(iteration=note.iteration, tool_call_id=call_id, result=result)
     keep_rest([made], {"role": "tool", "tool_call_id": call_id, "content": text})
     return made
+
+
+def _read(text: str) -> Any:
+    """What the JSON says; the text itself where it is nested too deep for the reader."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
+def _own(value: Any) -> Any:
+    """The value in dicts and lists that nobody else holds, so that who changes an event changes no note."""
+    if isinstance(value, dict):
+        return {key: _own(item) for key, item in value.items()}
+    return [_own(item) for item in value] if isinstance(value, list) else value

@@ -7,13 +7,12 @@ reader takes exactly what the writer writes; the lossless form of a thread is it
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
-from acorn._json import shorten, to_plain, to_text
+from acorn._json import shorten, to_text
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
@@ -25,6 +24,7 @@ from acorn.thread.events import (
     SummaryEvent,
     ToolCallEvent,
     ToolResultEvent,
+    plain_of,
 )
 
 Names = dict[tuple[str, str | None], str]
@@ -34,8 +34,7 @@ _TYPES = {"user": "human", "assistant": "ai", "system": "system"}
 _ROLES: dict[str, Any] = {kind: role for role, kind in _TYPES.items()}
 
 _FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
-_MARKED = re.compile(f"[&<>\"'{_FORBIDDEN}]")
-_FORBIDDEN_ONLY = re.compile(f"[{_FORBIDDEN}]")
+_FORBIDDEN_ONE = re.compile(f"[{_FORBIDDEN}]")
 _REFERENCES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
 _REFERENCE = re.compile("&(amp|lt|gt|quot|apos);")
 _MEANINGS = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
@@ -43,11 +42,15 @@ _MEANINGS = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 
 def escape_xml(text: str) -> str:
     """The text with `& < > " '` as references; characters that XML forbids become U+FFFD."""
-    return _MARKED.sub(_refer, text) if _MARKED.search(text) else text
+    # Whatever is forbidden is not printable, and to ask is cheaper than to search.
+    return _refer(text if text.isprintable() else _FORBIDDEN_ONE.sub("\ufffd", text))
 
 
-def _refer(found: re.Match[str]) -> str:
-    return _REFERENCES.get(found[0], "\ufffd")
+def _refer(text: str) -> str:
+    for mark, reference in _REFERENCES.items():  # `&` is the first
+        if mark in text:
+            text = text.replace(mark, reference)
+    return text
 
 
 def _unescape(text: str) -> str:
@@ -58,16 +61,11 @@ def _json_body(value: Any) -> str:
     """Compact JSON in which what XML forbids is written the way of JSON."""
     text = to_text(value)
     if "\ufffd" in text:  # perhaps half a surrogate pair, which Pydantic does not write
-        text = json.dumps(_without_nan(to_plain(value)), ensure_ascii=False, separators=(",", ":"))
-    return escape_xml(_FORBIDDEN_ONLY.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
-
-
-def _without_nan(plain: Any) -> Any:
-    if isinstance(plain, float):
-        return plain if math.isfinite(plain) else None
-    if isinstance(plain, dict):
-        return {key: _without_nan(item) for key, item in plain.items()}
-    return [_without_nan(item) for item in plain] if isinstance(plain, list) else plain
+        text = json.dumps(plain_of(value), ensure_ascii=False, separators=(",", ":"))
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # two halves are a whole
+    if not text.isprintable():
+        text = _FORBIDDEN_ONE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _refer(text)
 
 
 def _result_body(result: Any) -> str:
@@ -98,7 +96,7 @@ def document(lines: Iterable[str]) -> str:
 
 def lines_of(events: Sequence[AgentEvent], first: int, names: Names) -> list[str]:
     """A line for each event, the first of which has this number; `names` of calls grows."""
-    names |= {_key(event): event.tool_name for event in events if isinstance(event, ToolCallEvent)}
+    names |= {_key(event): event.tool_name for event in events if event.type == "tool_call"}
     return [_line(event, index, names) for index, event in enumerate(events, start=first)]
 
 
@@ -110,30 +108,29 @@ def _key(event: ToolCallEvent | ToolResultEvent) -> tuple[str, str | None]:
 def _line(event: AgentEvent, index: int, names: Names) -> str:
     kind: str = event.type
     named = more = ""
-    match event:
-        case MessageEvent():
-            kind, body = _TYPES[event.role], escape_xml(event.content)
-        case ToolCallEvent():
-            kind, body = "tool_input", _json_body(event.args)
-            named = f' name="{escape_xml(event.tool_name)}"'
-        case ToolResultEvent():
-            kind, body = "tool_output", _result_body(event.result)
-            name = names.get(_key(event), event.tool_name)
-            named = f' name="{escape_xml(UNKNOWN if name is None else name)}" status="success"'
-        case ErrorEvent():
-            body = escape_xml(event.error)
-            more = f' recoverable="{"true" if event.recoverable else "false"}"'
-        case HumanInputRequestedEvent():
-            body = escape_xml(event.question)
-        case HumanInputReceivedEvent():
-            body = escape_xml(event.response)
-        case CompletionEvent():
-            body = _result_body(event.result)
-        case SummaryEvent():
-            body = escape_xml(event.summary)
-            more = f' summarizedIterations="{",".join(map(str, event.summarized_iterations))}"'
-        case _:
-            assert_never(event)
+    if event.type == "message":  # by the word: to ask for the class of a model takes long
+        kind, body = _TYPES[event.role], escape_xml(event.content)
+    elif event.type == "tool_call":
+        kind, body = "tool_input", _json_body(plain_of(event.args))
+        named = f' name="{escape_xml(event.tool_name)}"'
+    elif event.type == "tool_result":
+        kind, body = "tool_output", _result_body(event.result)
+        name = names.get(_key(event), event.tool_name)
+        named = f' name="{escape_xml(UNKNOWN if name is None else name)}" status="success"'
+    elif event.type == "error":
+        body = escape_xml(event.error)
+        more = f' recoverable="{"true" if event.recoverable else "false"}"'
+    elif event.type == "human_input_requested":
+        body = escape_xml(event.question)
+    elif event.type == "human_input_received":
+        body = escape_xml(event.response)
+    elif event.type == "completion":
+        body = _result_body(event.result)
+    elif event.type == "summary":
+        body = escape_xml(event.summary)
+        more = f' summarizedIterations="{",".join(map(str, event.summarized_iterations))}"'
+    else:
+        assert_never(event)
     return f'  <event type="{kind}" id="{index}"{named} iteration="{event.iteration}"{more}>{body}</event>\n'
 
 
@@ -146,12 +143,13 @@ class Thread(list[AgentEvent]):
     response_prefix: str | None = None
 
 
+_NUMBER = "(?:0|-?[1-9][0-9]*)"
 _TEXT = f"[^&<>\"'{_FORBIDDEN}]*(?:&(?:amp|lt|gt|quot|apos);[^&<>\"'{_FORBIDDEN}]*)*"
 _EVENT = re.compile(
     rf' {{2}}<event type="(?P<type>[a-z_]+)" id="(?P<id>[0-9]+)"(?: name="(?P<name>{_TEXT})")?'
-    r'(?P<status> status="success")? iteration="(?P<iteration>-?[0-9]+)"'
+    rf'(?P<status> status="success")? iteration="(?P<iteration>{_NUMBER})"'
     r'(?: recoverable="(?P<recoverable>true|false)"'
-    r'| summarizedIterations="(?P<summarized>(?:-?[0-9]+(?:,-?[0-9]+)*)?)")?'
+    rf'| summarizedIterations="(?P<summarized>(?:{_NUMBER}(?:,{_NUMBER})*)?)")?'
     rf">(?P<body>{_TEXT})</event>\n"
 )
 _HAS = {  # which groups a kind of event has, beside those that all have
@@ -174,24 +172,28 @@ def parse_thread_xml(text: str) -> Thread:
     Results come back as text, and calls get ids of their own, which link each result to its call.
     """
     if not text.startswith(_OPEN):
-        raise InputError(f"A thread begins with a line `<thread>`, got {shorten(repr(text), 80)}.")
+        raise _refusal(text, 0, "is not `<thread>`")
     thread, reader, at = Thread(), _Reader(), len(_OPEN)
     while not text.startswith(_CLOSE, at):
         found = _EVENT.match(text, at)
         if found is None or found["id"] != str(len(thread)) or not _is_whole(found):
-            line = text.count("\n", 0, at) + 1
-            raise InputError(
-                f"Line {line} of the thread is no event number {len(thread)} as "
-                f"`serialize_thread_to_xml` writes it: {shorten(repr(text[at : at + 100]), 100)}"
-            )
-        thread.append(reader.read(found))
+            raise _refusal(text, at, f"is no event number {len(thread)} as `serialize_thread_to_xml` writes it")
+        try:
+            thread.append(reader.read(found))
+        except (ValueError, RecursionError) as error:  # arguments that are no JSON, or a number without an end
+            raise _refusal(text, at, f"is an event that cannot be read ({shorten(str(error))})") from error
         at = found.end()
-    following = text[at + len(_CLOSE) :]
-    if following:
-        if not following.startswith("\n"):
-            raise InputError(f"After `</thread>` comes nothing or a new line, got {shorten(repr(following), 80)}.")
-        thread.response_prefix = following[1:]
+    at += len(_CLOSE)
+    if at < len(text):
+        if text[at] != "\n":
+            raise _refusal(text, at, "goes on behind `</thread>`")
+        thread.response_prefix = text[at + 1 :]
     return thread
+
+
+def _refusal(text: str, at: int, why: str) -> InputError:
+    line = text.count("\n", 0, at) + 1
+    return InputError(f"Line {line} of the thread {why}: {shorten(repr(text[at : at + 100]), 100)}")
 
 
 def _is_whole(found: re.Match[str]) -> bool:
@@ -231,12 +233,9 @@ class _Reader:
                 return SummaryEvent(iteration=iteration, summary=body, summarized_iterations=numbers)
 
     def _call(self, name: str, body: str, index: str, iteration: int) -> ToolCallEvent:
-        try:
-            args = json.loads(body)
-        except ValueError as error:
-            raise InputError(f"The arguments of event {index} are no JSON: {error}") from error
+        args = json.loads(body)
         if not isinstance(args, dict):
-            raise InputError(f"The arguments of event {index} must be a JSON object, got {shorten(body, 80)}")
+            raise ValueError("arguments must be a JSON object")
         call_id = f"call_{index}"
         self._is_open.add(call_id)
         for key in ((name, iteration), (None, iteration), (name, None)):

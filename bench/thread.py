@@ -1,0 +1,108 @@
+"""Threads: writing and reading 100,000 events, against JSON; and what a run's notes add to a step."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from loop import PARAGRAPH, Busy, Looker
+from measure import Line, cpu
+
+from acorn._call import _plan
+from acorn._drive.sync import drive
+from acorn._ledger import Kind, Ledger
+from acorn._loop.run import Loop
+from acorn.record import Run
+from acorn.thread import (
+    AgentEvent,
+    CompletionEvent,
+    ErrorEvent,
+    MessageEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    dump_events,
+    parse_events,
+    parse_thread_xml,
+    serialize_thread_to_xml,
+)
+
+STEPS = 200
+
+
+def thread(count: int) -> list[AgentEvent]:
+    """A run as most are: short calls, longer results, a failure now and then."""
+    events: list[AgentEvent] = [MessageEvent(role="user", content="What is behind the tree?")]
+    step = 0
+    while len(events) < count - 1:
+        step += 1
+        call_id = f"call_{step}"
+        args = {"place": "behind the tree", "depth": 2}
+        events += [
+            MessageEvent(iteration=step, role="assistant", content="I'll look <there> & elsewhere.\nOne moment."),
+            ToolCallEvent(iteration=step, tool_name="look", tool_call_id=call_id, args=args),
+            ErrorEvent(iteration=step, error="ValueError: depth < 3", recoverable=True, tool_call_id=call_id)
+            if step % 10 == 0
+            else ToolResultEvent(iteration=step, tool_call_id=call_id, result=PARAGRAPH if step % 2 else [args] * 2),
+        ]
+    return [*events[: count - 1], CompletionEvent(iteration=step, result="A fox.")]
+
+
+def exponent(act: Callable[[Any], object], small: Any, large: Any) -> float:
+    """Of the growth from a thousand to a hundred thousand, without the collector's walks through all there is."""
+    gc.disable()
+    try:
+        ratio = cpu(lambda: act(large), repeat=5) / cpu(lambda: act(small), repeat=30)
+    finally:
+        gc.enable()
+    return math.log(ratio) / math.log(100)
+
+
+class Mute(Ledger):
+    """Writes nothing down."""
+
+    __slots__ = ()
+
+    def note(self, kind: Kind, *what: Any) -> None:
+        pass
+
+
+def recording() -> float:
+    """A step with the thread's notes, against the same without; taken in turn, so that noise hits both alike."""
+    agent = Looker(model=Busy(STEPS))
+    given = Looker.initial_input(question="Where?")
+    best = {Ledger: math.inf, Mute: math.inf}
+    for _ in range(40):
+        for kind in best:
+            run: Run[Any] = Run(uuid4().hex, given, ledger=kind())
+            made = Loop(_plan(agent), run)
+            start = time.process_time()
+            drive(made, agent)
+            best[kind] = min(best[kind], time.process_time() - start)
+    return best[Ledger] / best[Mute]
+
+
+def lines() -> list[Line]:
+    small, medium, large = thread(1_000), thread(10_000), thread(100_000)
+    found: list[Line] = []
+    for name, events in (("1,000", small), ("10,000", medium), ("100,000", large)):
+        plain = dump_events(events)
+        floor = cpu(lambda plain=plain: json.dumps(plain), repeat=9)  # type: ignore[misc]
+        written = cpu(lambda events=events: serialize_thread_to_xml(events), repeat=9)  # type: ignore[misc]
+        found.append(Line(f"{name} events as XML / json.dumps of their data", written / floor, 3))
+    text, json_text = serialize_thread_to_xml(large), json.dumps(dump_events(large))
+    found += [
+        Line("exponent, writing XML", exponent(serialize_thread_to_xml, small, large), 1.1, ""),
+        Line("exponent, reading XML", exponent(parse_thread_xml, serialize_thread_to_xml(small), text), 1.1, ""),
+        Line(
+            "100,000 events from XML / from JSON",
+            cpu(lambda: parse_thread_xml(text), repeat=3) / cpu(lambda: parse_events(json_text), repeat=3),
+            None,
+        ),
+        Line("a step with its notes / without", recording(), 1.05),
+    ]
+    return found

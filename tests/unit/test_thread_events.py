@@ -1,0 +1,281 @@
+"""Events as data: read in the original's spelling or in Python's, written in either, nothing lost on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from tests.unit.random_threads import some_events
+
+from acorn.thread import (
+    AgentEvent,
+    CompletionEvent,
+    ErrorEvent,
+    HumanInputReceivedEvent,
+    HumanInputRequestedEvent,
+    MessageEvent,
+    SummaryEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    dump_events,
+    parse_events,
+)
+
+THREADS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 800
+
+Plain = dict[str, Any]
+
+# An event as the original writes it, and as it is here.
+ORIGINALS: list[tuple[Plain, AgentEvent]] = [
+    (
+        {"type": "message", "role": "user", "content": "Hi", "timestamp": 1721900000000, "iteration": 0},
+        MessageEvent(role="user", content="Hi", timestamp=1721900000000),
+    ),
+    (
+        {"type": "message", "role": "assistant", "content": "", "iteration": 1},
+        MessageEvent(role="assistant", content="", iteration=1),
+    ),
+    (
+        {"type": "message", "role": "system", "content": "Be kind.", "iteration": 0},
+        MessageEvent(role="system", content="Be kind."),
+    ),
+    (
+        {"type": "tool_call", "toolName": "look", "toolCallId": "c1", "args": {"atPlace": "x"}, "iteration": 1},
+        ToolCallEvent(tool_name="look", tool_call_id="c1", args={"atPlace": "x"}, iteration=1),
+    ),
+    (
+        {"type": "tool_result", "toolCallId": "c1", "result": {"someKey": [1, None]}, "iteration": 1},
+        ToolResultEvent(tool_call_id="c1", result={"someKey": [1, None]}, iteration=1),
+    ),
+    (
+        {"type": "tool_result", "toolCallId": "c1", "toolName": "look", "result": "4", "iteration": 1},
+        ToolResultEvent(tool_call_id="c1", tool_name="look", result="4", iteration=1),
+    ),
+    (
+        {"type": "error", "error": "It broke.", "recoverable": True, "toolCallId": "c1", "iteration": 1},
+        ErrorEvent(error="It broke.", recoverable=True, tool_call_id="c1", iteration=1),
+    ),
+    (
+        {"type": "error", "error": "It broke.", "recoverable": False, "iteration": 1},
+        ErrorEvent(error="It broke.", iteration=1),
+    ),
+    (
+        {"type": "human_input_requested", "question": "Which?", "iteration": 2},
+        HumanInputRequestedEvent(question="Which?", iteration=2),
+    ),
+    (
+        {"type": "human_input_received", "response": "That.", "iteration": 2},
+        HumanInputReceivedEvent(response="That.", iteration=2),
+    ),
+    (
+        {"type": "completion", "result": "Done.", "iteration": 3},
+        CompletionEvent(result="Done.", iteration=3),
+    ),
+    (
+        {"type": "summary", "summary": "Much.", "summarizedIterations": [1, 2], "iteration": 3},
+        SummaryEvent(summary="Much.", summarized_iterations=[1, 2], iteration=3),
+    ),
+    (
+        {"type": "message", "role": "user", "content": "", "branch": "a/b", "runId": "r1", "iteration": 0},
+        MessageEvent(role="user", content="", branch="a/b", run_id="r1"),
+    ),
+]
+SNAKE = {
+    "toolName": "tool_name",
+    "toolCallId": "tool_call_id",
+    "summarizedIterations": "summarized_iterations",
+    "runId": "run_id",
+}
+
+
+def snake(plain: Plain) -> Plain:
+    return {SNAKE.get(key, key): value for key, value in plain.items()}
+
+
+# Reading
+
+
+@pytest.mark.parametrize(("plain", "event"), ORIGINALS)
+def test_an_event_of_the_original_is_read(plain: Plain, event: AgentEvent) -> None:
+    [found] = parse_events([plain])
+    assert found == event
+    assert type(found) is type(event)
+
+
+@pytest.mark.parametrize(("plain", "event"), ORIGINALS)
+def test_an_event_in_pythons_spelling_is_read(plain: Plain, event: AgentEvent) -> None:
+    assert parse_events([snake(plain)]) == [event]
+
+
+def test_the_two_spellings_may_be_mixed() -> None:
+    found = parse_events([{"type": "tool_call", "tool_name": "look", "toolCallId": "c1", "run_id": "r", "branch": "b"}])
+    assert found == [ToolCallEvent(tool_name="look", tool_call_id="c1", run_id="r", branch="b")]
+
+
+def test_of_two_spellings_the_original_one_counts_whichever_is_written() -> None:
+    events: Any = parse_events([{"type": "tool_call", "toolName": "a", "tool_name": "b", "toolCallId": "c"}])
+    assert events[0].tool_name == "a"
+    for camel in (True, False):
+        again: Any = parse_events(dump_events(events, camel=camel))
+        assert again[0].tool_name == "a"
+
+
+def test_events_are_read_from_text_bytes_lists_iterators_and_events() -> None:
+    plain = [plain for plain, _ in ORIGINALS]
+    events = [event for _, event in ORIGINALS]
+    text = json.dumps(plain)
+    for source in (text, text.encode(), bytearray(text, "utf-8"), plain, tuple(plain), iter(plain), events):
+        assert parse_events(source) == events
+    assert parse_events("[]") == parse_events([]) == []
+
+
+def test_half_a_surrogate_pair_is_read_and_written() -> None:
+    text = '[{"type": "message", "iteration": 0, "role": "user", "content": "\\ud83d"}]'
+    events = parse_events(text)
+    assert events == [MessageEvent(role="user", content="\ud83d")]
+    assert json.dumps(dump_events(events)) == text
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ([{"type": "thought", "content": "hm"}], "'thought'"),
+        ([{"type": "Message", "role": "user", "content": ""}], "'Message'"),
+        ([{"role": "user", "content": "Hi"}], "discriminator 'type'"),
+        ([{"type": "message", "role": "tool", "content": "Hi"}], "0.message.role"),
+        ([{"type": "message", "role": "human", "content": "Hi"}], "0.message.role"),
+        ([{"type": "message", "role": "", "content": "Hi"}], "0.message.role"),
+        ([{"type": "message", "content": "Hi"}], "0.message.role"),
+        ([{"type": "message", "role": "user", "content": None}], "0.message.content"),
+        ([{"type": "completion"}, {"type": "tool_call", "toolName": "look"}], "1.tool_call.toolCallId"),
+        ([{"type": "tool_call", "toolName": "look", "toolCallId": "c", "args": [1]}], "0.tool_call.args"),
+        ([{"type": "error"}], "0.error.error"),
+        ([{"type": "completion", "iteration": "first"}], "0.completion.iteration"),
+        ([{"type": "summary", "summary": "", "summarizedIterations": "1,2"}], "0.summary.summarizedIterations"),
+        ([5], "0"),
+        ({"type": "completion"}, "0"),
+        ('{"type": "completion"}', "list"),
+        ("[{", "Invalid JSON"),
+        ("", "Invalid JSON"),
+        (b"\xff", "Invalid JSON"),
+        ("[" * 100_000, "Invalid JSON"),
+        ('[{"type":"completion","result":' + "[" * 5_000 + "]" * 5_000 + "}]", "Invalid JSON"),
+    ],
+)
+def test_what_is_wrong_is_a_validation_error_that_names_the_place(source: Any, words: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        parse_events(source)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("role", ["tool", "developer", "", None, 5])
+def test_an_unknown_role_is_a_validation_error(role: Any) -> None:
+    with pytest.raises(ValidationError):
+        MessageEvent(role=role, content="")
+
+
+# Writing
+
+
+@pytest.mark.parametrize(("plain", "event"), ORIGINALS)
+def test_an_event_is_written_as_the_original_spells_it(plain: Plain, event: AgentEvent) -> None:
+    assert dump_events([event]) == dump_events([event], camel=True) == [plain]
+    assert next(iter(dump_events([event])[0])) == "type"
+
+
+@pytest.mark.parametrize(("plain", "event"), ORIGINALS)
+def test_an_event_is_written_in_pythons_spelling(plain: Plain, event: AgentEvent) -> None:
+    assert dump_events([event], camel=False) == [snake(plain)]
+
+
+@pytest.mark.parametrize("camel", [True, False])
+@pytest.mark.parametrize("value", [5, None, "x", [], {}, {"innerKey": {"snake_key": None}}, [None]])
+@pytest.mark.parametrize("name", ["durationMs", "duration_ms", "toolname", "a b", "größe", "", "model_dump"])
+def test_unknown_fields_are_kept(name: str, value: Any, camel: bool) -> None:
+    plain = {"type": "message", "iteration": 1, "role": "user", "content": "Hi", name: value}
+    events = parse_events([plain])
+    assert dump_events(events, camel=camel) == [plain]
+    assert parse_events(json.dumps(dump_events(events, camel=camel))) == events
+
+
+def test_fields_of_other_kinds_are_kept_as_they_are_spelt() -> None:
+    plain = {"type": "completion", "iteration": 1, "result": "x", "toolName": "a", "tool_call_id": "b"}
+    assert dump_events(parse_events([plain])) == dump_events(parse_events([plain]), camel=False) == [plain]
+
+
+def test_a_failing_tool_is_an_error_with_the_id_of_its_call() -> None:
+    plain = {"type": "error", "error": "No such file", "recoverable": True, "toolCallId": "c1", "iteration": 1}
+    [event] = parse_events([plain])
+    assert isinstance(event, ErrorEvent)
+    assert event.tool_call_id == "c1"
+    assert dump_events([event], camel=False)[0]["tool_call_id"] == "c1"
+
+
+def test_what_is_not_set_is_left_out_and_null_reads_as_none() -> None:
+    assert dump_events([ToolResultEvent(tool_call_id="c")]) == [
+        {"type": "tool_result", "iteration": 0, "toolCallId": "c"}
+    ]
+    assert parse_events('[{"type":"tool_result","toolCallId":"c","result":null}]') == [
+        ToolResultEvent(tool_call_id="c")
+    ]
+
+
+def test_arguments_keep_their_order() -> None:
+    args = {"b": 1, "a": 2, "日": 3, "": 4}
+    [plain] = dump_events(parse_events(json.dumps(dump_events([call(args)]))))
+    assert list(plain["args"]) == list(args)
+
+
+class Place(BaseModel):
+    place_name: str = "here"
+    depth: int | None = None
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (float("nan"), None),
+        ({"a": [float("nan"), float("inf"), -float("inf"), 1.5]}, {"a": [None, None, None, 1.5]}),
+        (Place(), {"place_name": "here", "depth": None}),
+        ({"placeName": Place(depth=2)}, {"placeName": {"place_name": "here", "depth": 2}}),
+        ((1, {2}), [1, [2]]),
+        ({1: 2}, {"1": 2}),
+        ([b"\xff", "ok", float("nan")], ["/w==", "ok", None]),
+        (CIRCLE, ["[[...]]"]),
+        (["\ud800"], ["\ud800"]),
+        (len, repr(len)),
+    ],
+)
+@pytest.mark.parametrize("camel", [True, False])
+def test_whatever_a_tool_returned_becomes_json(value: Any, written: Any, camel: bool) -> None:
+    events: list[AgentEvent] = [CompletionEvent(result={"x": value}), CompletionEvent(extra={"x": value})]  # type: ignore[call-arg]
+    first, second = json.loads(json.dumps(dump_events(events, camel=camel), allow_nan=False))
+    assert first["result"] == second["extra"] == {"x": written}
+
+
+def call(args: Plain) -> ToolCallEvent:
+    return ToolCallEvent(tool_name="look", tool_call_id="c", args=args)
+
+
+# Both
+
+
+@pytest.mark.parametrize("camel", [True, False])
+def test_json_gives_the_same_events_again(camel: bool) -> None:
+    for seed in range(THREADS):
+        events = some_events(random.Random(seed))
+        plain = dump_events(events, camel=camel)
+        text = json.dumps(plain, allow_nan=False)
+        again = parse_events(text)
+        assert again == events, f"seed {seed}"
+        assert list(map(type, again)) == list(map(type, events)), f"seed {seed}"
+        assert json.dumps(dump_events(again, camel=camel)) == text, f"seed {seed}"
+        assert dump_events(again, camel=not camel) == dump_events(events, camel=not camel), f"seed {seed}"

@@ -122,7 +122,8 @@ def assert_thread_true(run: Run[Any], *, is_edited: bool = False) -> None:
     for camel in (True, False):
         text = json.dumps(dump_events(events, camel=camel))
         again = to_messages(parse_events(text))
-        assert is_edited or again == to_messages(events)
+        # JSON makes one character of two halves of a pair.
+        assert is_edited or again == json.loads(json.dumps(to_messages(events)))
     document = serialize_thread_to_xml(events)
     assert serialize_thread_to_xml(parse_thread_xml(document)) == document
     assert is_edited or to_messages(events) == run.history

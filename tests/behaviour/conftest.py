@@ -1,4 +1,6 @@
-"""Behaviour runs three ways: sync, sync inside a running event loop, async. A promise holds in all of them."""
+"""Behaviour runs four ways. A promise holds in all of them: sync, sync inside a running event loop, async, and sync
+with the conversation sent as one `<thread>` document. The last is not for tests of the message list itself.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,35 @@ from typing import Any
 
 import pytest
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
+from tests.raw_model import RawModel
+from tests.threaded_model import Given, RawThreadedModel, ThreadedModel
 
 from acorn import Run, capture, module
 from acorn.testing import ScriptedModel
 
+AS_THREAD = "as a thread"
+
 
 class Call:
-    """Calls a module in one of the three ways."""
+    """Calls a module in one of the four ways."""
 
     def __init__(self, way: str) -> None:
         self.way = way
+        self._given = Given()
+
+    def scripted(self, replies: Any, **options: Any) -> ScriptedModel:
+        """A model for this way; its `requests` tell the messages in all of them."""
+        if self.way == AS_THREAD:
+            return ThreadedModel(replies, self._given, **options)
+        return ScriptedModel(replies, **options)
+
+    def raw(self, responses: Any, **options: Any) -> RawModel:
+        """The same for responses to the letter."""
+        return (
+            RawThreadedModel(responses, self._given, **options)
+            if self.way == AS_THREAD
+            else RawModel(responses, **options)
+        )
 
     def __call__(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Any:
         """The output of `agent(...)`."""
@@ -25,7 +46,9 @@ class Call:
 
     def run(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
         """The record of `agent.run(...)`."""
-        if self.way == "sync":
+        if self.way == AS_THREAD:
+            agent.history_format = "thread"
+        if self.way in ("sync", AS_THREAD):
             return agent.run(*args, **kwargs)
         if self.way == "async":
             return asyncio.run(self._async(agent, *args, **kwargs))
@@ -38,9 +61,22 @@ class Call:
         return agent.run(*args, **kwargs)
 
 
-@pytest.fixture(params=["sync", "inside a loop", "async"])
+@pytest.fixture(params=["sync", "inside a loop", "async", AS_THREAD])
 def call(request: pytest.FixtureRequest) -> Call:
     return Call(request.param)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What only a list of messages holds is not in a document."""
+    spared = [item for item in items if item.get_closest_marker("message_list") and _way(item) == AS_THREAD]
+    if spared:
+        config.hook.pytest_deselected(items=spared)
+        items[:] = [item for item in items if item not in spared]
+
+
+def _way(item: pytest.Item) -> Any:
+    spec = getattr(item, "callspec", None)
+    return None if spec is None else spec.params.get("call")
 
 
 Script = Callable[..., ScriptedModel]
@@ -50,10 +86,11 @@ Script = Callable[..., ScriptedModel]
 def script(request: pytest.FixtureRequest) -> Iterator[Script]:
     """Makes scripted models; afterwards every request, every script and every history is judged."""
     models: list[ScriptedModel] = []
+    way: Call = request.getfixturevalue("call") if "call" in request.fixturenames else Call("sync")
 
     def make(*replies: Any, **options: Any) -> ScriptedModel:
         made = replies[0] if len(replies) == 1 and callable(replies[0]) else replies
-        models.append(ScriptedModel(made, **options))
+        models.append(way.scripted(made, **options))
         return models[-1]
 
     with capture() as runs:

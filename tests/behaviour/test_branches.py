@@ -290,6 +290,7 @@ def assert_same_bytes(parent: ModelRequest, child: ModelRequest) -> None:
 
 @pytest.mark.parametrize("prompt", [SYSTEM, ""])
 @pytest.mark.parametrize("with_input", [False, True])
+@pytest.mark.message_list
 def test_up_to_the_branching_point_the_messages_are_the_parents_to_the_byte(
     call: Call, script: Script, prompt: str, with_input: bool
 ) -> None:
@@ -304,6 +305,7 @@ def test_up_to_the_branching_point_the_messages_are_the_parents_to_the_byte(
     assert_same_bytes(model.requests[2], model.requests[5])
 
 
+@pytest.mark.message_list
 def test_what_the_parent_has_trimmed_is_sent_by_the_branch_as_the_parent_sends_it(call: Call) -> None:
     class Trimmer(Main):
         def on_step(self, step: Step) -> None:
@@ -311,7 +313,7 @@ def test_what_the_parent_has_trimmed_is_sent_by_the_branch_as_the_parent_sends_i
                 del self.history[1]
                 del self.history[2]
 
-    model = ScriptedModel([calling("look"), calling("look"), calling("check", claim="it"), TRUE, DONE])
+    model = call.scripted([calling("look"), calling("look"), calling("check", claim="it"), TRUE, DONE])
     run_main(call, model, Trimmer, branches={"check": Asked})
     sent = [message["role"] for message in model.requests[2].messages]
     assert sent == ["system", "user", "assistant", "tool", "assistant", "tool"]

@@ -573,7 +573,6 @@ def test_an_instance_may_set_everything() -> None:
     [
         ("depth", "`Painter` has no attribute `depth` to set"),
         ("api_key", "`Painter` has no attribute `api_key` to set"),
-        ("history_format", "`Painter` has no attribute `history_format` to set"),
         ("on_step", "`Painter` has no attribute `on_step` to set"),
         ("_acorn_spec", "`Painter` has no attribute `_acorn_spec` to set"),
         ("temprature", "`Painter` has no attribute `temprature` to set; did you mean `temperature`?"),

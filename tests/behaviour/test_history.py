@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call
 from tests.provider_rules import assert_complete, assert_request_valid
-from tests.raw_model import RawModel, calling, finishing
+from tests.raw_model import calling, finishing
 
 from acorn import (
     AcornError,
@@ -75,7 +75,7 @@ def walk(
     call: Call, replies: Sequence[Any], edit: Edit | None = None, **settings: Any
 ) -> tuple[Run[Any], list[list[Message]]]:
     """Run to the end and judge every request; the record, and the messages of each request."""
-    model = ScriptedModel(replies)
+    model = call.scripted(replies)
     run = call.run(Looker(edit, model=model, **settings), question="Where is it?")
     model.done()
     return run, judged(model)
@@ -492,7 +492,7 @@ def test_what_a_request_said_does_not_change_with_the_history(call: Call) -> Non
             for made in message.get("tool_calls", ()):
                 made["function"]["arguments"] = '{"place": "elsewhere"}'
 
-    model = RawModel(answer)
+    model = call.raw(answer)
     call.run(Looker(scribble, model=model), question="Where is it?")
     assert judged(model) == snapshots
 
@@ -579,7 +579,7 @@ def test_the_second_of_two_results_is_not_sent(call: Call) -> None:
 @pytest.mark.parametrize("text", ['{"place": ', "attic", "[1]", "null", '"attic"', "5", '{"place": NaN}', "{'a': 1}"])
 def test_malformed_arguments_are_kept_to_the_letter_and_sent_as_an_empty_object(call: Call, text: str) -> None:
     seen: list[Any] = []
-    model = RawModel([calling(("a", "look", text)), finishing(answer="nowhere")])
+    model = call.raw([calling(("a", "look", text)), finishing(answer="nowhere")])
     agent = Looker(lambda self, step: seen.append(step.tool_calls[0]), model=model)
     run = call.run(agent, question="Where is it?")
     assert run.history[2]["tool_calls"][0]["function"]["arguments"] == text
@@ -588,9 +588,10 @@ def test_malformed_arguments_are_kept_to_the_letter_and_sent_as_an_empty_object(
     assert seen[0].raw_arguments == text
 
 
+@pytest.mark.message_list
 @pytest.mark.parametrize("text", ["", "{}", " { } ", '{"place":"attic"}', '{"place": "\\u00e9"}'])
 def test_arguments_that_are_an_object_are_sent_to_the_letter(call: Call, text: str) -> None:
-    model = RawModel([calling(("a", "look", text)), finishing(answer="nowhere")])
+    model = call.raw([calling(("a", "look", text)), finishing(answer="nowhere")])
     call.run(Looker(model=model), question="Where is it?")
     assert judged(model)[1][2]["tool_calls"][0]["function"]["arguments"] == (text or "{}")
 
@@ -598,7 +599,7 @@ def test_arguments_that_are_an_object_are_sent_to_the_letter(call: Call, text: s
 @pytest.mark.parametrize("missing", [None, ""])
 def test_missing_ids_get_new_ones(call: Call, missing: str | None) -> None:
     two = ((missing, "look", '{"place": "attic"}'), (missing, "look", '{"place": "cellar"}'))
-    model = RawModel([calling(*two), calling(*two), finishing(answer="nowhere")])
+    model = call.raw([calling(*two), calling(*two), finishing(answer="nowhere")])
     seen: list[str] = []
     run = call.run(
         Looker(lambda self, step: seen.extend(each.id for each in step.tool_calls), model=model),
@@ -614,9 +615,10 @@ def test_missing_ids_get_new_ones(call: Call, missing: str | None) -> None:
 
 
 @pytest.mark.parametrize("ids", [("x", "x", "x"), ("call_2_1", None, None), (None, "call_2_0", "call_2_0")])
+@pytest.mark.message_list
 def test_ids_repeated_in_one_response_get_new_ones(call: Call, ids: tuple[str | None, ...]) -> None:
     made = [(each, "look", json.dumps({"place": str(at)})) for at, each in enumerate(ids)]
-    model = RawModel([calling(*made), finishing(answer="nowhere")])
+    model = call.raw([calling(*made), finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="Where is it?")
     given = [each["id"] for each in run.history[2]["tool_calls"]]
     assert len(set(given)) == 3
@@ -626,9 +628,10 @@ def test_ids_repeated_in_one_response_get_new_ones(call: Call, ids: tuple[str | 
     assert_complete(run.history)
 
 
+@pytest.mark.message_list
 def test_an_id_used_in_an_earlier_response_is_sent_under_another(call: Call) -> None:
     every = [calling(("call_0", "look", json.dumps({"place": str(at)}))) for at in range(3)]
-    model = RawModel([*every, finishing(answer="nowhere")])
+    model = call.raw([*every, finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="Where is it?")
     sent = judged(model)[3]
     assert sent[2]["tool_calls"][0]["id"] == "call_0"
@@ -648,7 +651,7 @@ def test_an_id_used_in_an_earlier_response_is_sent_under_another(call: Call) -> 
     ],
 )
 def test_a_made_up_tool_name_is_sent_in_a_form_that_providers_take(call: Call, made_up: str, sent: str) -> None:
-    model = RawModel([calling(("a", made_up, "{}")), finishing(answer="nowhere")])
+    model = call.raw([calling(("a", made_up, "{}")), finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="Where is it?")
     assert run.history[2]["tool_calls"][0]["function"]["name"] == made_up
     assert judged(model)[1][2]["tool_calls"][0]["function"]["name"] == sent
@@ -676,6 +679,7 @@ def sent_of(call: Call, *messages: Any) -> list[Message]:
     return sent
 
 
+@pytest.mark.message_list
 def test_content_parts_are_sent_as_they_are(call: Call) -> None:
     every = [
         {"type": "text", "text": "What is this?"},
@@ -686,16 +690,18 @@ def test_content_parts_are_sent_as_they_are(call: Call) -> None:
     assert sent_of(call, message) == [message]
 
 
+@pytest.mark.message_list
 def test_further_keys_of_a_message_are_sent_along(call: Call) -> None:
     thought = {**said("Hm."), "thinking_blocks": [{"type": "thinking", "signature": "abc"}]}
     asked = {**text("Well?"), "cache_control": {"type": "ephemeral"}}
     assert sent_of(call, thought, asked) == [thought, asked]
 
 
+@pytest.mark.message_list
 def test_what_a_provider_wants_back_is_sent_back(call: Call) -> None:
     blocks = [{"type": "thinking", "thinking": "Hm.", "signature": "abc"}]
     first = calling(("a", "look", '{"place": "x"}'), extra={"thinking_blocks": blocks})
-    model = RawModel([first, finishing(answer="nowhere")])
+    model = call.raw([first, finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="Where is it?")
     assert run.history[2]["thinking_blocks"] == judged(model)[1][2]["thinking_blocks"] == blocks
 
@@ -723,6 +729,7 @@ FLAT_SENT = [
 ]
 
 
+@pytest.mark.message_list
 def test_the_flat_form_of_tool_calls_in_the_seeds_is_accepted(call: Call) -> None:
     assert sent_of(call, *FLAT) == FLAT_SENT
 
@@ -768,7 +775,12 @@ ODD: list[tuple[str, Message, list[Message]]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "sent"), [row[1:] for row in ODD], ids=[row[0] for row in ODD])
+def _odd(name: str, given: Message, sent: list[Message]) -> Any:
+    is_plain = all(message.keys() == {"role", "content"} and isinstance(message["content"], str) for message in sent)
+    return pytest.param(given, sent, id=name, marks=() if is_plain else pytest.mark.message_list)
+
+
+@pytest.mark.parametrize(("given", "sent"), [_odd(*row) for row in ODD])
 def test_an_odd_message_is_sent_in_a_form_that_providers_take(call: Call, given: Message, sent: list[Message]) -> None:
     assert sent_of(call, given) == sent
 
@@ -781,6 +793,7 @@ def test_odd_calls_are_sent_in_a_form_that_providers_take(call: Call, made: Any)
     sent_of(call, {"role": "assistant", "content": "Hm.", "tool_calls": made})
 
 
+@pytest.mark.message_list
 def test_results_with_odd_ids_and_content_find_their_calls(call: Call) -> None:
     made = [{"id": 5, "name": "look", "arguments": {}}, {"name": "look"}, {"id": None, "name": "look"}]
     results = [
@@ -858,9 +871,10 @@ def test_a_history_that_is_no_list_is_an_error_that_says_so(call: Call, wrong: A
         walk(call, [LOOK], spoil_the_record)
 
 
+@pytest.mark.message_list
 def test_half_a_surrogate_pair_is_kept_in_the_history_and_sent_as_a_replacement(call: Call) -> None:
     half = "a\ud83d"
-    model = RawModel(
+    model = call.raw(
         [
             calling((half, "look", json.dumps({"place": "x"})), ("a\ud83e", "look", "{}"), content=half),
             calling(("b", "look", f'{{"place": "{half}"}}')),
@@ -912,7 +926,10 @@ def _place(history: list[Message]) -> None:
     history.insert(5, {"role": "user", "content": "EDITED"})
 
 
-@pytest.mark.parametrize("edit", [_content, _arguments, _part, _key, _place])
+NOT_IN_A_DOCUMENT = [pytest.param(edit, marks=pytest.mark.message_list) for edit in (_part, _key)]
+
+
+@pytest.mark.parametrize("edit", [_content, _arguments, _place, *NOT_IN_A_DOCUMENT])
 def test_an_edit_of_an_early_message_at_step_150_is_in_the_next_request(
     call: Call, edit: Callable[[list[Message]], None]
 ) -> None:
@@ -923,7 +940,7 @@ def test_an_edit_of_an_early_message_at_step_150_is_in_the_next_request(
         if step.counter == 150:
             edit(self.history)
 
-    model = ScriptedModel([*LONG, DONE])
+    model = call.scripted([*LONG, DONE])
     call.run(Looker(change, model=model), question="Where is it?")
     for request in model.requests[148:152]:
         assert_request_valid(request)
@@ -938,12 +955,13 @@ def test_an_edit_of_an_early_message_at_step_150_is_in_the_next_request(
 
 
 @pytest.mark.parametrize("early", ["plain", "half a surrogate: \ud800", "größer"])
+@pytest.mark.message_list
 def test_what_was_sent_before_is_not_made_again(call: Call, early: str) -> None:
     @at_step(1)
     def add(self: Looker, step: Step) -> None:
         self.history.append(text(early))
 
-    model = ScriptedModel([*LONG[:60], DONE])
+    model = call.scripted([*LONG[:60], DONE])
     call.run(Looker(add, model=model), question="Where is it?")
     for earlier, later in zip(model.requests, model.requests[1:], strict=False):
         assert all(old is new for old, new in zip(earlier.messages, later.messages, strict=False))
@@ -963,7 +981,7 @@ class Chat(module[Question, Answer]):
 
 
 def test_a_record_is_gone_on_with(call: Call) -> None:
-    model = ScriptedModel([LOOK, finish(answer="Italy"), finish(answer="Germany")])
+    model = call.scripted([LOOK, finish(answer="Italy"), finish(answer="Germany")])
     first = call.run(Chat(model=model), question="Who won in 1994?")
     second = call.run(Chat(model=model).using(history=first), question="And in 1990?")
     last = judged(model)[2]
@@ -977,7 +995,7 @@ def test_a_record_is_gone_on_with(call: Call) -> None:
 
 
 def test_the_system_message_is_made_anew_and_earlier_ones_are_dropped(call: Call) -> None:
-    model = ScriptedModel([finish(answer="Hi"), finish(answer="Salut")])
+    model = call.scripted([finish(answer="Hi"), finish(answer="Salut")])
     first = call.run(Chat(model=model), question="Hi?")
     first.history.insert(2, {"role": "developer", "content": "Speak German."})
     first.history.append({"role": "system", "content": "Speak Latin."})
@@ -990,14 +1008,14 @@ def test_without_a_prompt_a_continued_conversation_has_no_system_message(call: C
     class Bare(Looker):
         system_prompt = ""
 
-    model = ScriptedModel([DONE])
+    model = call.scripted([DONE])
     prior = [{"role": "system", "content": "Old."}, text("Hello"), {"role": "assistant", "content": "Hi"}]
     call(Bare(model=model).using(history=prior), question="Where is it?")
     assert roles(judged(model)[0]) == ["user", "assistant", "user"]
 
 
 def test_a_chat_of_three_turns_carries_everything_along(call: Call) -> None:
-    model = ScriptedModel(
+    model = call.scripted(
         [LOOK, finish(answer="one"), finish(answer=2), finish(answer="two"), "Hm.", finish(answer="three")]
     )
     agent: Any = Chat(model=model)
@@ -1031,7 +1049,7 @@ def test_a_list_is_gone_on_with_and_left_as_it_is(call: Call) -> None:
         },
     ]
     before = copy.deepcopy(given)
-    model = ScriptedModel([LOOK, DONE])
+    model = call.scripted([LOOK, DONE])
     run = call.run(Looker(scribble, model=model).using(history=given), question="Where is it?")
     judged(model)
     assert given == before
@@ -1039,7 +1057,7 @@ def test_a_list_is_gone_on_with_and_left_as_it_is(call: Call) -> None:
 
 
 def test_a_record_that_is_gone_on_with_stays_as_it_is(call: Call) -> None:
-    model = ScriptedModel([LOOK, DONE, CELLAR, DONE])
+    model = call.scripted([LOOK, DONE, CELLAR, DONE])
 
     def scribble(self: Looker, step: Step) -> None:
         self.history[2]["content"] = "scribble"
@@ -1054,7 +1072,7 @@ def test_a_record_that_is_gone_on_with_stays_as_it_is(call: Call) -> None:
 
 @pytest.mark.parametrize("prior", [[], ()])
 def test_an_empty_conversation_is_a_beginning(call: Call, prior: Any) -> None:
-    model = ScriptedModel([DONE])
+    model = call.scripted([DONE])
     call(Looker(model=model).using(history=prior), question="Where is it?")
     assert told(judged(model)[0]) == [("system", "Look around, then answer."), ("user", INPUT)]
 
@@ -1064,7 +1082,7 @@ def test_open_calls_of_an_earlier_conversation_are_repaired(call: Call) -> None:
         return {"role": "assistant", "content": "", "tool_calls": [{"id": each, "name": "look"} for each in ids]}
 
     prior = [text("Hello"), made("x", "y"), {"role": "tool", "tool_call_id": "y", "content": "seen"}, made("z")]
-    model = ScriptedModel([DONE])
+    model = call.scripted([DONE])
     run = call.run(Looker(model=model).using(history=prior), question="Where is it?")
     assert told(judged(model)[0])[2:] == [
         ("assistant", None),
@@ -1077,15 +1095,16 @@ def test_open_calls_of_an_earlier_conversation_are_repaired(call: Call) -> None:
     assert_complete(run.history)
 
 
+@pytest.mark.message_list
 def test_the_flat_form_of_the_seeds_can_be_gone_on_with(call: Call) -> None:
-    model = ScriptedModel([DONE])
+    model = call.scripted([DONE])
     run = call.run(Looker(model=model).using(history=[text("Hello"), *FLAT]), question="Where is it?")
     assert judged(model)[0][2:4] == FLAT_SENT
     assert_complete(run.history)
 
 
 def test_a_conversation_cut_off_at_its_beginning_says_so_and_does_not_repeat_the_input(call: Call) -> None:
-    model = ScriptedModel([LOOK, DONE])
+    model = call.scripted([LOOK, DONE])
     prior = [{"role": "tool", "tool_call_id": "gone", "content": "x"}, {"role": "assistant", "content": "Yes?"}]
     call(Looker(model=model).using(history=prior), question="Where is it?")
     assert told(judged(model)[0])[1:] == [("user", OMITTED), ("assistant", "Yes?"), ("user", INPUT)]
@@ -1108,13 +1127,13 @@ def test_a_failed_run_leaves_a_complete_history_that_can_be_gone_on_with(call: C
         replies += [Failure(500)]
     elif end is LimitError:
         settings["max_total_tokens"] = 1
-    model = ScriptedModel(replies)
+    model = call.scripted(replies)
     with pytest.raises(end) as caught:
         call(Looker(fail, model=model, **settings), question="Where is it?")
     record = getattr(caught.value, "run", None) or pytest.fail("no record")
     assert_complete(record.history)
     assert roles(record.history)[2:5] == ["assistant", "tool", "tool"]
-    again = ScriptedModel([DONE])
+    again = call.scripted([DONE])
     assert call(Looker(model=again).using(history=record), question="Where is it?") == Answer(answer="nowhere")
     judged(again)
 
@@ -1163,7 +1182,7 @@ def test_results_of_a_finish_stand_behind_it_whatever_on_finish_appends(call: Ca
             if output.answer == "no":
                 raise ValueError("say more")
 
-    model = ScriptedModel([LOOK & finish(answer="no"), finish(answer="nowhere")])
+    model = call.scripted([LOOK & finish(answer="no"), finish(answer="nowhere")])
     run = call.run(Noting(model=model), question="Where is it?")
     judged(model)
     assert roles(run.history[2:]) == ["assistant", "tool", "tool", "user", "assistant", "tool", "user"]

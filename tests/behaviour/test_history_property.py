@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.provider_rules import assert_request_valid
+from tests.provider_rules import assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel, calling, finishing
+from tests.threaded_model import conversation
 
 from acorn import AcornError, Run, Step, ToolResult, capture, current_run, module, tool
 from acorn._loop.outbox import Outbox
+from acorn._loop.threaded import Threaded
 from acorn.models import ModelRequest, ModelResponse
 
 RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 600
@@ -235,8 +237,9 @@ def _reply(chance: random.Random) -> ModelResponse:
 class Watch:
     """A model that judges each request: at once, or when the run is over."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, *, is_threaded: bool) -> None:
         self.chance = chance
+        self.is_threaded = is_threaded
         self.model = RawModel(self.answer, forces=chance.random() < 0.8)
         self.snapshots: list[str] = []
         self.runs: list[Run[Any]] = []
@@ -244,14 +247,18 @@ class Watch:
 
     def answer(self, request: ModelRequest) -> ModelResponse:
         messages, write = Outbox().prepare(self.runs[0].history, self.opening)
+        if self.is_threaded:
+            messages = Threaded().wrap(messages)
         assert request.messages == messages, "what was kept from earlier requests differs from a fresh reading"
-        if self.chance.random() < 0.6:
+        if self.is_threaded:
+            conversation(request.messages)
+        elif self.chance.random() < 0.6:
             assert request.messages_json is not None
             assert request.messages_json() == write()
         self.snapshots.append(json.dumps(request.messages))
         if request.forced_tool or self.chance.random() < 0.05:
             return finishing(place="everywhere")
-        if "<output" in str(request.messages[-1]["content"]):
+        if "<output" in str(request.messages[-1]["content"]).replace("&lt;", "<"):
             return ModelResponse("<output><place>everywhere</place></output>")
         return _reply(self.chance)
 
@@ -259,15 +266,18 @@ class Watch:
         for request, snapshot in zip(self.model.requests, self.snapshots, strict=True):
             assert_request_valid(request)
             assert json.dumps(request.messages) == snapshot, "a request changed after it was sent"
+        for run in self.runs:
+            assert_thread_true(run, is_edited=True)
 
 
 def check(seed: int) -> int:
     """One run; how many requests it took."""
     chance = random.Random(seed)
-    watch = Watch(chance)
+    watch = Watch(chance, is_threaded=seed % 3 == 0)
     prior = [_message(chance) for _ in range(chance.choice([0, 0, 0, 3, 6]))]
     before = repr(prior)
-    agent = Meddler(model=watch.model).using(deps=chance, history=prior)
+    form = "thread" if watch.is_threaded else "messages"
+    agent = Meddler(model=watch.model, history_format=form).using(deps=chance, history=prior)
     watch.opening = {"role": "user", "content": _input(agent)}
     with suppress(AcornError), capture() as watch.runs:
         agent.run(place="here")
@@ -279,7 +289,7 @@ def check(seed: int) -> int:
 def _input(agent: Meddler) -> str:
     """The input as the first request of a plain run shows it."""
     plain = RawModel([finishing(place="")])
-    agent.using(model=plain, history=[]).run(place="here")
+    agent.using(model=plain, history=[], history_format="messages").run(place="here")
     return str(plain.requests[0].messages[1]["content"])
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
@@ -48,7 +48,9 @@ def used(reply: Reply, tokens_in: int, tokens_out: int) -> Reply:
     return dataclasses.replace(reply, usage=Usage(tokens_in, tokens_out))
 
 
-def eager(tokens_in: int, tokens_out: int, *, grows: int = 0, **options: Any) -> ScriptedModel:
+def eager(
+    tokens_in: int, tokens_out: int, *, grows: int = 0, make: Any = ScriptedModel, **options: Any
+) -> ScriptedModel:
     """A model that goes on until it is forced; each request costs `grows` more than the one before."""
     counter = itertools.count()
 
@@ -57,7 +59,7 @@ def eager(tokens_in: int, tokens_out: int, *, grows: int = 0, **options: Any) ->
         made = finish(summary="done") if request.forced_tool else calling("look", at=number)
         return used(made, tokens_in + grows * number, tokens_out)
 
-    return ScriptedModel(reply, **options)
+    return cast(ScriptedModel, make(reply, **options))
 
 
 def forced(model: ScriptedModel) -> list[bool]:
@@ -112,7 +114,7 @@ def test_a_run_that_stays_below_its_limits_is_left_alone(call: Call, script: Scr
 
 
 def test_the_forced_request_changes_neither_messages_nor_tools(call: Call) -> None:
-    model = eager(80, 20)
+    model = eager(80, 20, make=call.scripted)
     call(Worker(model=model, max_total_tokens=600))
     *before, last = model.requests
     assert last.tools == before[-1].tools

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 
 import pytest
 from pydantic import BaseModel, Field
-from tests.provider_rules import assert_complete, assert_request_valid
+from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel
 
 from acorn import LimitError, ModelError, ParseError, Run, Step, Unfinished, Usage, module, tool
@@ -250,6 +250,7 @@ def _judge(model: RawModel, run: Run[Any]) -> None:
     for request in model.requests:
         assert_request_valid(request)
     assert_complete(run.history)
+    assert_thread_true(run)
     assert len(model.requests) <= MOST_REQUESTS, "more requests than steps and corrections allow"
     assert [message for message in run.history if not isinstance(message["content"], str)] == []
 
@@ -260,7 +261,8 @@ def check(seed: int) -> str:
     kind = chance.choice(MODULES)
     answers: Callable[[ModelRequest], ModelResponse] = lambda _: _reply(chance)  # noqa: E731
     model = RawModel(answers, forces=chance.random() < 0.5)
-    agent = kind(model=model, parse_retries=chance.randrange(3))
+    form = "thread" if seed % 3 == 0 else "messages"
+    agent = kind(model=model, parse_retries=chance.randrange(3), history_format=form)
     with suppress(ParseError, ModelError, LimitError):
         agent.run()
     run = cast(Run[Any], agent.last)

@@ -31,6 +31,7 @@ from acorn._loop.saved import load, save
 from acorn.models import ModelRequest, Price
 from acorn.record import inside
 from acorn.testing import Reply, ScriptedModel, call, finish
+from acorn.thread import dump_events
 
 Restart = Literal["never", "before each ask", "after each ask", "both"]
 
@@ -57,6 +58,7 @@ class Outcome:
 
     requests: list[Any]
     history: Any
+    thread: list[Any]
     usage: Usage
     cost: float | None
     model: str | None
@@ -144,6 +146,7 @@ def _seen(run: Run[Any], asked: list[tuple[str, ModelRequest]], saved: int) -> O
     return Outcome(
         requests,
         to_plain(run.history),
+        dump_events(run.thread),
         run.usage,
         run.cost,
         run.model,
@@ -465,6 +468,22 @@ def a_history_that_is_cut_and_copied() -> Setup:
             step.add_to_context({"step": step.counter})
 
     return setup(Editor, *[call("look", place=str(n)) & call("look") for n in range(5)], DONE)
+
+
+@ends("finish")
+def a_history_that_is_summed_up() -> Setup:
+    class Summing(Looker):
+        def on_step(self, step: Step) -> None:
+            said = {"role": "user", "content": f"So far: {step.counter}"}
+            self.history = [*self.history[:2], said, self.history[-1]]
+
+    return setup(Summing, *[call("look", place=str(n)) for n in range(4)], DONE)
+
+
+@ends("finish")
+def a_run_sent_as_a_thread() -> Setup:
+    replies = [call("look") & call("boom"), "Hm.", finish(answer=5), call("fetch", kind="datetime"), DONE]
+    return setup(Looker, *replies, history_format="thread")
 
 
 @tool

@@ -24,7 +24,7 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, Field
 from tests.behaviour.conftest import Call
 from tests.behaviour.test_reply_fuzz import MODULES, _reply
-from tests.provider_rules import assert_complete, assert_request_valid
+from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import (
@@ -187,6 +187,7 @@ def watched() -> Iterator[Watch]:
             assert_request_valid(request)
     for run in runs:
         assert_complete(run.history)
+        assert_thread_true(run)
 
 
 class Stream:
@@ -510,7 +511,7 @@ def test_a_value_that_does_not_fit_shows_as_none_and_is_corrected_as_ever(
     assert partials(first)[-1].answer == ANSWER
     assert partials(heard)[-1].confidence == 0.25
     plain = ScriptedModel([WRONG, DONE])
-    assert Asker(model=plain).run(question="?").history == run.history
+    assert call.run(Asker(model=plain), question="?").history == run.history
     assert [request.messages for request in plain.requests] == [request.messages for request in model.requests]
 
 

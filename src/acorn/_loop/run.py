@@ -208,6 +208,7 @@ class Loop:
 
     def _request(self, now: float) -> ModelRequest:
         sent, write = self.outbox.prepare(self.run.history, *self.openings)
+        self.scribe.settle(self.outbox)
         is_threaded = self.spec.history_format == "thread"
         if is_threaded:
             self._threaded = self._threaded or _threaded()

@@ -27,6 +27,7 @@ def save(loop: Loop) -> dict[str, Any]:
             "history": to_plain(run.history),
             "thread": dump_events(run.thread),
             "iteration": run.ledger.iteration,
+            "unnoticed": loop.scribe.unnoticed(),
             "usage": {name: getattr(run.usage, name) for name in run.usage.__slots__},
             "cost": run.cost,
             "model": run.model,
@@ -47,6 +48,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     run.ledger.iteration, run.ledger.since = told["iteration"], run.seconds
     state = State.from_json(saved["state"])
     loop = Loop(plan, run, state)
+    loop.scribe.overlook(told["unnoticed"])
     if state.response is not None:
         # The user has removed the turn where it is not in the history, or may yet put it back.
         turn = messages.assistant(state.response, state.calls) if state.turn is None else run.history[state.turn]

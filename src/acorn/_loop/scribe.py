@@ -5,11 +5,13 @@ The history is also the user's, who may move, edit and remove anything in it; th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from acorn._json import to_plain, to_text
 from acorn._loop import messages
+from acorn._loop.outbox import _ODD, _ROLES, Outbox
 from acorn._secrets import redact, secrets_in
 from acorn._xml.report import INVALID
 from acorn.models.port import ModelResponse
@@ -26,25 +28,31 @@ class Scribe:
         self.turn: Message | None = None
         """The model's last turn, as it was put into the history."""
         self._unanswered: list[ToolCall] = []
-        self._ours: list[Message] = []
-        """What was written behind the turn."""
-        self._length = len(run.history)
-        """How long the history is if nobody else has written in it."""
+        self._seen: list[Message] = list(run.history)
+        """What the history is if nobody else has written in it."""
+        self._borrowed: list[Message] = []
+        """The first note of a branch, until what it inherited is there in copies."""
 
     def begin(self, history: list[Message], inherited: int = 0) -> None:
         """The messages that a run begins with; a branch has the first of them from its parent."""
-        self.run.history, self._length = history, len(history)
-        # What is inherited is long, and was copied for this branch already.
-        told = [*history[:inherited], *map(messages.copied, history[inherited:])]
+        self.run.history, self._seen = history, list(history)
         self.ledger.inherited = inherited
+        told = [*history[:inherited], *map(messages.copied, history[inherited:])]
         self.ledger.note("messages", told)
+        self._borrowed = told if inherited else []
+
+    def settle(self, outbox: Outbox) -> None:
+        """Keep what was inherited, which may be long, in the copies that the first request has made of it."""
+        if told := self._borrowed:
+            copies = zip(told, outbox._seen[: self.ledger.inherited], strict=False)
+            kept = [messages.copied(message) if copy is _ODD else copy for message, copy in copies]
+            told[: len(kept)], self._borrowed = kept, []
 
     def say(self, content: str, at: int | None = None) -> None:
         """A user message of ours, at the end or before the message at `at`."""
         history, message = self.run.history, messages.user(content)
         history.insert(len(history) if at is None else at, message)
-        self._ours.append(message)
-        self._length += 1
+        self._seen.append(message)
         self.ledger.note("said", "user", content)
 
     def take_turn(self, response: ModelResponse, calls: list[ToolCall]) -> None:
@@ -52,13 +60,22 @@ class Scribe:
         self.ledger.iteration = self.run.steps + 1
         self.turn, self._unanswered = messages.assistant(response, calls), calls
         self.run.history.append(self.turn)
-        self._ours, self._length = [], self._length + 1
+        self._seen.append(self.turn)
         made = tuple([(call.id, call.name, call.raw_arguments) for call in calls])
         self.ledger.note("turn", response.content, made, messages.copied(response.extra))
 
     def resume(self, turn: Message, unanswered: list[ToolCall]) -> None:
         """The turn of a run that was saved in the middle of it."""
         self.turn, self._unanswered = turn, unanswered
+
+    def unnoticed(self) -> list[int]:
+        """Where in the history messages stand that are not noted yet."""
+        history: Any = self.run.history
+        return _added(history, self._seen) if isinstance(history, list) else []
+
+    def overlook(self, unnoticed: Sequence[int]) -> None:
+        """These messages of a history that was saved are still to be noted."""
+        self._seen = [message for at, message in enumerate(self.run.history) if at not in unnoticed]
 
     def answer(self, told: dict[str, str], otherwise: str) -> None:
         """Results of our own for the calls of the turn: what was wrong with an answer, or why a call was skipped."""
@@ -75,7 +92,9 @@ class Scribe:
         for result in results:
             text = messages.result_text(result)
             placed.append(messages.tool(result.id, text))
-            form = "error" if result.error is not None else "text" if isinstance(result.output, str) else "json"
+            # A date and the like are strings in JSON. The text is kept, as it is where a run was saved.
+            is_text = isinstance(result.output, str) or text.startswith('"')
+            form = "error" if result.error is not None else "text" if is_text else "json"
             self.ledger.note("result", result.id, text, form)
         return self._place(placed)
 
@@ -84,29 +103,31 @@ class Scribe:
         history = self.run.history
         behind = messages.place_results(history, self.turn, placed)
         if placed and history and history[behind - 1] is placed[-1]:  # otherwise the turn is gone
-            self._length += len(placed)
-            self._ours += placed
+            self._seen += placed
         self._unanswered = []
         return behind
 
     def notice(self) -> None:
-        """Note what the user has added behind the turn. What is removed or edited stays noted as it happened."""
-        history = self.run.history
-        if len(history) > self._length:
-            at = None if self.turn is None else messages.find_turn(history, self.turn)
-            ours = set(map(id, self._ours))
-            added = [message for message in history[0 if at is None else at + 1 :] if id(message) not in ours]
-            if len(added) == len(history) - self._length and all(isinstance(message, dict) for message in added):
-                self.ledger.note("messages", list(map(to_plain, added)))
-                self._ours += added
-        self._length = len(history)
+        """Note what the user has added. What is removed or edited stays noted as it happened."""
+        history: Any = self.run.history
+        if not isinstance(history, list):  # the user may have put anything there
+            return
+        if _is_same(history, self._seen):
+            return
+        added = [history[at] for at in _added(history, self._seen)]
+        # What is no message will be complained of before it is sent.
+        told = [to_plain(message) for message in added if isinstance(message, dict) and message.get("role") in _ROLES]
+        if told:
+            self.ledger.note("messages", told)
+        self._seen = history.copy()
 
     def end(self, output: Any) -> None:
         """The run's output."""
         self.notice()
         if not isinstance(output, Unfinished):
             is_text = isinstance(output, str)
-            self.ledger.note("completion", output if is_text else to_text(output), "text" if is_text else "json")
+            text = str.__str__(output) if is_text else to_text(output)
+            self.ledger.note("completion", text, "text" if is_text else "json")
 
     def abort(self, error: BaseException, results: Sequence[ToolResult], model: Any) -> None:
         """Close what is open, with the results that there are, and say why the run ends."""
@@ -124,6 +145,52 @@ class Scribe:
             self.notice()
             messages.close_calls(history, messages.STOPPED)
         self.ledger.note("error", _told(error, model))
+
+
+def _is_same(history: list[Any], seen: list[Message]) -> bool:
+    """Whether these are the very messages, by the quickest way there is; copies are equal, but may be edited yet."""
+    try:
+        return history == seen and (not seen or (history[0] is seen[0] and history[-1] is seen[-1]))
+    except Exception:  # somebody's own `==`
+        return False
+
+
+def _added(history: list[Any], seen: Sequence[Message]) -> list[int]:
+    """Where messages stand that were not there before: neither the very ones, nor copies of some that are gone.
+
+    The copy of a turn or of a result is known by its ids, though it was edited; any other by its text.
+    """
+    left = Counter(map(id, seen))
+    strangers: list[int] = []
+    for at, message in enumerate(history):
+        if left[id(message)]:
+            left[id(message)] -= 1
+        else:
+            strangers.append(at)
+    if not strangers:
+        return []
+    gone: Counter[str] = Counter()
+    for message in seen:
+        if left[id(message)]:
+            left[id(message)] -= 1
+            gone.update(_marks(message))
+    added: list[int] = []
+    for at in strangers:
+        marks = [mark for mark in _marks(history[at]) if gone[mark]]
+        gone.subtract(marks)
+        if not marks:
+            added.append(at)
+    return added
+
+
+def _marks(message: Any) -> list[str]:
+    """By what a copy of a message is known."""
+    ids = [f"call {call_id}" for call_id in messages.call_ids(message) if call_id]
+    if ids:
+        return ids
+    if isinstance(message, dict) and message.get("role") == "tool":
+        return [f"result {message.get('tool_call_id')}"]
+    return [to_text(message)]
 
 
 def _told(error: BaseException, model: Any) -> str:

@@ -19,7 +19,7 @@ from acorn.thread.events import (
     ToolResultEvent,
     parse_events,
 )
-from acorn.thread.messages import Said, called, events_of, keep_rest, outcome
+from acorn.thread.messages import Said, events_of, keep_rest, outcome
 
 
 def recall(ledger: Ledger, started: datetime | None, branch: str | None, run_id: str) -> list[AgentEvent]:
@@ -88,22 +88,24 @@ def _conversation(messages: list[dict[str, Any]], iteration: int) -> list[AgentE
 
 def _turn(note: Note) -> list[Said]:
     content, calls, extra = note.what
-    made: list[Said] = [called(call_id, name, arguments, note.iteration) for call_id, name, arguments in calls]
-    if content or not made:
-        made.insert(0, MessageEvent(iteration=note.iteration, role="assistant", content=content))
-    if extra:
-        made[0].rest = extra
-    return made
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = [
+            {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for call_id, name, arguments in calls
+        ]
+    return events_of(message | extra, note.iteration)
 
 
 def _result(note: Note) -> ToolResultEvent | ErrorEvent:
-    call_id, text, form = note.what
+    given, text, form = note.what
+    call_id = str(given or "")  # a hook may have made anything of it
     if form == "error":
         made: ToolResultEvent | ErrorEvent = outcome(call_id, text, note.iteration)
     else:
         result = _read(text) if form == "json" else text
         made = ToolResultEvent(iteration=note.iteration, tool_call_id=call_id, result=result)
-    keep_rest([made], {"role": "tool", "tool_call_id": call_id, "content": text})
+    keep_rest([made], {"role": "tool", "tool_call_id": given, "content": text})
     return made
 
 

@@ -43,7 +43,7 @@ async def awalk(loop: Loop, agent: object, *, iterates: bool) -> AsyncGenerator[
                 async for chunk in chunks:
                     yield chunk
         except BaseException as error:
-            loop.abort(error)
+            loop.abort(error, time.monotonic() - began)
             raise
         finally:
             for close in closers(loop):

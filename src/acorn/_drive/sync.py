@@ -40,7 +40,7 @@ def walk(loop: Loop, agent: object, *, iterates: bool) -> Generator[StreamChunk[
         try:
             yield from _Walk(loop, agent, began, iterates).steps()
         except BaseException as error:
-            loop.abort(error)
+            loop.abort(error, time.monotonic() - began)
             raise
         finally:
             for close in closers(loop):

@@ -21,12 +21,12 @@ from acorn.errors import AcornError
 from acorn.record import Message
 
 _SYSTEM = ("system", "developer")
-_ROLES = (*_SYSTEM, "user", "assistant", "tool")
+ROLES = (*_SYSTEM, "user", "assistant", "tool")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DEEPEST = 100
-_ODD: Any = object()
+ODD: Any = object()
 """Stands in the copy for a message that cannot be compared; it equals nothing."""
 
 
@@ -43,6 +43,11 @@ class Outbox:
         self._strays: set[str] = set()
         self._ids: set[str] = set()
 
+    @property
+    def copies(self) -> list[Message]:
+        """Private copies of the history as it was last sent, `ODD` for what cannot be compared."""
+        return self._seen
+
     def fork(self) -> Outbox:
         """The same for a branch, which goes on from here by itself."""
         other = Outbox()
@@ -54,9 +59,9 @@ class Outbox:
         """The system message is another or new, and the rest is not: a branch puts its prompt below its parent's."""
         copy, clean = _take(message, 0)
         content = _content(clean.get("content"))
-        if not self._sent or copy is _ODD or message["role"] != "system" or content is None:
+        if not self._sent or copy is ODD or message["role"] != "system" or content is None:
             return  # it will be read anew
-        was_there = self._seen[0] is _ODD or self._seen[0]["role"] in _SYSTEM
+        was_there = self._seen[0] is ODD or self._seen[0]["role"] in _SYSTEM
         was_sent = self._sent[0]["role"] == "system"
         if was_there != was_sent:
             return
@@ -157,9 +162,9 @@ def _usual_end(tail: Sequence[Any], used: set[str]) -> list[Message] | None:
 
 def _take(message: Any, index: int) -> tuple[Message, Message]:
     """A private copy to compare with, and the message as plain data in text that can be encoded."""
-    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise AcornError(
-            f"`history[{index}]` must be a dict with a `role` of {', '.join(_ROLES)}, "
+            f"`history[{index}]` must be a dict with a `role` of {', '.join(ROLES)}, "
             f"got {shorten(safe_repr(message), 120)}."
         )
     if type(message) is dict and all(type(part) is str and part.isascii() for item in message.items() for part in item):
@@ -174,7 +179,7 @@ def _take(message: Any, index: int) -> tuple[Message, Message]:
     try:
         copy = _copy(message, _DEEPEST)
     except TypeError:  # not plain data; it may be of a kind that is changed in place, so it is read each time
-        return _ODD, from_json(to_text(message))
+        return ODD, from_json(to_text(message))
     return copy, whole_text(copy)
 
 

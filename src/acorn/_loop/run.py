@@ -118,9 +118,10 @@ class Loop:
             case _:
                 assert_never(self.state.phase)
 
-    def abort(self, error: BaseException) -> None:
+    def abort(self, error: BaseException, now: float | None = None) -> None:
         """End the run here, leaving a record whose history is complete."""
         state, run = self.state, self.run
+        run.ledger.now = run.ledger.now if now is None else now
         self.scribe.abort(error, state.results, self.setting("model"))
         self._count_children()
         run.error = error

@@ -11,7 +11,7 @@ from typing import Any
 
 from acorn._json import to_plain, to_text
 from acorn._loop import messages
-from acorn._loop.outbox import _ODD, _ROLES, Outbox
+from acorn._loop.outbox import ODD, ROLES, Outbox
 from acorn._secrets import redact, secrets_in
 from acorn._xml.report import INVALID
 from acorn.models.port import ModelResponse
@@ -44,8 +44,8 @@ class Scribe:
     def settle(self, outbox: Outbox) -> None:
         """Keep what was inherited, which may be long, in the copies that the first request has made of it."""
         if told := self._borrowed:
-            copies = zip(told, outbox._seen[: self.ledger.inherited], strict=False)
-            kept = [messages.copied(message) if copy is _ODD else copy for message, copy in copies]
+            copies = zip(told, outbox.copies[: self.ledger.inherited], strict=False)
+            kept = [messages.copied(message) if copy is ODD else copy for message, copy in copies]
             told[: len(kept)], self._borrowed = kept, []
 
     def say(self, content: str, at: int | None = None) -> None:
@@ -116,7 +116,7 @@ class Scribe:
             return
         added = [history[at] for at in _added(history, self._seen)]
         # What is no message will be complained of before it is sent.
-        told = [to_plain(message) for message in added if isinstance(message, dict) and message.get("role") in _ROLES]
+        told = [to_plain(message) for message in added if isinstance(message, dict) and message.get("role") in ROLES]
         if told:
             self.ledger.note("messages", told)
         self._seen = history.copy()

@@ -42,17 +42,23 @@ class Outbox:
         self._pieces: list[bytes] = []
         self._strays: set[str] = set()
         self._ids: set[str] = set()
+        self._is_odd = False
 
     @property
     def copies(self) -> list[Message]:
-        """Private copies of the history as it was last sent, `ODD` for what cannot be compared."""
+        """Private copies of the history as it was last sent, but for the odd ones."""
         return self._seen
+
+    @property
+    def odd_ones(self) -> list[int]:
+        """Where messages stand that cannot be compared, and have no copy."""
+        return [at for at, copy in enumerate(self._seen) if copy is ODD] if self._is_odd else []
 
     def fork(self) -> Outbox:
         """The same for a branch, which goes on from here by itself."""
         other = Outbox()
         other._seen, other._sent, other._pieces = list(self._seen), list(self._sent), list(self._pieces)
-        other._strays, other._ids = set(self._strays), set(self._ids)
+        other._strays, other._ids, other._is_odd = set(self._strays), set(self._ids), self._is_odd
         return other
 
     def change_first(self, message: Message) -> None:
@@ -106,6 +112,7 @@ class Outbox:
             return False
         self._strays |= lost
         self._seen += [copy for copy, _ in taken]
+        self._is_odd = self._is_odd or any(copy is ODD for copy, _ in taken)
         for at, message in enumerate(tail):
             if message["role"] == "assistant":
                 self._sent += _turn(message, known + at, answers.get(at, {}), self._ids)

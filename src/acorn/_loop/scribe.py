@@ -11,7 +11,7 @@ from typing import Any
 
 from acorn._json import to_plain, to_text
 from acorn._loop import messages
-from acorn._loop.outbox import ODD, ROLES, Outbox
+from acorn._loop.outbox import ROLES, Outbox
 from acorn._secrets import redact, secrets_in
 from acorn._xml.report import INVALID
 from acorn.models.port import ModelResponse
@@ -44,9 +44,11 @@ class Scribe:
     def settle(self, outbox: Outbox) -> None:
         """Keep what was inherited, which may be long, in the copies that the first request has made of it."""
         if told := self._borrowed:
-            copies = zip(told, outbox.copies[: self.ledger.inherited], strict=False)
-            kept = [messages.copied(message) if copy is ODD else copy for message, copy in copies]
-            told[: len(kept)], self._borrowed = kept, []
+            copies = outbox.copies[: self.ledger.inherited]
+            for at in outbox.odd_ones:
+                if at < len(copies):
+                    copies[at] = messages.copied(told[at])
+            told[: len(copies)], self._borrowed = copies, []
 
     def say(self, content: str, at: int | None = None) -> None:
         """A user message of ours, at the end or before the message at `at`."""

@@ -31,6 +31,8 @@ class ToolResult:
     """What the function returned; None where it failed."""
     error: str | None = None
     """`ValueError: x must be positive`, or None."""
+    seconds: float | None = field(default=None, compare=False)
+    """How long the function or branch took; None where none was called."""
 
 
 @dataclass(slots=True)

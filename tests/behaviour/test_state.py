@@ -146,7 +146,7 @@ def _seen(run: Run[Any], asked: list[tuple[str, ModelRequest]], saved: int) -> O
     return Outcome(
         requests,
         to_plain(run.history),
-        dump_events(run.thread),
+        [{**event, "seconds": None} for event in dump_events(run.thread)],
         run.usage,
         run.cost,
         run.model,

@@ -557,7 +557,7 @@ def test_streamed_runs_have_the_same_thread(script: Script) -> None:
 
 
 def untimed(events: list[AgentEvent]) -> list[dict[str, Any]]:
-    return [{**event, "timestamp": None} for event in dump_events(events)]
+    return [{**event, "timestamp": None, "seconds": None} for event in dump_events(events)]
 
 
 def test_a_stream_that_is_left_early_has_a_thread_that_says_so(script: Script) -> None:

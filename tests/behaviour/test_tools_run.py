@@ -1408,3 +1408,32 @@ def test_many_runs_at_once_open_and_close_one_source_each_for_itself(script: Scr
 
     assert len(set(asyncio.run(main()))) == 20
     assert sorted(diary) == sorted(["open a", "list a", "close a"] * 20)
+
+
+def test_a_result_says_how_long_its_own_tool_took(call: Call, script: Script) -> None:
+    def quick() -> str:
+        """Quick."""
+        return "quick"
+
+    def slow() -> str:
+        """Slow."""
+        time.sleep(0.2)
+        raise ValueError("slow")
+
+    took: dict[str, float | None] = {}
+
+    class Timed(module[Any, str]):
+        final_output = str
+        tools = [quick, slow]
+        max_steps = 3
+
+        def on_step(self, step: Step) -> None:
+            took.update({result.name: result.seconds for result in step.tool_results})
+
+    run = call.run(Timed(model=script(calling("quick") & calling("slow") & calling("none"), finish(result="done"))))
+    assert took["quick"] is not None
+    assert took["slow"] is not None
+    assert took["quick"] < 0.2 <= took["slow"]
+    assert took["none"] is None
+    told = [event for event in run.thread if event.type in ("tool_result", "error")][:3]
+    assert [event.seconds for event in told] == list(took.values())  # type: ignore[union-attr]

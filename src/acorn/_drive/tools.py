@@ -86,6 +86,7 @@ def _together(group: list[Invocation], limits: list[float]) -> list[ToolResult]:
                     results[at] = future.result()
                 elif at not in results and limits[at] <= limit:
                     results[at] = _failed(group[at], _TooLongError(limit))
+                    results[at].seconds = time.monotonic() - began
     finally:
         for future in futures:
             future.cancel()
@@ -101,17 +102,19 @@ def _start(invocation: Invocation, futures: list[Future[ToolResult]]) -> None:
 
 
 def _attempt(invocation: Invocation) -> ToolResult:
+    began = time.monotonic()
     try:
         output = call_sync(_drained, invocation.tool.function, *invocation.args, **invocation.kwargs)
     except Exception as error:
         invocation.result = _failed(invocation, error)
     else:
         invocation.result = ToolResult(invocation.call.id, invocation.call.name, output)
+    invocation.result.seconds = time.monotonic() - began
     return invocation.result
 
 
 async def _aattempt(invocation: Invocation, limit: float) -> ToolResult:
-    function = invocation.tool.function
+    began, function = time.monotonic(), invocation.tool.function
     watch = asyncio.timeout(None if limit == math.inf else limit)
     try:
         async with watch:
@@ -121,6 +124,7 @@ async def _aattempt(invocation: Invocation, limit: float) -> ToolResult:
         invocation.result = _failed(invocation, _TooLongError(limit) if watch.expired() else error)
     else:
         invocation.result = ToolResult(invocation.call.id, invocation.call.name, output)
+    invocation.result.seconds = time.monotonic() - began
     return invocation.result
 
 

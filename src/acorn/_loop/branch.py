@@ -183,10 +183,10 @@ def make_child(parent: Loop, name: str, plan: Plan, given: BaseModel, begun: Map
 def outcome(call: ToolCall, run: Run[Any], error: Exception | None) -> ToolResult:
     """What the parent's model reads of a branch that has ended."""
     if error is not None:
-        return ToolResult(call.id, call.name, error=_told(error))
+        return ToolResult(call.id, call.name, error=_told(error), seconds=run.seconds)
     if isinstance(run.output, Unfinished):
-        return ToolResult(call.id, call.name, error=f"Unfinished: {unfinished(call.name)}")
-    return ToolResult(call.id, call.name, run.output)
+        return ToolResult(call.id, call.name, error=f"Unfinished: {unfinished(call.name)}", seconds=run.seconds)
+    return ToolResult(call.id, call.name, run.output, seconds=run.seconds)
 
 
 def _told(error: Exception) -> str:

@@ -85,7 +85,7 @@ class Scribe:
         for call in self._unanswered:
             text = told.get(call.id, otherwise)
             placed.append(messages.tool(call.id, text))
-            self.ledger.note("result", call.id, text, "error" if text.startswith(INVALID) else "text")
+            self.ledger.note("result", call.id, text, "error" if text.startswith(INVALID) else "text", None)
         self._place(placed)
 
     def place_results(self, results: Iterable[ToolResult]) -> int:
@@ -97,7 +97,7 @@ class Scribe:
             # A date and the like are strings in JSON. The text is kept, as it is where a run was saved.
             is_text = isinstance(result.output, str) or text.startswith('"')
             form = "error" if result.error is not None else "text" if is_text else "json"
-            self.ledger.note("result", result.id, text, form)
+            self.ledger.note("result", result.id, text, form, result.seconds)
         return self._place(placed)
 
     def _place(self, placed: Sequence[Message]) -> int:
@@ -142,7 +142,7 @@ class Scribe:
             self.place_results(here)
             for call in open_calls:
                 if call.id not in {result.id for result in here}:
-                    self.ledger.note("result", call.id, messages.STOPPED, "text")
+                    self.ledger.note("result", call.id, messages.STOPPED, "text", None)
         if isinstance(history, list):
             self.notice()
             messages.close_calls(history, messages.STOPPED)

@@ -98,7 +98,13 @@ def restored(schema: type[BaseModel], text: str | bytes, what: str) -> BaseModel
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    return {"id": result.id, "name": result.name, "output": _output(result.output), "error": result.error}
+    return {
+        "id": result.id,
+        "name": result.name,
+        "output": _output(result.output),
+        "error": result.error,
+        "seconds": result.seconds,
+    }
 
 
 def _output(output: Any) -> Any:

@@ -125,9 +125,7 @@ class Recount:
         mark = self._sign("✗", "!!") if failed else self._sign("✓", "ok")
         label = call.node.label
         assert isinstance(label, Text)
-        call.node.label = Text.assemble(
-            (f"{mark} ", "red" if failed else "green"), label[2:], (_took(call, event), "dim")
-        )
+        call.node.label = Text.assemble((f"{mark} ", "red" if failed else "green"), label[2:], (_took(event), "dim"))
         if failed or not call.is_branch:
             call.node.add(Text.assemble((f"{self._sign('→', '->')} ", "dim"), (shown, "red" if failed else "dim")))
 
@@ -141,9 +139,8 @@ class Recount:
         return plain if self._is_plain else sign
 
 
-def _took(call: _Call, event: AgentEvent) -> str:
-    began, ended = call.event.timestamp, event.timestamp
-    return f"  {seconds_text(max(0.0, (ended - began) / 1000))}" if began is not None and ended is not None else ""
+def _took(event: ToolResultEvent | ErrorEvent) -> str:
+    return "" if event.seconds is None else f"  {seconds_text(event.seconds)}"
 
 
 def _message(event: MessageEvent) -> Text:

@@ -35,6 +35,8 @@ class Call:
 
     def seconds(self, now: float) -> float | None:
         """How long it has taken by now; None where it has not begun."""
+        if self.result is not None and self.result.seconds is not None:
+            return self.result.seconds
         return None if self.began is None else (self.ended or now) - self.began
 
 

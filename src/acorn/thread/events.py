@@ -74,6 +74,8 @@ class ToolResultEvent(Spoken):
     result: Any = None
     tool_name: str | None = None
     """For a result whose call is not among the events."""
+    seconds: float | None = None
+    """How long the tool took."""
 
 
 class ErrorEvent(Spoken):
@@ -85,6 +87,8 @@ class ErrorEvent(Spoken):
     """Whether the run went on."""
     tool_call_id: str | None = None
     """The call that failed, if it was one."""
+    seconds: float | None = None
+    """How long it took to fail."""
 
 
 class HumanInputRequestedEvent(Event):

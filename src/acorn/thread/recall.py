@@ -98,13 +98,14 @@ def _turn(note: Note) -> list[Said]:
 
 
 def _result(note: Note) -> ToolResultEvent | ErrorEvent:
-    given, text, form = note.what
+    given, text, form, seconds = note.what
     call_id = str(given or "")  # a hook may have made anything of it
     if form == "error":
         made: ToolResultEvent | ErrorEvent = outcome(call_id, text, note.iteration)
     else:
         result = _read(text) if form == "json" else text
         made = ToolResultEvent(iteration=note.iteration, tool_call_id=call_id, result=result)
+    made.seconds = seconds if isinstance(seconds, int | float) else None
     keep_rest([made], {"role": "tool", "tool_call_id": given, "content": text})
     return made
 

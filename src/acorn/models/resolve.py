@@ -16,6 +16,11 @@ def resolve(declared: Any, owner: str) -> Model:
         )
     if is_model(declared):
         return declared
+    config = declared if isinstance(declared, dict) else {"model": declared}
+    if str(config.get("model") or config.get("id")).startswith("local/"):
+        from acorn.models.local import LocalModel
+
+        return LocalModel(config)
     from acorn.models.litellm import LiteLLMModel
 
-    return LiteLLMModel(declared if isinstance(declared, dict) else {"model": declared})
+    return LiteLLMModel(config)

@@ -1,0 +1,115 @@
+"""A conversation with tools for a model that knows none: the tools described in words, calls and results as text.
+
+The grammar sees to the form; the words are for the sense. A small model with one tool is told the names of the
+fields and no more: told the values too, it takes the first. Pure; called by the local adapter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from acorn.errors import ModelError
+
+_DEPTH = 4
+"""How deep the words go into a schema."""
+
+
+def flatten(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, is_small: bool
+) -> list[dict[str, str]]:
+    """Messages of text alone, in turns: system, user, assistant, user..."""
+    told = _told(tools, is_small)
+    turns: list[tuple[str, str]] = [("system", told)] if told else []
+    for message in messages:
+        role, text = _line(message, is_named=len(tools) != 1)
+        if role == "system" and told:
+            turns[0] = ("system", f"{text}\n\n{told}")
+            told = ""
+        elif turns and turns[-1][0] == role:
+            turns[-1] = (role, f"{turns[-1][1]}\n{text}")
+        else:
+            turns.append((role, text))
+    return [{"role": role, "content": text} for role, text in turns]
+
+
+def _line(message: Mapping[str, Any], *, is_named: bool) -> tuple[str, str]:
+    """Who speaks, and what is said."""
+    role, text = str(message["role"]), _text(message.get("content"))
+    if role in ("system", "developer"):
+        return "system", text
+    if role == "tool":
+        return "user", f"Result: {text}"
+    if role == "assistant":
+        calls = [_call(call["function"], is_named) for call in message.get("tool_calls") or ()]
+        return role, "\n".join(filter(None, (text, *calls)))
+    return "user", text
+
+
+def _call(function: Mapping[str, Any], is_named: bool) -> str:
+    if not is_named:
+        return str(function["arguments"])
+    return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
+
+
+def _text(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts: list[str] = []
+    for part in content:
+        if part.get("type") != "text":
+            raise ModelError(
+                f"The embedded model reads text only, and a message has a part of type `{part.get('type')}`: leave it "
+                f"out, or use a model that can see.",
+                provider="local",
+            )
+        parts.append(part["text"])
+    return "\n".join(parts)
+
+
+# The tools in words
+
+
+def _told(tools: Sequence[Mapping[str, Any]], is_small: bool) -> str:
+    if not tools:
+        return ""
+    if len(tools) == 1:
+        schema = tools[0].get("parameters") or {}
+        if is_small:
+            return f"Reply only with JSON that has {outline(schema, schema, _DEPTH)}"
+        return f"Reply only with JSON that fits this schema: {json.dumps(schema, ensure_ascii=False)}"
+    lines = [json.dumps(tool, ensure_ascii=False) for tool in tools]
+    last = 'Call one of them. Reply only with JSON: {"name": the tool, "arguments": {...}}'
+    return "\n".join(["You have these tools:", "<tools>", *lines, "</tools>", last])
+
+
+def outline(schema: Any, root: Mapping[str, Any], depth: int) -> str:
+    """The names of a schema's fields, with their descriptions: {"name": ..., "age": in years}."""
+    if not isinstance(schema, Mapping) or depth == 0:
+        return "..."
+    if "$ref" in schema:
+        return outline(_target(schema["$ref"], root), root, depth)
+    if members := schema.get("properties"):
+        inner = [
+            f"{json.dumps(name, ensure_ascii=False)}: {_field(value, root, depth)}" for name, value in members.items()
+        ]
+        return "{" + ", ".join(inner) + "}"
+    if "items" in schema:
+        return f"[{outline(schema['items'], root, depth)}]"
+    options = [option for union in ("anyOf", "oneOf", "allOf") for option in schema.get(union, ())]
+    told = [outline(option, root, depth) for option in options]
+    return next((words for words in told if words != "..."), "...")
+
+
+def _field(schema: Any, root: Mapping[str, Any], depth: int) -> str:
+    told = outline(schema, root, depth - 1)
+    described = schema.get("description") if isinstance(schema, Mapping) else None
+    return " ".join(str(described).split()).rstrip(".") if described and told == "..." else told
+
+
+def _target(reference: str, root: Mapping[str, Any]) -> Any:
+    found: Any = root
+    for part in reference.removeprefix("#/").split("/"):
+        found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, Mapping) else {}
+    return found

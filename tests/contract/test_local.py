@@ -1,0 +1,504 @@
+"""The embedded model, for real: what it answers, and how it behaves in a process."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field
+from tests.unit.random_schemas import schema
+
+from acorn import DeclarationError, ModelError, module, tool
+from acorn.models.local import LocalModel
+from acorn.models.port import ModelRequest, Price
+from acorn.models.weights import KNOWN, fetch
+
+MODEL = "local/smollm2"
+SCHEMAS = 200 if os.environ.get("ACORN_TORTURE") else 20
+
+
+@pytest.fixture(scope="session", autouse=True)
+def weights() -> Path:
+    """Downloaded once and kept in the user's cache."""
+    return fetch(KNOWN["smollm2"])
+
+
+class Sentiment(module):
+    """Judge the sentiment of a text."""
+
+    model = MODEL
+    initial_input = ["text"]
+    final_output = [("sentiment", Literal["positive", "negative"])]
+
+
+class Person(module):
+    """Extract the person from the text."""
+
+    model = MODEL
+    initial_input = ["text"]
+    final_output = [("name", str), ("age", int)]
+
+
+LONG = {
+    "type": "object",
+    "properties": {"essay": {"type": "string", "minLength": 3000, "maxLength": 4000}},
+    "required": ["essay"],
+}
+
+
+class Essay(module):
+    """Write a long essay."""
+
+    model = MODEL
+    initial_input = ["topic"]
+    final_output = [("essay", str, Field(min_length=3000, max_length=4000))]
+
+
+# What it answers
+
+
+@pytest.mark.parametrize(
+    ("text", "sentiment"),
+    [
+        ("I love this film.", "positive"),
+        ("What a wonderful day, I am so happy!", "positive"),
+        ("The food was delicious and the staff were friendly.", "positive"),
+        ("I hate this film.", "negative"),
+        ("What a terrible day, everything went wrong.", "negative"),
+        ("The food was cold and the staff were rude.", "negative"),
+    ],
+)
+def test_it_judges_the_sentiment_of_a_clear_sentence(text: str, sentiment: str) -> None:
+    assert Sentiment()(text=text).sentiment == sentiment
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "age"),
+    [
+        ("Maria Lopez is 34 years old and lives in Madrid.", "Maria Lopez", 34),
+        ("My name is Anna and I am 29.", "Anna", 29),
+        ("At 71, Robert Brown still runs marathons.", "Robert Brown", 71),
+    ],
+)
+def test_it_finds_the_name_and_the_age(text: str, name: str, age: int) -> None:
+    person = Person()(text=text)
+    assert (person.name, person.age) == (name, age)
+
+
+class Address(BaseModel):
+    street: str = Field(max_length=30)
+    city: str = Field(max_length=30)
+
+
+class Visit(BaseModel):
+    place: Address | None
+    stars: int = Field(ge=1, le=5)
+    tags: list[Literal["food", "music", "quiet"]] = Field(max_length=2)
+    share: float = Field(gt=0, lt=1)
+    code: str = Field(pattern=r"^[A-Z]{3}-\d{2}$")
+    before: list[Visit] = Field(default=[], max_length=1)
+
+
+def test_it_fills_in_a_nested_schema_that_comes_back_as_its_class() -> None:
+    class Reviewer(module):
+        """Describe the visit."""
+
+        model = MODEL
+        initial_input = ["text"]
+        final_output = Visit
+        parse_retries = 0
+
+    assert isinstance(Reviewer()(text="We ate at 5 Hill Road in Leeds; it was quiet and good."), Visit)
+
+
+@pytest.mark.parametrize("seed", range(SCHEMAS))
+def test_every_schema_is_answered_with_a_valid_object(seed: int) -> None:
+    wanted = schema(random.Random(seed), depth=2)
+    reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", wanted))
+    assert reply.stop_reason == "tool_calls"
+    value = json.loads(reply.tool_calls[0].arguments)
+    validator = Draft202012Validator(wanted, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    assert [error.message for error in validator.iter_errors(value)] == []
+
+
+def asked(text: str, *schemas: dict[str, Any], forced: str | None = None, **more: Any) -> ModelRequest:
+    tools = [
+        {"type": "function", "function": {"name": f"tool{index}", "description": "A tool.", "parameters": each}}
+        for index, each in enumerate(schemas)
+    ]
+    messages = [{"role": "system", "content": "Fill in the form."}, {"role": "user", "content": text}]
+    return ModelRequest(messages, tools, 0.7, more.pop("max_tokens", 1024), forced, **more)
+
+
+NUMBER = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+WORD = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}}, "required": ["name"]}
+
+
+def test_of_several_tools_it_calls_one_with_arguments_that_fit() -> None:
+    reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", NUMBER, WORD))
+    (made,) = reply.tool_calls
+    assert made.name in ("tool0", "tool1")
+    wanted = NUMBER if made.name == "tool0" else WORD
+    Draft202012Validator(wanted).validate(json.loads(made.arguments))
+
+
+@pytest.mark.parametrize("forced", ["tool0", "tool1"])
+def test_a_forced_tool_is_called(forced: str) -> None:
+    request = asked("Maria is 34.", NUMBER, WORD, forced=forced)
+    model = LocalModel({"model": MODEL})
+    assert model.can_force_tool(request)
+    assert [made.name for made in model.complete(request).tool_calls] == [forced]
+
+
+def test_a_loop_with_tools_runs_to_its_end() -> None:
+    @tool
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        return "sunny"
+
+    class Reporter(module):
+        """Report the weather."""
+
+        model = MODEL
+        initial_input = ["city"]
+        final_output = [("report", str)]
+        tools = [weather]
+        max_steps = 2
+
+    assert isinstance(Reporter()(city="Rome").report, str)
+
+
+def test_without_tools_it_writes_text() -> None:
+    reply = LocalModel({"model": MODEL}).complete(asked("Say hello.", max_tokens=10))
+    assert reply.content
+    assert not reply.tool_calls
+
+
+def test_a_run_counts_tokens_and_costs_nothing() -> None:
+    run = Person().run(text="Tom is 5 years old.")
+    assert run.usage.requests == 1
+    assert run.usage.input_tokens > 20
+    assert run.usage.output_tokens > 5
+    assert run.cost == 0
+    assert run.model == MODEL
+    assert LocalModel({"model": MODEL}).price() == Price(0, 0)
+
+
+def test_a_reply_that_is_cut_says_so() -> None:
+    reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", WORD, max_tokens=3))
+    assert reply.stop_reason == "length"
+
+
+def test_undeclared_temperature_is_zero_and_a_declared_one_is_used() -> None:
+    wanted = {"type": "object", "properties": {"story": {"type": "string", "maxLength": 80}}, "required": ["story"]}
+    model = LocalModel({"model": MODEL})
+    cold = {model.complete(asked("Tell a story.", wanted)).tool_calls[0].arguments for _ in range(2)}
+    hot = {
+        model.complete(asked("Tell a story.", wanted, declared=frozenset({"temperature"}))).tool_calls[0].arguments
+        for _ in range(4)
+    }
+    assert len(cold) == 1
+    assert len(hot) > 1
+
+
+# Streams
+
+
+@pytest.mark.parametrize("schemas", [(WORD,), (NUMBER, WORD)])
+def test_the_pieces_of_a_stream_join_to_the_whole(schemas: tuple[dict[str, Any], ...]) -> None:
+    model = LocalModel({"model": MODEL})
+    deltas = list(model.stream(asked("Maria is 34.", *schemas)))
+    calls = [call for delta in deltas for call in delta.calls]
+    (whole,) = model.complete(asked("Maria is 34.", *schemas)).tool_calls
+    assert "".join(call.arguments for call in calls) == whole.arguments
+    assert [call.name for call in calls if call.name] == [whole.name]
+    assert len(calls) > 4
+    assert [delta.stop_reason for delta in deltas if delta.stop_reason] == ["tool_calls"]
+
+
+def test_a_module_streams_partial_outputs() -> None:
+    chunks = list(Person().stream(text="Maria Lopez is 34 years old."))
+    names = [chunk.partial.name for chunk in chunks if chunk.partial and chunk.partial.name]
+    assert names == sorted(names, key=len)
+    assert len(set(names)) > 1
+    assert chunks[-1].result == Person()(text="Maria Lopez is 34 years old.")
+
+
+def test_leaving_a_stream_stops_the_generation() -> None:
+    stream = LocalModel({"model": MODEL}).stream(asked("Paris", LONG))
+    for _ in range(5):
+        next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    began = time.monotonic()
+    Person()(text="Tom is 5.")
+    alone = time.monotonic()
+    Person()(text="Tom is 5.")
+    assert alone - began < 10 * (time.monotonic() - alone) + 2
+
+
+# Many at once
+
+
+def test_eight_threads_ask_at_once() -> None:
+    ages: dict[int, int] = {}
+
+    def ask(age: int) -> None:
+        ages[age] = Person()(text=f"Maria is {age} years old.").age
+
+    threads = [threading.Thread(target=ask, args=(age,)) for age in range(30, 38)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert ages == {age: age for age in range(30, 38)}
+
+
+def test_async_calls_leave_the_event_loop_free() -> None:
+    async def main() -> tuple[list[int], int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.005)
+
+        ticking = asyncio.create_task(tick())
+        people = await asyncio.gather(*(Person().acall(text=f"Maria is {age} years old.") for age in (41, 42)))
+        ticking.cancel()
+        return [person.age for person in people], ticks
+
+    ages, ticks = asyncio.run(main())
+    assert ages == [41, 42]
+    assert ticks > 10
+
+
+def test_a_cancelled_call_makes_room_for_the_next() -> None:
+    async def main() -> int:
+        writing = asyncio.create_task(Essay().acall(topic="Paris"))
+        await asyncio.sleep(0.5)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        person = await Person().acall(text="Maria is 34 years old.")
+        return int(person.age)
+
+    assert asyncio.run(main()) == 34
+
+
+def test_a_run_that_has_no_time_left_is_told() -> None:
+    request = asked("Paris", WORD, timeout=0.001)
+    with pytest.raises(ModelError, match="did not answer in"):
+        LocalModel({"model": MODEL}).complete(request)
+
+
+# Its port
+
+
+def test_the_port_of_the_engine_is_locked() -> None:
+    Person()(text="Tom is 5.")
+    address = urlsplit(LocalModel({"model": MODEL}).engine.address)
+    assert address.hostname == "127.0.0.1"
+    for path in ("/v1/models", "/props", "/slots", "/metrics", "/v1/chat/completions", "/tokenize", "/completion"):
+        for method, status in (("GET", 401), ("POST", 401), ("OPTIONS", 200)):
+            connection = http.client.HTTPConnection("127.0.0.1", address.port or 0, timeout=10)
+            headers = {"Origin": "http://page.example", "Authorization": "Bearer guess"}
+            connection.request(method, path, body=b"{}" if method == "POST" else None, headers=headers)
+            answer = connection.getresponse()
+            assert answer.status == status, (path, method)
+            assert not answer.getheader("Access-Control-Allow-Origin")
+            connection.close()
+
+
+# What goes wrong
+
+
+def failing(model: Any, text: str = "Tom is 5.") -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        Person(model=model)(text=text)
+    assert not caught.value.retryable
+    return caught.value
+
+
+def test_a_prompt_that_is_too_long_says_how_long_and_what_to_do() -> None:
+    message = str(failing(MODEL, "hello " * 9000))
+    assert "8192" in message
+    assert "on_step" in message
+    assert "n_ctx" in message
+    assert Person()(text="Maria is 34 years old.").age == 34
+
+
+def test_missing_weights_name_the_command_that_fetches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACORN_HOME", str(tmp_path))
+    assert "`acorn pull`" in str(failing(MODEL))
+    part = KNOWN["smollm2"].path
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"GGUF")
+    assert "incomplete" in str(failing(MODEL))
+
+
+def test_a_missing_file_and_a_broken_one_are_told_apart(tmp_path: Path, weights: Path) -> None:
+    missing, text, cut = (tmp_path / f"{name}.gguf" for name in ("missing", "text", "cut"))
+    text.write_text("hello")
+    cut.write_bytes(weights.read_bytes()[:3_000_000])
+    assert "no file" in str(failing(f"local/{missing}"))
+    assert "no GGUF file" in str(failing(f"local/{text}"))
+    assert "could not be loaded" in str(failing({"model": f"local/{cut}"}))
+
+
+def test_a_path_is_the_same_model(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "mine.gguf"
+    link.symlink_to(weights)
+    monkeypatch.chdir(tmp_path)
+    Person()(text="Tom is 5.")
+    known = LocalModel({"model": MODEL}).engine
+    assert LocalModel({"model": f"local/{link}"}).engine is known
+    assert LocalModel({"model": "local/mine.gguf"}).engine is known
+    assert Person(model={"id": "local/mine.gguf"})(text="Maria is 34 years old.").age == 34
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [
+        ("local/gpt", "smollm2"),
+        ("local/", "smollm2"),
+        ({"model": MODEL, "api_key": "secret-1"}, "n_ctx"),
+        ({"model": MODEL, "n_ctx": 0}, "at least 1"),
+        ({"model": MODEL, "n_threads": "two"}, "at least 1"),
+    ],
+)
+def test_a_wrong_declaration_is_told_before_anything_is_loaded(model: Any, word: str) -> None:
+    with pytest.raises(DeclarationError, match=word) as caught:
+        Person(model=model)(text="x")
+    assert "secret-1" not in str(caught.value)
+
+
+def test_a_loaded_file_does_not_change_its_settings() -> None:
+    Person()(text="Tom is 5.")
+    assert "n_ctx" in str(failing({"model": MODEL, "n_ctx": 100}))
+
+
+def test_pictures_are_refused_in_words() -> None:
+    request = asked("", WORD)
+    request.messages[1]["content"] = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+    with pytest.raises(ModelError, match="image_url"):
+        LocalModel({"model": MODEL}).complete(request)
+
+
+# In a process of its own
+
+PERSON = """
+import os, sys, threading
+from pydantic import Field
+from acorn import ModelError, module
+
+class Person(module):
+    "Extract the person from the text."
+    model = "local/smollm2"
+    initial_input = ["text"]
+    final_output = [("name", str), ("age", int)]
+
+class Essay(Person):
+    "Write a long essay."
+    final_output = [("essay", str, Field(min_length=3000, max_length=4000))]
+
+def ask():
+    return Person()(text="Maria is 34 years old.").age
+"""
+
+
+def process(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PERSON + script],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def test_it_is_silent_and_ends_with_the_process() -> None:
+    done = process("assert ask() == 34")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_process_that_ends_in_the_middle_of_a_reply_ends_well() -> None:
+    done = process(
+        """
+def write():
+    try:
+        Essay()(text="Rome")
+    except ModelError:  # it is closed under its hands, and perhaps says so
+        pass
+
+pieces = iter(Essay().stream(text="Paris"))
+next(pieces), next(pieces)
+for _ in range(3):
+    threading.Thread(target=write, daemon=True).start()
+"""
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_is_told_and_both_sides_end_well() -> None:
+    done = process(
+        """
+import warnings
+warnings.simplefilter("ignore")
+ask()
+child = os.fork()
+if not child:
+    try:
+        ask()
+    except ModelError as error:
+        print(error, flush=True)
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert ask() == 34
+"""
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "spawn" in done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_may_be_the_first_to_ask() -> None:
+    done = process(
+        """
+import warnings
+warnings.simplefilter("ignore")
+child = os.fork()
+if not child:
+    sys.exit(ask())
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 34
+"""
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_the_extra_the_error_names_what_to_install() -> None:
+    done = process(
+        """
+sys.modules["xllamacpp"] = None
+try:
+    ask()
+except ModelError as error:
+    print(error)
+"""
+    )
+    assert "pip install 'acorn-agents[local]'" in done.stdout
+    assert done.returncode == 0

@@ -1,0 +1,270 @@
+"""Whatever a grammar allows validates against its schema: written at random, as a model might."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import UUID4, AnyUrl, BaseModel, Field, TypeAdapter
+from tests.unit.gbnf import Grammar
+from tests.unit.random_schemas import PATTERNS, schema
+
+from acorn._grammar.build import ImpossibleError, Limits, grammar
+
+ROUNDS = 2000 if os.environ.get("ACORN_TORTURE") else 200
+
+
+def written(wanted: dict[str, Any], rounds: int = 40, limits: Limits | None = None) -> list[str]:
+    """Texts that the grammar of a schema allows."""
+    made = Grammar.read(grammar(wanted, limits or Limits(), is_named=False))
+    return [made.write(random.Random(number)) for number in range(rounds)]
+
+
+def values(wanted: dict[str, Any], rounds: int = 40, limits: Limits | None = None) -> list[Any]:
+    """What these texts say, each of them valid."""
+    validator = Draft202012Validator(wanted, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    found: list[Any] = []
+    for text in written(wanted, rounds, limits):
+        found.append(json.loads(text))
+        problems = [error.message for error in validator.iter_errors(found[-1])]
+        assert not problems, f"{text} does not fit {wanted}: {problems}"
+    return found
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_whatever_is_written_under_a_grammar_fits_its_schema(seed: int) -> None:
+    values(schema(random.Random(seed)), rounds=10)
+
+
+# Numbers: exactly those within the bounds
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {},
+        {"minimum": 0},
+        {"minimum": 1, "maximum": 1},
+        {"minimum": 0, "maximum": 150},
+        {"minimum": -17, "maximum": 123},
+        {"exclusiveMinimum": -100, "exclusiveMaximum": -9},
+        {"minimum": 10, "maximum": 99},
+        {"minimum": 95, "exclusiveMaximum": 106},
+        {"maximum": -1},
+        {"exclusiveMinimum": 0},
+        {"minimum": -0.5, "maximum": 7.5},
+        {"multipleOf": 5, "minimum": -20, "maximum": 60},
+    ],
+)
+def test_a_whole_number_is_allowed_exactly_if_it_is_within_its_bounds(bounds: dict[str, Any]) -> None:
+    wanted = {"type": "integer", **bounds}
+    allowed = Grammar.read(grammar(wanted, Limits(), is_named=False)).as_regex()
+    validator = Draft202012Validator(wanted)
+    for number in range(-130, 200):
+        assert bool(allowed.fullmatch(str(number))) == validator.is_valid(number), number
+    assert not allowed.fullmatch("007")
+    assert not allowed.fullmatch("-0")
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {},
+        {"minimum": 0, "maximum": 1},
+        {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        {"minimum": 0.35, "maximum": 2.5},
+        {"minimum": -1.25, "maximum": 0.5},
+        {"minimum": -2.5, "maximum": -0.75},
+        {"exclusiveMinimum": -1},
+        {"minimum": 1.05, "maximum": 1.15},
+    ],
+)
+def test_a_number_is_allowed_exactly_if_it_is_within_its_bounds(bounds: dict[str, Any]) -> None:
+    wanted = {"type": "number", **bounds}
+    allowed = Grammar.read(grammar(wanted, Limits(), is_named=False)).as_regex()
+    validator = Draft202012Validator(wanted)
+    for hundredths in range(-300, 300):
+        number = Decimal(hundredths) / 100
+        text = str(number)
+        if text.rstrip("0").rstrip(".") not in ("-0", ""):
+            assert bool(allowed.fullmatch(text)) == validator.is_valid(float(number)), text
+
+
+@pytest.mark.parametrize("bounds", [{"minimum": 2, "maximum": 1}, {"exclusiveMinimum": 1, "exclusiveMaximum": 2}])
+def test_no_whole_number_between_the_bounds_is_an_error(bounds: dict[str, Any]) -> None:
+    with pytest.raises(ImpossibleError):
+        grammar({"type": "integer", **bounds}, Limits(), is_named=False)
+
+
+# Strings
+
+
+@pytest.mark.parametrize("regex", PATTERNS)
+@pytest.mark.parametrize("lengths", [{}, {"maxLength": 40}])
+def test_a_string_fits_its_pattern(regex: str, lengths: dict[str, int]) -> None:
+    values({"type": "string", "pattern": regex, **lengths})
+
+
+@pytest.mark.parametrize(
+    ("regex", "low", "high"),
+    [("^[a-z]+$", 3, 10), ("^[a-z]*$", 0, 2), (r"^\w+-\d*$", 5, 7), ("^(ab)+$", 6, 8), ("^a|b{2,9}$", 1, 5)],
+)
+def test_a_string_fits_its_pattern_and_its_lengths(regex: str, low: int, high: int) -> None:
+    values({"type": "string", "pattern": regex, "minLength": low, "maxLength": high})
+
+
+@pytest.mark.parametrize("regex", [r"^(?=a)b$", r"^(?!x)a+$", r"(a)\1", r"\bword\b", r"(?i)abc", r"\p{L}+", "(", "a**"])
+def test_a_pattern_that_no_grammar_says_leaves_the_string_free(regex: str) -> None:
+    for text in written({"type": "string", "pattern": regex, "maxLength": 5}):
+        assert len(json.loads(text)) <= 5
+
+
+def test_of_a_union_the_options_that_can_be_promised_are_taken() -> None:
+    for text in written({"anyOf": [{"type": "string", "pattern": "^(?!x)a$"}, {"type": "number"}]}):
+        assert isinstance(json.loads(text), int | float)
+
+
+def test_strings_end_somewhere_and_the_sooner_the_more_lists_are_around() -> None:
+    wanted = {"type": "array", "items": {"type": "string"}}
+    longest = max(len(item) for value in values(wanted, 100) for item in value)
+    assert longest == Limits().string // 4
+
+
+def test_a_declared_length_is_followed() -> None:
+    assert max(len(value) for value in values({"type": "string", "maxLength": 1500})) == 1500
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1000), (0, 1001), (0, 3999), (999, 2000), (3000, 4000), (4500, 4500)])
+def test_long_strings_are_counted_exactly(low: int, high: int) -> None:
+    found = {len(value) for value in values({"type": "string", "minLength": low, "maxLength": high}, 60)}
+    assert min(found) == low
+    assert max(found) == high
+
+
+# Shapes
+
+
+def test_fields_that_are_not_required_may_be_left_out_in_any_combination() -> None:
+    properties = {name: {"const": name} for name in "abc"}
+    found = {tuple(value) for value in values({"type": "object", "properties": properties}, 300)}
+    assert len(found) == 8
+    found = {tuple(value) for value in values({"type": "object", "properties": properties, "required": ["b"]}, 300)}
+    assert len(found) == 4
+
+
+def test_items_that_must_differ_come_each_at_most_once() -> None:
+    wanted = {"type": "array", "items": {"enum": list("abcde")}, "uniqueItems": True, "minItems": 2, "maxItems": 3}
+    assert {len(value) for value in values(wanted, 200)} == {2, 3}
+
+
+def test_recursion_ends() -> None:
+    wanted = {
+        "$defs": {
+            "Node": {
+                "type": "object",
+                "properties": {
+                    "left": {"$ref": "#/$defs/Node"},
+                    "right": {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}]},
+                    "more": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
+                },
+                "required": ["right", "more"],
+            }
+        },
+        "$ref": "#/$defs/Node",
+    }
+    values(wanted, limits=Limits(items=2))
+
+
+def test_a_schema_that_never_ends_is_an_error() -> None:
+    endless = {"type": "object", "properties": {"me": {"$ref": "#"}}, "required": ["me"]}
+    with pytest.raises(ImpossibleError):
+        grammar(endless, Limits(), is_named=False)
+
+
+def test_definitions_in_one_another_do_not_grow_without_end() -> None:
+    names = [f"N{number}" for number in range(12)]
+    everything = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names] + [{"type": "null"}]}
+    node = {"type": "object", "properties": {"a": everything, "b": everything}, "required": ["a", "b"]}
+    assert len(grammar({"$defs": dict.fromkeys(names, node), **everything}, Limits(), is_named=False)) < 50_000
+
+
+def test_any_json_is_json() -> None:
+    kinds = {type(value) for value in values({}, 200)}
+    assert kinds >= {str, dict, list, bool, type(None)}
+
+
+def test_several_schemas_are_told_apart_by_name() -> None:
+    options = {"add": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, "stop": {}}
+    made = Grammar.read(grammar(options, Limits(), is_named=True))
+    calls = [json.loads(made.write(random.Random(number))) for number in range(50)]
+    assert {call["name"] for call in calls} == {"add", "stop"}
+    assert all(set(call) == {"name", "arguments"} for call in calls)
+    assert all(set(call["arguments"]) == {"x"} for call in calls if call["name"] == "add")
+
+
+# What Pydantic writes, and reads
+
+
+class Mood(Enum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: Annotated[int, Field(ge=1, le=9)]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    tricks: set[Literal["sit", "roll"]]
+    bone: Dog | None = None
+
+
+class Everything(BaseModel):
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+    moods: Annotated[list[Mood], Field(min_length=1, max_length=2)]
+    born: date
+    seen: datetime
+    at: time
+    lasted: timedelta
+    id: UUID
+    id4: UUID4
+    link: AnyUrl
+    four: IPv4Address
+    six: IPv6Address
+    net: IPv6Network
+    share: Annotated[float, Field(gt=0, lt=1)]
+    pair: tuple[int, str]
+    many: tuple[int, ...]
+    counts: dict[str, int]
+    sides: dict[Literal["left", "right"], bool]
+    code: Annotated[str, Field(pattern=r"^[A-Z]{3}\d+$", max_length=6)]
+    even: Annotated[int, Field(multiple_of=2)]
+    raw: bytes
+    whatever: Any
+    maybe: int | None
+    default: str = "x"
+
+
+@pytest.mark.parametrize("kind", [Everything, Dog, list[Dog], int | str, dict[str, list[Cat]], None])
+def test_what_is_written_for_a_type_is_read_as_that_type(kind: Any) -> None:
+    adapter = TypeAdapter[Any](kind)
+    for text in written(adapter.json_schema(), 60):
+        adapter.validate_json(text)
+
+
+def test_a_grammar_says_nothing_twice() -> None:
+    text = grammar(Everything.model_json_schema(), Limits(), is_named=False)
+    rules = [line.partition(" ::= ")[2] for line in text.splitlines()]
+    assert len(rules) == len(set(rules)) or re.search(r"^root ::= r\d+$", text, re.MULTILINE)

@@ -73,9 +73,7 @@ def test_make_demo_shows_its_programs_and_runs_them_on_a_real_model(clone: Path)
 
 def test_what_the_readme_says_about_the_first_agent_works(clone: Path) -> None:
     said = typed(COMMANDS[1], clone)
-    answers = re.findall(r"^\{.*?^\}|^\{.*\}$", said, flags=re.MULTILINE | re.DOTALL)
-    assert len(answers) == 2
-    for answer in answers:
-        assert json.loads(answer).keys() == {"name", "age"}
+    answers = re.findall(r"^\{.*\}$", said, flags=re.MULTILINE)
+    assert [json.loads(answer) for answer in answers] == [{"name": "Anna Berg", "age": 29}] * 2
     assert (clone / "my-agent" / "run.json").exists()
     assert "passed" in said

@@ -50,7 +50,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python bench/run.py
 
 torture: $(VENV)/.installed-dev
-	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/unit tests/behaviour
+	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/unit tests/behaviour tests/contract/test_local.py
 
 litellm-range: $(VENV)/.installed
 	$(BIN)/python tests/live/try_litellm_range.py

@@ -174,7 +174,7 @@ SETTINGS: Mapping[str, Setting] = {
     "model": Setting(
         None,
         _is_model,
-        "a model id such as 'openai/gpt-4o', a dict with 'model' and LiteLLM arguments "
+        "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
         "('num_retries' a count, 'retry_delay' in seconds), or an object of the model port",
         _show_model,
     ),

@@ -207,7 +207,7 @@ def test_a_right_value_is_taken_as_it_is(attribute: str, value: Any) -> None:
 # Wrong values, in the words of the error
 
 MODEL = (
-    "a model id such as 'openai/gpt-4o', a dict with 'model' and LiteLLM arguments "
+    "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
     "('num_retries' a count, 'retry_delay' in seconds), or an object of the model port"
 )
 CACHE = (

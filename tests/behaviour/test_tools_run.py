@@ -1436,4 +1436,4 @@ def test_a_result_says_how_long_its_own_tool_took(call: Call, script: Script) ->
     assert took["quick"] < 0.2 <= took["slow"]
     assert took["none"] is None
     told = [event for event in run.thread if event.type in ("tool_result", "error")][:3]
-    assert [event.seconds for event in told] == list(took.values())  # type: ignore[union-attr]
+    assert [event.seconds for event in told] == list(took.values())

@@ -22,6 +22,7 @@ class Purse:
         self.limits = limits
         self.meter = meter
         self.budgets = (Budget(owner, limits, meter.spent), *above)
+        self.limited = tuple(budget for budget in self.budgets if budget.limits)
 
     def check_price(self, model: Model) -> None:
         """A limit in dollars needs prices."""
@@ -34,12 +35,9 @@ class Purse:
 
     def must_answer(self, new: Iterable[Any], model: Model, steps: int, now: float) -> bool:
         """Whether the next request has to end in an answer; `new` are the messages that no model has read yet."""
-        limited = [budget for budget in self.budgets if budget.limits]
-        if not limited:
-            return False
         text = sum(len(str(message.get("content") or "")) for message in new if isinstance(message, dict))
         is_due = False
-        for budget in limited:
+        for budget in self.limited:
             spent = budget.spent
             room, limit = self.meter.room(budget.limits, spent, new_text=text, price=model.price(), now=now)
             if room == "none":

@@ -228,7 +228,9 @@ class Loop:
         )
 
     def _mind_limits(self, now: float) -> None:
-        history, at = self.run.history, self.whereabouts() if self.plan.limits or self.parent else None
+        if not self.purse.limited:
+            return
+        history, at = self.run.history, self.whereabouts()
         new: Sequence[Any] = history if self.scribe.turn is None else [] if at is None else history[at + 1 :]
         if self.purse.must_answer(new, self.model, self.run.steps, now) and not self.state.forced:
             self._force("limit")

@@ -64,7 +64,8 @@ class Scribe:
         self.run.history.append(self.turn)
         self._seen.append(self.turn)
         made = tuple([(call.id, call.name, call.raw_arguments) for call in calls])
-        self.ledger.note("turn", response.content, made, messages.copied(response.extra))
+        extra = messages.copied(response.extra) if response.extra else {}
+        self.ledger.note("turn", response.content, made, extra)
 
     def resume(self, turn: Message, unanswered: list[ToolCall]) -> None:
         """The turn of a run that was saved in the middle of it."""

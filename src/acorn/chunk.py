@@ -79,6 +79,8 @@ class StreamChunk(Generic[Out]):
     """True on the last chunk of a model's response."""
     branch: str | None = None
     """The path of the branch it comes from; None for the run itself."""
+    run_id: str | None = None
+    """The run of that branch, since a branch may be called twice."""
     result: Out | None = None
     """The output, on the last chunk of an iterator."""
     run: Run[Out] | None = None

@@ -19,11 +19,10 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 from tests.provider_rules import assert_complete, assert_request_valid
-from tests.raw_model import RawModel, calling, finishing
+from tests.raw_model import RawModel, all_results, calling, finishing
 
 from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_run, module, tool
 from acorn._call import _loop
-from acorn._drive.tools import run_tools
 from acorn._json import to_plain
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop
@@ -126,7 +125,7 @@ def _perform(setup: Setup, loop: Loop, ask: Any) -> Any:
         if isinstance(ask, AskModel):
             return ask.model.complete(ask.request)
         if isinstance(ask, AskTools):
-            return run_tools(ask)
+            return all_results(ask)
         assert isinstance(ask, AskHook)
         try:
             return ask.function(*ask.arguments)

@@ -1795,3 +1795,117 @@ def test_the_fields_of_the_documents_appear_as_they_are_generated(
     assert list(dict.fromkeys(lines)) == ["Name: oak", "Summary: A", "Summary: A tree."]
     fields = Partial[MyOutput].model_fields
     assert {name: field.default for name, field in fields.items()} == dict.fromkeys(("name", "count", "summary"))
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_each_result_comes_when_its_tool_has_returned(way: str) -> None:
+    release = threading.Event()
+
+    def slow() -> str:
+        """Slow."""
+        assert release.wait(20), "the quick one was not seen"
+        return "slow"
+
+    def quick() -> str:
+        """Quick."""
+        return "quick"
+
+    class Two(module[Any, str]):
+        final_output = str
+        tools = [slow, quick]
+        max_steps = 3
+
+    agent = Two(model=ScriptedModel([calls("slow") & calls("quick"), finish(result="done")]))
+    seen: list[str] = []
+    runs: list[Run[str]] = []
+
+    def look(chunk: StreamChunk[str]) -> None:
+        if chunk.tool_result is not None:
+            seen.append(chunk.tool_result.name)
+            release.set()
+        if chunk.run is not None:
+            runs.append(chunk.run)
+
+    async def walk() -> None:
+        async for chunk in agent.astream():
+            look(chunk)
+
+    if way == "sync":
+        for chunk in agent.stream():
+            look(chunk)
+    else:
+        asyncio.run(walk())
+    assert seen == ["quick", "slow"]
+    assert [message["content"] for message in runs[0].history if message["role"] == "tool"][:2] == ["slow", "quick"]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_leaving_at_the_first_result_keeps_it_and_says_that_the_others_were_stopped(way: str) -> None:
+    never = threading.Event()
+
+    def slow() -> str:
+        """Slow."""
+        never.wait(1)
+        return "slow"
+
+    def quick() -> str:
+        """Quick."""
+        return "quick"
+
+    class Two(module[Any, str]):
+        final_output = str
+        tools = [slow, quick]
+        max_steps = 3
+
+    agent = Two(model=ScriptedModel([calls("slow") & calls("quick"), finish(result="done")]))
+
+    async def walk() -> None:
+        async with aclosing(agent.astream()) as chunks:
+            async for chunk in chunks:
+                if chunk.tool_result is not None:
+                    break
+        check()
+
+    def check() -> None:
+        assert agent.last is not None
+        told = [message["content"] for message in agent.last.history[-2:]]
+        assert told == ["quick", "This call was not completed: the run was stopped."]
+        assert [event.type for event in agent.thread[-3:]] == ["tool_result", "error", "error"]
+
+    if way == "sync":
+        with closing(agent.stream()) as chunks:
+            next(chunk for chunk in chunks if chunk.tool_result is not None)
+        check()
+    else:
+        asyncio.run(walk())
+    never.set()
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_chunks_of_two_runs_of_one_branch_can_be_told_apart(way: str) -> None:
+    class Check(module[None, bool]):
+        """Check."""
+
+    class Main(module[Any, str]):
+        final_output = str
+        branches = {"check": Check}
+        max_steps = 3
+
+    replies = [
+        calls("check") & calls("check"),
+        finish(result=True),
+        finish(result=True),
+        finish(result="done"),
+    ]
+    agent = Main(model=ScriptedModel(replies, chunk_size=3))
+
+    async def walk() -> list[StreamChunk[str]]:
+        return [chunk async for chunk in agent.astream()]
+
+    chunks = list(agent.stream()) if way == "sync" else asyncio.run(walk())
+    run = chunks[-1].run
+    assert run is not None
+    of_branches = {(chunk.branch, chunk.run_id) for chunk in chunks if chunk.branch}
+    assert of_branches == {("check", branch.id) for branch in run.branches}
+    assert len(of_branches) == 2
+    assert {chunk.run_id for chunk in chunks if not chunk.branch} == {None}

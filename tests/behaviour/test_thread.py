@@ -169,7 +169,10 @@ def test_words_in_a_single_turn_and_an_unfinished_one(call: Call, script: Script
     run = call.run(Asker(model=script("Hm.", DONE)), question="?")
     assert short(run.thread)[2:4] == [("assistant", 1), ("user", 1)]
     run = call.run(Looker(model=script(calls("look")), max_steps=None), question="?")
-    assert short(run.thread)[2:] == [("tool_call", 1), ("tool_result", 1)]
+    assert short(run.thread)[2:] == [("tool_call", 1), ("tool_result", 1), ("error", 1)]
+    last = errors(run)[-1]
+    assert last.error == "Unfinished: in a single turn the model called `look` and gave no answer."
+    assert (last.recoverable, last.tool_call_id) == (False, None)
 
 
 def test_calls_that_are_skipped_say_so(call: Call, script: Script) -> None:
@@ -416,7 +419,7 @@ def test_a_failed_run_ends_with_an_error_that_cannot_be_recovered(call: Call, sc
         assert (last.recoverable, last.tool_call_id) == (False, None)
         assert not any(isinstance(event, CompletionEvent) for event in run.thread)
         assert to_messages(run.thread) == run.history
-        assert [event for event in errors(run) if not event.recoverable] == [last]
+        assert [event for event in errors(run) if not event.recoverable and event.tool_call_id is None] == [last]
 
 
 def test_a_hook_that_fails_keeps_the_results_that_there_are(call: Call, script: Script) -> None:
@@ -435,6 +438,7 @@ def test_a_cancelled_run_ends_with_an_error(script: Script) -> None:
 
     async def wait() -> str:
         """Wait."""
+        await asyncio.sleep(0.2)  # long enough for the other to return
         began.set()
         await asyncio.sleep(20)
         return "late"
@@ -452,7 +456,10 @@ def test_a_cancelled_run_ends_with_an_error(script: Script) -> None:
     assert run.stop_reason == "cancelled"
     assert errors(run)[-1].error == "CancelledError"
     assert not errors(run)[-1].recoverable
-    assert {event.tool_call_id for event in results(run)} == {"w", "a"}
+    stopped = [(event.tool_call_id, event.recoverable) for event in errors(run)[:-1]]
+    assert stopped == [("w", False)]
+    assert [(event.tool_call_id, event.result) for event in results(run)] == [("a", "nothing in here")]
+    assert to_messages(run.thread) == run.history
 
 
 def test_an_error_without_words_or_with_broken_ones_is_told_by_its_name(call: Call, script: Script) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Request
+from tests.raw_model import all_results
 
 from acorn import ModelError, Step, module, tool
 from acorn._call import _loop
-from acorn._drive.tools import run_tools
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
 from acorn._loop.saved import save
 from acorn._secrets import redact, secrets_in
@@ -254,7 +254,7 @@ def test_a_saved_run_holds_no_key(wire: Wire, watch: Watch) -> None:
                 outcome: Any = ask.model.complete(ask.request)
                 watch.add(ask, ask.model, ask.request, outcome)
             case AskTools() as ask:
-                outcome = run_tools(ask)
+                outcome = all_results(ask)
             case AskHook() as ask:
                 outcome = ask.function(*ask.arguments)
             case Done():

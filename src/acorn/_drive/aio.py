@@ -20,6 +20,7 @@ from acorn.chunk import StreamChunk
 from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, ModelResponse, can_stream
 from acorn.record import inside
+from acorn.types import ToolResult
 
 
 async def adrive(loop: Loop, agent: object) -> None:
@@ -74,14 +75,14 @@ class _Walk:
                             async for chunk in chunks:
                                 yield chunk
                     outcome: Any = self.response if self.streams else await self.complete(ask)
-                case AskTools():
-                    with inside(self.agent, loop.run, loop):
-                        outcome = await arun_tools(ask)
-                case AskBranches():
+                case AskTools() | AskBranches():
                     outcome = []
-                    async with aclosing(arun_branches(ask.children, awalk, self.iterates, outcome)) as chunks:
-                        async for chunk in chunks:
-                            yield chunk
+                    async with aclosing(self.effects(ask, outcome)) as effects:
+                        async for news in effects:
+                            if isinstance(news, StreamChunk):
+                                yield news
+                            elif self.streams:
+                                yield await self.told(StreamChunk(tool_result=replace(news)))
                 case AskHook():
                     outcome = await self.call(ask)
                 case Done():
@@ -89,10 +90,16 @@ class _Walk:
                 case _:
                     assert_never(ask)
             loop.tell(outcome, self.now())
-            # Told first: what was done is done, whoever stops listening now.
-            if self.streams and isinstance(ask, AskTools | AskBranches):
-                for result in outcome:
-                    yield await self.told(StreamChunk(tool_result=replace(result)))
+
+    def place(self) -> inside:
+        return inside(self.agent, self.loop.run, self.loop)
+
+    def effects(
+        self, ask: AskTools | AskBranches, results: list[ToolResult]
+    ) -> AsyncGenerator[ToolResult] | AsyncGenerator[StreamChunk[Any] | ToolResult]:
+        if isinstance(ask, AskTools):
+            return arun_tools(ask, self.place, results)
+        return arun_branches(ask.children, awalk, self.iterates, results)
 
     async def complete(self, ask: AskModel) -> ModelResponse:
         with in_time(self.loop, self.now):
@@ -123,9 +130,10 @@ class _Walk:
 
     async def told(self, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
         """The chunk, when the listener has seen it; in place and in order, so a sync one is simply called."""
-        chunk.branch = self.loop.path or None
+        if self.loop.path:
+            chunk.branch, chunk.run_id = self.loop.path, self.loop.run.id
         if self.listener is not None:
-            with inside(self.agent, self.loop.run, self.loop):
+            with self.place():
                 returned = self.listener(chunk)
                 if hasattr(returned, "__await__"):
                     await returned
@@ -133,7 +141,7 @@ class _Walk:
 
     async def call(self, ask: AskHook) -> Any:
         try:
-            with inside(self.agent, self.loop.run, self.loop):
+            with self.place():
                 return await call_async(ask.function, *ask.arguments)
         except ask.forgives as error:
             return error

@@ -27,10 +27,15 @@ News = StreamChunk[Any] | tuple[int, ToolResult] | BaseException
 
 def run_branches(
     children: list[Child], walk: Walk, iterates: bool
-) -> Generator[StreamChunk[Any], None, list[ToolResult]]:
-    """From a sync run: one alone in the caller's thread, several in threads of their own."""
+) -> Generator[StreamChunk[Any] | ToolResult, None, list[ToolResult]]:
+    """From a sync run: one alone in the caller's thread, several in threads of their own.
+
+    Gives their chunks, each result when it is there, and in the end all of them in order.
+    """
     if len(children) == 1:
-        return [(yield from _one(children[0], walk, iterates))]
+        result = yield from _one(children[0], walk, iterates)
+        yield result
+        return [result]
     news: queue.SimpleQueue[News] = queue.SimpleQueue()
     is_over = threading.Event()
     results: dict[int, ToolResult] = {}
@@ -38,20 +43,19 @@ def run_branches(
         for at, child in enumerate(children):
             start_thread(_in_thread, at, child, walk, iterates, news, is_over)
         while len(results) < len(children):
-            if chunk := _read(news.get(), results):
-                yield chunk
+            yield _read(news.get(), results)
     finally:
         is_over.set()
     return [results[at] for at in range(len(children))]
 
 
-def _read(told: News, results: dict[int, ToolResult]) -> StreamChunk[Any] | None:
+def _read(told: News, results: dict[int, ToolResult]) -> StreamChunk[Any] | ToolResult:
     if isinstance(told, BaseException):
         raise told
     if isinstance(told, StreamChunk):
         return told
     results[told[0]] = told[1]
-    return None
+    return told[1]
 
 
 def _in_thread(
@@ -83,15 +87,14 @@ def _one(child: Child, walk: Walk, iterates: bool) -> Generator[StreamChunk[Any]
 
 async def arun_branches(
     children: list[Child], walk: AsyncWalk, iterates: bool, results: list[ToolResult]
-) -> AsyncGenerator[StreamChunk[Any]]:
+) -> AsyncGenerator[StreamChunk[Any] | ToolResult]:
     """From an async run: a task for each; the results go into the list that is passed in."""
     news: asyncio.Queue[News] = asyncio.Queue()
     tasks = [asyncio.ensure_future(_in_task(at, child, walk, iterates, news)) for at, child in enumerate(children)]
     found: dict[int, ToolResult] = {}
     try:
         while len(found) < len(children):
-            if chunk := _read(await news.get(), found):
-                yield chunk
+            yield _read(await news.get(), found)
             news.task_done()
     finally:
         for task in tasks:

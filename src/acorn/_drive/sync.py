@@ -20,6 +20,7 @@ from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, ModelResponse, can_stream
 from acorn.record import inside
+from acorn.types import ToolResult
 
 
 def drive(loop: Loop, agent: object) -> None:
@@ -67,10 +68,9 @@ class _Walk:
                 case AskModel():
                     outcome: Any = yield from self.complete(ask)
                 case AskTools():
-                    with inside(self.agent, loop.run, loop):
-                        outcome = run_tools(ask)
+                    outcome = yield from self.watch(run_tools(ask, self.place))
                 case AskBranches():
-                    outcome = yield from run_branches(ask.children, walk, self.iterates)
+                    outcome = yield from self.watch(run_branches(ask.children, walk, self.iterates))
                 case AskHook():
                     outcome = self.call(ask)
                 case Done():
@@ -78,9 +78,29 @@ class _Walk:
                 case _:
                     assert_never(ask)
             loop.tell(outcome, self.now())
-            # Told first: what was done is done, whoever stops listening now.
-            if self.streams and isinstance(ask, AskTools | AskBranches):
-                yield from self.tell(StreamChunk(tool_result=replace(result)) for result in outcome)
+
+    def place(self) -> inside:
+        return inside(self.agent, self.loop.run, self.loop)
+
+    def watch(
+        self, effects: Generator[StreamChunk[Any] | ToolResult, None, list[ToolResult]]
+    ) -> Generator[StreamChunk[Any], None, list[ToolResult]]:
+        """Chunks of branches, and one for each result; all results in the end."""
+        try:
+            while True:
+                try:
+                    news = next(effects)
+                except StopIteration as end:
+                    results: list[ToolResult] = end.value
+                    return results
+                if not self.streams:
+                    continue
+                if isinstance(news, StreamChunk):
+                    yield news
+                else:
+                    yield from self.tell([StreamChunk(tool_result=replace(news))])
+        finally:
+            effects.close()
 
     def complete(self, ask: AskModel) -> Generator[StreamChunk[Any], None, ModelResponse]:
         if not self.streams:
@@ -107,15 +127,16 @@ class _Walk:
 
     def tell(self, chunks: Any) -> Iterator[StreamChunk[Any]]:
         for chunk in chunks:
-            chunk.branch = self.loop.path or None
+            if self.loop.path:
+                chunk.branch, chunk.run_id = self.loop.path, self.loop.run.id
             if self.listener is not None:
-                with inside(self.agent, self.loop.run, self.loop):
+                with self.place():
                     call_sync(self.listener, chunk)
             yield chunk
 
     def call(self, ask: AskHook) -> Any:
         try:
-            with inside(self.agent, self.loop.run, self.loop):
+            with self.place():
                 return call_sync(ask.function, *ask.arguments)
         except ask.forgives as error:
             return error

@@ -6,39 +6,53 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager
 from typing import Any
 
 from acorn._drive.bridge import call_async, call_sync, is_async, start_on_loop, start_thread
 from acorn._loop.asks import AskTools, Invocation
 from acorn.types import ToolResult
 
+Place = Callable[[], AbstractContextManager[None]]
+"""Makes what begins in it part of the run; nothing may be yielded inside, since whoever iterates is not."""
 
-def run_tools(ask: AskTools) -> list[ToolResult]:
-    """From a sync run: one call alone in the caller's thread, several in threads of their own."""
+
+def run_tools(ask: AskTools, place: Place) -> Generator[ToolResult, None, list[ToolResult]]:
+    """From a sync run: one call alone in the caller's thread, several in threads of their own.
+
+    Gives each result when it is there, and in the end all of them in order.
+    """
     began = time.monotonic()
     results: list[ToolResult] = []
     for group in _groups(ask.invocations):
         limits = [_limit(invocation, ask.timeout, began) for invocation in group]
         if limits == [math.inf]:
-            results.append(_attempt(group[0]))
+            with place():
+                results.append(_attempt(group[0]))
+            yield results[-1]
         else:
-            results += _together(group, limits)
+            results += yield from _together(group, limits, place)
     return results
 
 
-async def arun_tools(ask: AskTools) -> list[ToolResult]:
-    """From an async run: async functions on the loop, sync ones in threads."""
+async def arun_tools(ask: AskTools, place: Place, results: list[ToolResult]) -> AsyncGenerator[ToolResult]:
+    """From an async run: async functions on the loop, sync ones in threads; all go in order into the list."""
     began = time.monotonic()
-    results: list[ToolResult] = []
     for group in _groups(ask.invocations):
-        tasks = [
-            asyncio.ensure_future(_fenced(_aattempt(invocation, _limit(invocation, ask.timeout, began))))
-            for invocation in group
-        ]
+        with place():
+            tasks = [
+                asyncio.ensure_future(_fenced(_aattempt(invocation, _limit(invocation, ask.timeout, began))))
+                for invocation in group
+            ]
         try:
-            results += await asyncio.gather(*tasks)
+            left = set(tasks)
+            while left:
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    if task in done:
+                        yield task.result()
         except BaseException as error:
             for task in tasks:
                 task.cancel()
@@ -46,7 +60,7 @@ async def arun_tools(ask: AskTools) -> list[ToolResult]:
             if isinstance(error, _EscapeError):
                 raise error.escaped from None
             raise
-    return results
+        results += [task.result() for task in tasks]
 
 
 def _groups(invocations: Sequence[Invocation]) -> Iterator[list[Invocation]]:
@@ -70,23 +84,30 @@ def _limit(invocation: Invocation, run_has: float | None, began: float) -> float
     return own if run_has is None else max(0.0, min(own, began + run_has - time.monotonic()))
 
 
-def _together(group: list[Invocation], limits: list[float]) -> list[ToolResult]:
+def _together(
+    group: list[Invocation], limits: list[float], place: Place
+) -> Generator[ToolResult, None, list[ToolResult]]:
     """Side by side, each until its time is up; what no tool error may hide ends the wait at once."""
     began = time.monotonic()
     futures: list[Future[ToolResult]] = []
     results: dict[int, ToolResult] = {}
     try:
-        for invocation in group:
-            _start(invocation, futures)
-        for limit in sorted(set(limits)):
+        with place():
+            for invocation in group:
+                _start(invocation, futures)
+        while len(results) < len(group):
+            left = [at for at in range(len(group)) if at not in results]
+            limit = min(limits[at] for at in left)
             seconds = None if limit == math.inf else max(0.0, began + limit - time.monotonic())
-            done, _ = wait([futures[at] for at in range(len(group)) if at not in results], seconds, FIRST_EXCEPTION)
-            for at, future in enumerate(futures):
-                if future in done:
-                    results[at] = future.result()
-                elif at not in results and limits[at] <= limit:
-                    results[at] = _failed(group[at], _TooLongError(limit))
+            done, _ = wait([futures[at] for at in left], seconds, FIRST_COMPLETED)
+            for at in left:
+                if futures[at] in done:
+                    results[at] = futures[at].result()
+                elif not done and limits[at] <= limit:
+                    results[at] = _failed(group[at], _TooLongError(limits[at]))
                     results[at].seconds = time.monotonic() - began
+                if at in results:
+                    yield results[at]
     finally:
         for future in futures:
             future.cancel()

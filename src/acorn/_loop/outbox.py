@@ -152,14 +152,14 @@ def _usual_end(tail: Sequence[Any], used: set[str]) -> list[Message] | None:
                 return None
             if call["type"] != "function" or call_id != result["tool_call_id"] or call_id in ids or call_id in used:
                 return None
+            if not _NAME.fullmatch(function["name"]):
+                return None
             if not isinstance(from_json(function["arguments"], allow_inf_nan=False), dict):
                 return None
             ids.append(call_id)
             texts += [call_id, function["name"], function["arguments"], result["content"]]
             copies.append({**call, "function": {**function}})
-        if not all(type(text) is str and text.isascii() for text in texts) or "" in ids:
-            return None
-        if not all(_NAME.fullmatch(copy["function"]["name"]) for copy in copies):
+        if set(map(type, texts)) != {str} or not all(map(str.isascii, texts)) or "" in ids:
             return None
     except (LookupError, TypeError, ValueError):
         return None

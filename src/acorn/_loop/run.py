@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from acorn._json import safe_repr, to_text
 from acorn._loop import finish, guard, messages
 from acorn._loop.asks import Ask, AskBranches, AskHook, AskModel, AskTools, Child, Done, Invocation
-from acorn._loop.branch import ParentEndedError, begin_branch, called_child, inherited_tools
+from acorn._loop.branch import ParentEndedError, begin_branch, called_child, inherited_tools, outcome
 from acorn._loop.opening import first_messages, input_message, prompt_text
 from acorn._loop.outbox import Outbox
 from acorn._loop.plan import BranchTool, Plan, Toolset
@@ -122,11 +122,20 @@ class Loop:
         """End the run here, leaving a record whose history is complete."""
         state, run = self.state, self.run
         run.ledger.now = run.ledger.now if now is None else now
-        self.scribe.abort(error, state.results, self.setting("model"))
+        self.scribe.abort(error, self._results_until_now(), self.setting("model"))
         self._count_children()
         run.error = error
         run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
         state.phase = "done"
+
+    def _results_until_now(self) -> list[ToolResult]:
+        """What has returned, though its siblings have not; of the hook's results only if they are some."""
+        try:
+            found = _checked_results(self.results_so_far())
+        except Exception:  # whatever the user has made of them
+            found = self.state.results
+        ended = [child for child in self._children or () if isinstance(child, Child) and child.loop.is_done]
+        return [*found, *(outcome(child.call, child.loop.run, _failure(child.loop.run)) for child in ended)]
 
     def recover(self) -> None:
         """Make a loaded run ready for its next ask; what was no plain data is made anew."""
@@ -585,6 +594,11 @@ class Loop:
         return None if self.plan.heritage is None else self.plan.heritage.parent
 
     @property
+    def is_done(self) -> bool:
+        """Whether it came to an end of its own, well or not."""
+        return self.state.phase == "done" and self.run.stop_reason != "cancelled"
+
+    @property
     def is_over(self) -> bool:
         return self.state.phase == "done" or (self.parent is not None and self.parent.is_over)
 
@@ -649,6 +663,10 @@ def _listed(outcome: Any, place: str) -> list[Any]:
     if not isinstance(outcome, list | tuple):
         raise AcornError(f"The {place} must be a list of functions, got {safe_repr(outcome)[:120]}.")
     return list(outcome)
+
+
+def _failure(run: Run[Any]) -> Exception | None:
+    return run.error if isinstance(run.error, Exception) else None
 
 
 def _checked_results(results: Any) -> list[ToolResult]:

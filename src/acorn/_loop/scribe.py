@@ -127,7 +127,10 @@ class Scribe:
     def end(self, output: Any) -> None:
         """The run's output."""
         self.notice()
-        if not isinstance(output, Unfinished):
+        if isinstance(output, Unfinished):
+            called = ", ".join(f"`{call.name}`" for call in output.tool_calls)
+            self.ledger.note("error", f"Unfinished: in a single turn the model called {called} and gave no answer.")
+        else:
             is_text = isinstance(output, str)
             text = str.__str__(output) if is_text else to_text(output)
             self.ledger.note("completion", text, "text" if is_text else "json")
@@ -143,7 +146,7 @@ class Scribe:
             self.place_results(here)
             for call in open_calls:
                 if call.id not in {result.id for result in here}:
-                    self.ledger.note("result", call.id, messages.STOPPED, "text", None)
+                    self.ledger.note("result", call.id, messages.STOPPED, "stopped", None)
         if isinstance(history, list):
             self.notice()
             messages.close_calls(history, messages.STOPPED)

@@ -100,8 +100,11 @@ def _turn(note: Note) -> list[Said]:
 def _result(note: Note) -> ToolResultEvent | ErrorEvent:
     given, text, form, seconds = note.what
     call_id = str(given or "")  # a hook may have made anything of it
-    if form == "error":
-        made: ToolResultEvent | ErrorEvent = outcome(call_id, text, note.iteration)
+    made: ToolResultEvent | ErrorEvent
+    if form == "stopped":
+        made = ErrorEvent(iteration=note.iteration, error=text, tool_call_id=call_id)
+    elif form == "error":
+        made = outcome(call_id, text, note.iteration)
     else:
         result = _read(text) if form == "json" else text
         made = ToolResultEvent(iteration=note.iteration, tool_call_id=call_id, result=result)

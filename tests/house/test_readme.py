@@ -18,6 +18,8 @@ def answer() -> ScriptedModel:
 
 
 def run(block: str, names: dict[str, Any]) -> None:
+    names["__name__"] = "__main__"
+    names["print"] = lambda *_, **__: None
     exec(compile(re.sub(r'    model = ".*"', "    model = MODEL", block), "README.md", "exec"), names)
 
 
@@ -28,7 +30,7 @@ def test_the_first_agent_of_the_readme_answers() -> None:
 
 
 def test_the_sentiment_agent_of_the_readme_answers() -> None:
-    names: dict[str, Any] = {"MODEL": ScriptedModel([finish(sentiment="positive", confidence=1.0)]), "print": str}
+    names: dict[str, Any] = {"MODEL": ScriptedModel([finish(sentiment="positive", confidence=1.0)])}
     run(BLOCKS[1], names)
     assert issubclass(names["Sentiment"], module)
 
@@ -40,10 +42,10 @@ def test_the_test_of_the_readme_passes() -> None:
 
 
 def test_the_calls_of_the_readme_work() -> None:
-    names: dict[str, Any] = {"MODEL": answer(), "print": str}
+    names: dict[str, Any] = {"MODEL": answer()}
     run(BLOCKS[0], names)
     replies = [finish(answer="yes", confidence=1.0)] * 3
-    names["agent"] = names["Researcher"](model=ScriptedModel(replies))
+    names["Researcher"].model = ScriptedModel(replies)
     run(BLOCKS[3], names)
     assert names["run"].output.answer == "yes"
 

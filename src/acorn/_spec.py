@@ -106,6 +106,10 @@ def _is_root(value: object) -> bool:
     return isinstance(value, str) and is_name(value)
 
 
+_SET_BY_US = {"messages", "tools", "stream", "stream_options"}
+"""LiteLLM arguments that are ours to set; from a user they would be overruled in silence."""
+
+
 def _is_model(value: object) -> bool:
     if isinstance(value, dict):
         name = value.get("model", value.get("id"))
@@ -114,6 +118,7 @@ def _is_model(value: object) -> bool:
             and bool(name.strip())
             and _is_count(value.get("num_retries", 0), 0)
             and _is_number(value.get("retry_delay", 0), 0, math.inf)
+            and _SET_BY_US.isdisjoint(value)
         )
     if isinstance(value, str):
         return bool(value.strip())
@@ -175,7 +180,8 @@ SETTINGS: Mapping[str, Setting] = {
         None,
         _is_model,
         "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
-        "('num_retries' a count, 'retry_delay' in seconds), or an object of the model port",
+        "('num_retries' a count, 'retry_delay' in seconds; not 'messages', 'tools' or 'stream'), "
+        "or an object of the model port",
         _show_model,
     ),
     "temperature": Setting(0.7, lambda value: _is_number(value, 0, 2), "a number from 0 to 2"),

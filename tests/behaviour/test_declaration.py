@@ -208,7 +208,8 @@ def test_a_right_value_is_taken_as_it_is(attribute: str, value: Any) -> None:
 
 MODEL = (
     "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
-    "('num_retries' a count, 'retry_delay' in seconds), or an object of the model port"
+    "('num_retries' a count, 'retry_delay' in seconds; not 'messages', 'tools' or 'stream'), "
+    "or an object of the model port"
 )
 CACHE = (
     "True, or at most 4 points such as {'location': 'message', 'role': 'system'} or {'location': 'message', 'index': 0}"
@@ -227,6 +228,8 @@ SCHEMA = (
 FIELD = "`'name'`, `('name', type)` or `('name', type, default)`"
 
 WRONG: list[tuple[str, Any, str, str]] = [
+    ("model", {"model": "openai/gpt-4o", "messages": []}, MODEL, "a dict with the keys messages, model"),
+    ("model", {"model": "openai/gpt-4o", "stream": True}, MODEL, "a dict with the keys model, stream"),
     ("model", "", MODEL, "''"),
     ("model", "  ", MODEL, "'  '"),
     ("model", 5, MODEL, "5"),

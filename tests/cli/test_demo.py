@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from tests.cli.screen import Terminal
 
 import acorn.cli
 from acorn.cli.demo import SCENES
@@ -60,6 +61,16 @@ def test_a_reader_who_leaves_is_no_error() -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
+
+
+def test_ctrl_c_ends_the_line_first() -> None:
+    terminal = Terminal(["demo"])
+    terminal.until(lambda screen: re.search(r"and it says", screen.text))
+    terminal.until(lambda screen: screen.column, 60)
+    terminal.interrupt()
+    assert terminal.end() == 130
+    assert terminal.screen.column == 0
+    assert "Traceback" not in terminal.screen.text
 
 
 def test_without_the_extra_the_next_command_is_named() -> None:

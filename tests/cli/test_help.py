@@ -60,6 +60,26 @@ def test_options_that_clash_are_shown_in_their_long_spelling(acorn: Acorn) -> No
     assert "--acorn-model" in out
     assert "--acorn-help" in out
     assert "--acorn-debug" not in out
+    assert acorn("run", f"{ECHO}:Clash", "-h").out == out
+
+
+def test_a_field_that_is_spelled_as_ours_is_shown_as_it_must_be_written(acorn: Acorn) -> None:
+    lines = acorn("run", f"{ECHO}:Prefixed", "--help").out.splitlines()
+    names = [line.split()[1] for line in lines if line.startswith("│ --")]
+    assert names[:5] == ["--model", "--acorn_model", "--save", "--no-save", "--acorn-model"]
+    assert "--save / --no-save" not in "".join(lines)
+
+
+def test_of_a_union_every_choice_is_shown(acorn: Acorn) -> None:
+    lines = acorn("run", f"{ECHO}:Kinds", "--help").out.splitlines()
+    assert "cat|dog" in next(line for line in lines if "--pet.kind" in line)
+
+
+def test_the_help_says_what_another_model_replaces(acorn: Acorn) -> None:
+    for words in (["run", "--help"], ["run", f"{ECHO}:Kinds", "--help"]):
+        assert "takes the place of the agent's own, settings included" in " ".join(
+            acorn(*words).out.replace("│", " ").split()
+        )
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
@@ -87,7 +107,8 @@ def test_the_version_is_told(acorn: Acorn) -> None:
         (["nope"], "no such command 'nope'"),
         (["--nope"], "no such option: --nope"),
         (["run"], "missing argument"),
-        (["run", "--nope", "x.py"], "no such option: --nope"),
+        (["run", "--nope", "x.py"], "no such option: --nope; `acorn run --help` tells more"),
+        (["run", "--jsn", "x.py"], "no such option: --jsn (Possible options: --json)"),
         (["new"], "missing argument 'NAME'"),
         (["show", "a", "b"], "unexpected extra argument"),
     ],

@@ -79,16 +79,46 @@ def test_ctrl_c_leaves_the_terminal_in_order(tmp_path: Path) -> None:
     assert not screen.is_cursor_hidden
     assert "Traceback" not in screen.text
     assert "interrupted: 1 step" in screen.text
+    assert screen.text.count("interrupted") == 1
     assert "tool_result" in [event.type for event in parse_events(file.read_text())]
 
 
-def test_branches_of_one_name_do_not_get_mixed_up() -> None:
-    terminal = Terminal(["run", f"{AGENTS / 'odd.py'}:Twins"])
+def test_branches_of_one_name_hang_below_their_own_calls() -> None:
+    terminal = Terminal(["run", str(AGENTS / "twins.py")])
     assert terminal.end() == 0
-    assert terminal.screen.text.count("check()") == 2
-    assert terminal.screen.text.count('→ {"is_true":true}') == 2
-    assert "Checking" not in terminal.screen.text
+    lines = [re.sub(r"  \d\.\d+ s$", "", line) for line in terminal.screen.text.splitlines()]
+    assert [line.lstrip("│├└─ ") for line in lines[1:15]] == [
+        line
+        for topic in ("alpha", "beta")
+        for line in (
+            f'✓ check(topic="{topic}")',
+            f"Checking {topic}.",
+            f'✓ look(topic="{topic}")',
+            f"→ about {topic}",
+            f'✓ deep(topic="{topic}")',
+            f"deep {topic}",
+            f"checked {topic}",
+        )
+    ]
     assert "validate" not in terminal.screen.text
+
+
+def test_an_answer_that_nobody_took_is_shown_as_refused() -> None:
+    terminal = Terminal(["run", f"{ENDS}:Invalid"])
+    assert terminal.end() == 1
+    lines = terminal.screen.text.splitlines()
+    assert lines[1] == "└── the answer did not validate"
+    assert "age" not in lines[1]
+
+
+def test_what_children_write_is_printed_above_the_view() -> None:
+    terminal = Terminal(["run", f"{AGENTS / 'rude.py'}:Parent"])
+    assert terminal.end() == 0
+    lines = terminal.screen.text.splitlines()
+    assert lines[:3] == ["by a child", "below Python", "Parent on scripted"]
+    assert lines[3].startswith("└── ✓ starts_child()") or lines[3].startswith("├── ✓ starts_child()")
+    assert lines[-1] == '"fine"'
+    assert terminal.screen.strange == []
 
 
 def test_a_failed_run_ends_with_its_error() -> None:

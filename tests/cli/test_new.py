@@ -42,6 +42,29 @@ def test_a_new_project_passes_its_own_tests(acorn: Acorn, tmp_path: Path, monkey
     assert "`--text` is missing" in acorn("run", "agent.py").err
 
 
+def test_this_directory_is_filled_and_gives_its_name(
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    ended = acorn("new", ".")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("Created here. Next:\n\n  pytest\n")
+    assert tomllib.loads((tmp_path / "here" / "pyproject.toml").read_text())["project"]["name"] == "here"
+
+
+def test_the_next_command_can_be_pasted(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "  cd 'my projects/agent'\n" in acorn("new", "my projects/agent").out
+
+
+def test_the_readme_asks_for_no_package_by_name(acorn: Acorn, tmp_path: Path) -> None:
+    acorn("new", tmp_path / "here")
+    readme = (tmp_path / "here" / "README.md").read_text()
+    assert "With acorn installed" in readme
+    assert "pip install" not in readme
+
+
 def test_an_empty_directory_is_filled(acorn: Acorn, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     assert acorn("new", tmp_path / "here").code == 0
@@ -54,6 +77,7 @@ def test_a_bad_name_is_refused(acorn: Acorn, tmp_path: Path, monkeypatch: pytest
     ended = acorn("new", "--", name)
     assert ended.code == 2
     assert "is no name for a project" in ended.err
+    assert "at most 64" in ended.err
     assert list(tmp_path.iterdir()) == []
 
 

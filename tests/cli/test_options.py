@@ -33,6 +33,7 @@ KINDS: list[tuple[list[str], dict[str, Any]]] = [
     (["--loud"], {"loud": True}),
     (["--no-loud"], {"loud": False}),
     (["--loud=false"], {"loud": False}),
+    (["--loud=true"], {"loud": True}),
     (["--loud", "--no-loud"], {"loud": False}),
     (["--sure"], {"sure": True}),
     (["--no-sure"], {"sure": False}),
@@ -55,6 +56,8 @@ KINDS: list[tuple[list[str], dict[str, Any]]] = [
         {"city": "A", "zip_code": None}, {"city": "B", "zip_code": None}]}),
     (["--places.0.city", "A", "--places.1.city", "B"], {"places": [
         {"city": "A", "zip_code": None}, {"city": "B", "zip_code": None}]}),
+    (["--places.1.city", "B", "--places.0.city", "A"], {"places": [
+        {"city": "A", "zip_code": None}, {"city": "B", "zip_code": None}]}),
     (["--tree.name", "a", "--tree.children.0.name", "b"], {"tree": {
         "name": "a", "children": [{"name": "b", "children": []}]}}),
     (["--scores", '{"a": 1}'], {"scores": {"a": 1}}),
@@ -62,6 +65,14 @@ KINDS: list[tuple[list[str], dict[str, Any]]] = [
     (["--nested.home.city", "Rome"], {"nested": {"home": {"city": "Rome", "zip_code": None}}}),
     (["--number-or-text", "5"], {"number_or_text": 5}),
     (["--number-or-text", "five"], {"number_or_text": "five"}),
+    (["--number-or-texts", "5"], {"number_or_texts": 5}),
+    (["--number-or-texts", "five"], {"number_or_texts": ["five"]}),
+    (["--number-or-texts", "5", "--number-or-texts", "6"], {"number_or_texts": ["5", "6"]}),
+    (["--number-or-texts", '["5"]'], {"number_or_texts": ["5"]}),
+    (["--text-or-texts", "a"], {"text_or_texts": "a"}),
+    (["--text-or-texts", "a", "--text-or-texts", "b"], {"text_or_texts": ["a", "b"]}),
+    (["--pet.kind", "dog", "--no-pet.barks"], {"pet": {"kind": "dog", "barks": False}}),
+    (["--person.givenName", "Ann", "--person.is-old"], {"person": {"given_name": "Ann", "is_old": True}}),
     (["--anything", "5"], {"anything": 5}),
     (["--anything", "five"], {"anything": "five"}),
     (["--anything", '[1, {"a": null}]'], {"anything": [1, {"a": None}]}),
@@ -95,6 +106,7 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("Kinds", ["--txt", "x"], "there is no option `--txt`; did you mean `--text`"),
     ("Kinds", ["--no-text"], "there is no option `--no-text`"),
     ("Kinds", ["-t", "x"], "there is no option `-t`"),
+    ("Kinds", ["--loud", "true"], "`--loud` takes no value; write `--loud` or `--no-loud`"),
     ("Kinds", ["hello"], "unexpected argument `hello`; write `--text hello`?"),
     ("Needs", [], "`--name` is missing (string); `--born` is missing (date as YYYY-MM-DD)"),
     ("Plain", [], "the argument is missing (string)"),
@@ -149,6 +161,11 @@ def test_a_field_of_the_same_name_takes_the_plain_option(acorn: Acorn, tmp_path:
     assert ended.code == 0, ended.err
     assert ended.output["output"] == {"model": "T", "json": True, "input": "here", "help": "me", "save": "us"}
     assert (tmp_path / "run.json").exists()
+
+
+def test_the_long_spelling_is_always_ours_and_a_field_keeps_its_underscore(acorn: Acorn) -> None:
+    output = acorn("run", f"{ECHO}:Prefixed", "--acorn_model", "a", "--model", "b", "--no-save", "--acorn-json").output
+    assert output["output"] == {"model": "b", "acorn_model": "a", "save": False, "no_save": True}
 
 
 def test_before_the_name_of_the_module_an_option_is_always_ours(acorn: Acorn) -> None:

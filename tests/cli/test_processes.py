@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from tests.cli.conftest import AGENTS
 from acorn.thread import parse_events
 
 SLOW, ECHO, RESEARCHER = AGENTS / "slow.py", AGENTS / "echo.py", AGENTS / "researcher.py"
+RUDE = AGENTS / "rude.py"
 
 
 def start(*words: object, **environment: str) -> subprocess.Popen[str]:
@@ -46,6 +48,7 @@ def test_a_run_that_is_broken_off_is_saved_whole(tmp_path: Path, how: signal.Sig
     assert out == ""
     assert "Traceback" not in err
     assert "interrupted: 1 step" in err
+    assert err.count("interrupted") == 1
     kinds = [event.type for event in parse_events(file.read_text())]
     assert "tool_result" in kinds
     assert list(tmp_path.iterdir()) == [file]
@@ -58,8 +61,37 @@ def test_ctrl_c_does_not_wait_for_tools_that_run_side_by_side(tmp_path: Path) ->
     time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=10)
-    assert (process.returncode, out) == (130, "")
+    assert process.returncode == 130
+    told = json.loads(out)
+    assert told["error"] == {"type": "KeyboardInterrupt", "message": "The run was interrupted."}
+    assert told["output"] is None
     assert "Traceback" not in err
+    assert err.count("interrupted") == 1
+
+
+IMPORTING = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+
+
+@pytest.mark.parametrize("script", [["-m", "acorn"], [str(Path(sys.executable).parent / "acorn")]])
+def test_ctrl_c_while_the_command_is_loaded_leaves_no_traceback(tmp_path: Path, script: list[str]) -> None:
+    (tmp_path / "sitecustomize.py").write_text(IMPORTING)
+    done = subprocess.run(
+        [sys.executable, *script, "--version"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_ctrl_c_while_a_file_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
@@ -82,6 +114,7 @@ def test_ctrl_c_while_a_file_is_imported_leaves_no_traceback(tmp_path: Path) -> 
         f"run {ECHO}:Plain hello --json | true",
         f"run {ECHO}:Kinds --help | head -n 1",
         "--help | true",
+        "--help | head -n 1",
     ],
 )
 def test_a_reader_who_leaves_is_no_error(command: str) -> None:
@@ -90,7 +123,35 @@ def test_a_reader_who_leaves_is_no_error(command: str) -> None:
     assert "Traceback" not in done.stderr
     assert "Error" not in done.stderr
     assert "Exception" not in done.stderr
-    assert done.stderr.splitlines()[-1] in ("0", "1")
+    assert done.stderr.splitlines()[-1] == "0"
+
+
+@pytest.mark.parametrize("who", ["RESEARCHER --question hi", "RUDE:Parent"])
+def test_a_run_goes_on_when_nobody_watches_any_more(tmp_path: Path, who: str) -> None:
+    words = who.replace("RESEARCHER", str(RESEARCHER)).replace("RUDE", str(RUDE))
+    shell = f'"{sys.executable}" -m acorn run {words} 2>&1 >"{tmp_path}/out" | true; exit "${{PIPESTATUS[0]}}"'
+    assert subprocess.run(["bash", "-c", shell], timeout=30).returncode == 0
+    assert json.loads((tmp_path / "out").read_text()) in ("fine", {"answer": "Guido van Rossum", "confidence": 0.9})
+
+
+def full(stream: str, file: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """A command whose stream leads to a disk that is full."""
+    limited = f"ulimit -f 0; exec '{sys.executable}' -m acorn {' '.join(map(str, words))} {stream}>'{file}'"
+    return subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=30)
+
+
+@pytest.mark.parametrize("words", [["run", f"{RUDE}:Parent"], ["run", f"{ECHO}:Kinds", "--help"], ["--version"]])
+def test_an_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, words: list[str]) -> None:
+    done = full("1", tmp_path / "out", *words)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "error: cannot write the output: File too large"
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_a_view_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
+    done = full("2", tmp_path / "err", "run", f"{RUDE}:Parent")
+    assert (done.returncode, done.stdout) == (0, '"fine"\n')
 
 
 def test_characters_that_the_encoding_lacks_are_written_as_escapes() -> None:
@@ -104,6 +165,30 @@ def test_what_a_tool_writes_to_standard_output_goes_to_standard_error() -> None:
     out, err = process.communicate(timeout=15)
     assert out == '{"answer":"Guido van Rossum","confidence":0.9}\n'
     assert "a tool that prints" in err
+
+
+@pytest.mark.parametrize(("cls", "seen"), [("Parent", ["by a child", "below Python"]), ("Late", ["too late"])])
+def test_standard_output_is_the_output_alone(cls: str, seen: list[str]) -> None:
+    process = start("run", f"{RUDE}:{cls}")
+    out, err = process.communicate(timeout=15)
+    assert (process.returncode, out) == (0, '"fine"\n')
+    for line in seen:
+        assert line in err.splitlines()
+
+
+def test_what_a_validator_prints_goes_to_standard_error() -> None:
+    process = start("run", f"{RUDE}:Checking", "--size", "1")
+    out, err = process.communicate(timeout=15)
+    assert (process.returncode, out) == (0, '"fine"\n')
+    assert "a validator prints" in err
+
+
+@pytest.mark.parametrize("words", [["run", f"{ECHO}:Foreign", "--help"], ["run", f"{ECHO}:Foreign"], ["--help"]])
+def test_a_terminal_that_knows_ascii_only_gets_escapes(words: list[str]) -> None:
+    process = start(*words, PYTHONIOENCODING="ascii")
+    out, err = process.communicate(timeout=15)
+    assert process.returncode == 0, err
+    assert out.isascii()
 
 
 @pytest.mark.parametrize(("closed", "out"), [("2>&-", '{"result":"hello"}\n'), (">&-", ""), (">&- 2>&-", "")])

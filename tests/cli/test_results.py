@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from tests.cli.conftest import AGENTS, Acorn
 
-from acorn.thread import parse_events
-
-ENDS, RESEARCHER = AGENTS / "ends.py", AGENTS / "researcher.py"
+ENDS, RESEARCHER, RUDE = AGENTS / "ends.py", AGENTS / "researcher.py", AGENTS / "rude.py"
 
 
 def test_the_output_is_one_line_of_json(acorn: Acorn) -> None:
@@ -49,11 +44,11 @@ def test_plain_lines_tell_of_every_call(acorn: Acorn) -> None:
     assert lines[1] == "step 1: Let me [bold]look[/bold] that up."
     assert "a tool that prints" in lines
     calls = [line for line in lines if "(" in line]
-    assert calls[0].startswith('step 1: search(query="Python") -> ["Python: an article","Python: an article"] (0.')
-    assert calls[1].startswith("step 1: broken() failed: ValueError: x must be positive (0.")
+    assert calls[0].startswith("step 1: broken() failed: ValueError: x must be positive (0.")  # the quicker one
+    assert calls[1].startswith('step 1: search(query="Python") -> ["Python: an article","Python: an article"] (0.')
     assert calls[2].startswith('[fact_check] step 1: search(query="Guido") -> ["Guido: an article"')
     assert calls[3].startswith('step 2: fact_check() -> {"is_true":true,"evidence":["Guido: an article"]} (0.')
-    assert "step 3: the answer did not validate; asked again" in lines
+    assert "answer: it did not validate; asked again" in lines
     assert lines[-1].startswith("finished: 2 steps, ")
     assert "tokens, $0.00" in lines[-1]
 
@@ -64,9 +59,24 @@ def test_calls_that_never_came_to_a_tool_are_told_too(acorn: Acorn) -> None:
     assert "step 1: search(limit=3) failed: " in err
 
 
-def test_branches_of_one_name_are_told_by_their_results(acorn: Acorn) -> None:
-    lines = acorn("run", f"{AGENTS / 'odd.py'}:Twins").err.splitlines()
-    assert [line.partition(" (")[0] for line in lines[1:-1]] == ['step 1: check() -> {"is_true":true}'] * 2
+def test_branches_of_one_name_are_told_apart(acorn: Acorn) -> None:
+    lines = [line.partition(" (")[0] for line in acorn("run", AGENTS / "twins.py").err.splitlines()]
+    for number, topic in ((1, "alpha"), (2, "beta")):
+        assert [line for line in lines if line.startswith(f"[check#{number}")] == [
+            f"[check#{number}] step 1: Checking {topic}.",
+            f'[check#{number}] step 1: look(topic="{topic}") -> about {topic}',
+            f'[check#{number}] step 2: deep(topic="{topic}") -> deep {topic}',
+        ]
+        assert f'step 1: check(topic="{topic}") -> checked {topic}' in lines
+
+
+def test_lines_count_the_steps_that_the_run_counts(acorn: Acorn) -> None:
+    lines = acorn("run", f"{RUDE}:Talks").err.splitlines()
+    assert lines[1:3] == ["step 1: first", "step 1: second"]
+    lines = acorn("run", f"{RUDE}:Forced").err.splitlines()
+    assert [line for line in lines if "step 2" in line] == []
+    assert lines[-3:-1] == ["answer: two", "answer: it did not validate; asked again"]
+    assert lines[-1].startswith("finished: 1 step, ")
 
 
 @pytest.mark.parametrize(
@@ -111,35 +121,3 @@ def test_another_model_can_be_asked(acorn: Acorn) -> None:
     ended = acorn("run", f"{ENDS}:Fine", "--model", "local/no/such/file.gguf")
     assert ended.code in (1, 2)
     assert "file.gguf" in ended.err.splitlines()[-1]
-
-
-def test_a_run_is_saved(acorn: Acorn, tmp_path: Path) -> None:
-    file = tmp_path / "run.json"
-    assert acorn("run", RESEARCHER, "--question", "Who?", "--save", file).code == 0
-    events = parse_events(file.read_text(encoding="utf-8"))
-    assert [event.type for event in events if event.branch is None][-1] == "completion"
-    assert any(event.branch == "fact_check" for event in events)
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_run_that_fails_is_saved_with_its_error(acorn: Acorn, tmp_path: Path) -> None:
-    file = tmp_path / "run.json"
-    assert acorn("run", f"{ENDS}:Invalid", "--save", file).code == 1
-    assert parse_events(file.read_text(encoding="utf-8"))[-1].type == "error"
-
-
-@pytest.mark.parametrize("file", ["no/such/directory/run.json", "."])
-def test_a_place_that_cannot_be_saved_to_is_told_before_the_run(
-    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ended = acorn("run", f"{ENDS}:Fine", "--save", file)
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"error: `--save {file}` ")
-
-
-def test_what_is_saved_replaces_what_was_there(acorn: Acorn, tmp_path: Path) -> None:
-    file = tmp_path / "run.json"
-    file.write_text("something else")
-    acorn("run", f"{ENDS}:Fine", "--save", file)
-    assert json.loads(file.read_text())[-1]["type"] == "completion"

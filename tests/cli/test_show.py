@@ -42,6 +42,14 @@ def test_a_run_is_shown_step_by_step_with_its_branches(acorn: Acorn, saved: Path
     assert not set(ended.out) & {"\x1b", "\x07"}
 
 
+def test_a_plain_answer_is_shown_once(acorn: Acorn, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    acorn("run", f"{AGENTS / 'rude.py'}:Checking", "--save", file)
+    out = acorn("show", file).out
+    assert "completed fine" in out
+    assert "answer" not in out
+
+
 def test_the_thread_document_is_printed(acorn: Acorn, saved: Path) -> None:
     assert acorn("show", saved, "--xml").out == serialize_thread_to_xml(parse_events(saved.read_text())) + "\n"
 

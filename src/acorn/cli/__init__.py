@@ -3,6 +3,11 @@
 It uses the library as any user would. A command is a file beside this one and a row in `app.COMMANDS`.
 """
 
-from acorn.cli.app import main
+import sys
+
+try:
+    from acorn.cli.app import main
+except KeyboardInterrupt:  # loading takes a moment, and Ctrl-C in it is no error either
+    sys.exit(130)
 
 __all__ = ["main"]

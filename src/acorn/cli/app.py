@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, cast
 
@@ -19,16 +20,17 @@ from acorn.cli.ends import (
     CommandError,
     ReaderGoneError,
     complain,
-    leave_quietly,
-    open_streams,
     tell,
     told,
+    trace_of,
+    unwritten,
     write,
 )
 from acorn.cli.new import new
 from acorn.cli.pull import pull
 from acorn.cli.run import run
 from acorn.cli.show import show
+from acorn.cli.streams import Streams, quieten
 
 _HELP = ["-h", "--help"]
 _BEHIND: Mapping[str, Any] = {"allow_extra_args": True, "allow_interspersed_args": False}
@@ -45,38 +47,59 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
 
 # What typer raises for wrong usage; its base class has no public name of its own.
 _Complaint = cast(type[Exception], typer.BadParameter.__mro__[2])
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a full or broken disk says; help and the tour are written by others, who pass it on."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
-    open_streams()
-    words = (sys.argv[1:] if words is None else list(words)) or ["--help"]
+    streams = Streams()
     try:
-        return _perform(words)
+        return _perform((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
     except ReaderGoneError:
-        leave_quietly()
         return FINE
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        quieten(streams.out, sys.stdout, sys.stderr)
+        if words is not None:
+            # Otherwise the process ends here, and a thread of the user's may print until the very end.
+            streams.restore()
 
 
-def _perform(words: Sequence[str]) -> int:
+def _perform(words: Sequence[str], streams: Streams) -> int:
     try:
-        code = _app()(args=list(words), prog_name="acorn", standalone_mode=False)
+        code = _app()(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
         return code if isinstance(code, int) else FINE
     except CommandError as error:
         return complain(error)
     except _Complaint as error:
-        message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
-        asked = f"acorn {words[0]}" if words and words[0] in COMMANDS else "acorn"
-        return complain(CommandError(f"{message[:1].lower()}{message[1:]}; `{asked} --help` tells more", USAGE))
-    except (ReaderGoneError, KeyboardInterrupt, SystemExit):
+        return complain(CommandError(_usage(error, words), USAGE))
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich's way to say so
+            return FINE
+        return complain(CommandError(f"the agent's code ended the program: {told(error)}", FAILED))
+    except (ReaderGoneError, KeyboardInterrupt):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _UNWRITTEN:
+            return complain(CommandError(unwritten(error), FAILED))
         if "--debug" in words:
-            traceback.print_exc()
+            tell(trace_of(error))
         tell(f"error: {told(error)} (a fault of acorn's own; `--debug` shows where)")
         return FAILED
+
+
+def _usage(error: Exception, words: Sequence[str]) -> str:
+    """What is wrong with the words, and where to read on."""
+    if isinstance(error, typer.BadParameter.__mro__[1]) and getattr(error, "possibilities", None):
+        # Without the dashes, which make any two options look alike.
+        name = str(getattr(error, "option_name", "")).lstrip("-")
+        near: Any = [each for each in vars(error)["possibilities"] if get_close_matches(name, [each.lstrip("-")])]
+        vars(error)["possibilities"] = near
+    message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
+    asked = f"acorn {words[0]}" if words and words[0] in COMMANDS else "acorn"
+    return f"{message[:1].lower()}{message[1:]}; `{asked} --help` tells more"
 
 
 def _app() -> typer.Typer:

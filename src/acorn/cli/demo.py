@@ -16,7 +16,7 @@ from rich.rule import Rule
 from rich.syntax import Syntax
 
 from acorn import AcornError
-from acorn.cli.ends import FAILED, FINE, CommandError, ReaderGoneError
+from acorn.cli.ends import FAILED, FINE, CommandError, ReaderGoneError, words_of, write
 from acorn.cli.pull import fetch_seen, size_text
 from acorn.models.weights import KNOWN, is_there
 
@@ -42,8 +42,11 @@ def demo(
         console.print(_NEXT, markup=False)
     except BrokenPipeError as error:
         raise ReaderGoneError from error
+    except KeyboardInterrupt:
+        write(sys.stdout, "\n")  # a program may be in the middle of a line
+        raise
     except AcornError as error:
-        raise CommandError(str(error), FAILED, debug=debug) from error
+        raise CommandError(words_of(error), FAILED, debug=debug) from error
     return FINE
 
 

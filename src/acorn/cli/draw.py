@@ -54,20 +54,19 @@ def draw(branch: Branch, tree: Tree, pen: Pen, *, last: int | None = None, answe
     turns = branch.turns if last is None else branch.turns[-last:]
     for turn in turns:
         is_newest = turn is branch.turns[-1]
-        for line in _said(turn, branch, pen, is_newest):
+        for line in _said(turn, pen, is_newest):
             tree.add(line)
         for call in turn.calls:
             _draw_call(call, tree, pen, last)
-        if turn.was_refused and not branch.is_mixed:
-            tree.add(_line("the answer did not validate; asked again", "yellow"))
-        elif turn.answer is not None and answers and not branch.is_mixed:
+        if turn.was_refused:
+            again = "; asked again" if not is_newest else ""
+            tree.add(_line(f"the answer did not validate{again}", "yellow"))
+        elif turn.answer is not None and answers:
             for line in answer_lines(turn.answer.partial, turn.answer.completed, pen, is_growing=not turn.done):
                 tree.add(line)
 
 
-def _said(turn: Turn, branch: Branch, pen: Pen, is_newest: bool) -> Iterator[Text]:
-    if branch.is_mixed:
-        return
+def _said(turn: Turn, pen: Pen, is_newest: bool) -> Iterator[Text]:
     room = 3 * pen.width
     is_growing = is_newest and not turn.done
     text = ending(turn.text, room) if is_growing else one_line(turn.text, room)
@@ -87,7 +86,7 @@ def _draw_call(call: Call, tree: Tree, pen: Pen, last: int | None) -> None:
     pen = replace(pen, width=max(20, pen.width - 4))
     for branch in call.branches:
         draw(branch, hung, pen, last=last)
-    is_told = any(b.turns and b.turns[-1].answer is not None and not b.is_mixed for b in call.branches)
+    is_told = any(b.turns and b.turns[-1].answer is not None for b in call.branches)
     if call.result is not None and (call.result.error or not is_told):
         failed = call.result.error
         text = one_line(failed, 2 * pen.width) if failed else value_text(call.result.output, 2 * pen.width)

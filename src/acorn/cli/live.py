@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,7 +20,7 @@ from rich.tree import Tree
 from acorn import Run, StreamChunk
 from acorn.cli.draw import Pen, draw
 from acorn.cli.story import Story
-from acorn.cli.text import one_line, totals_text
+from acorn.cli.text import clean, one_line, totals_text
 
 _PER_SECOND = 10
 
@@ -27,8 +28,16 @@ _PER_SECOND = 10
 class LiveView:
     """Draws a run on standard error."""
 
-    def __init__(self, name: str, model: str, console: Console, *, hides_answer: bool = False) -> None:
-        self._story = Story()
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        console: Console,
+        *,
+        hides_answer: bool = False,
+        hide: Callable[[str], str] = str,
+    ) -> None:
+        self._story = Story(hide)
         self._name, self._model = name, model
         self._hides_answer = hides_answer
         """Whether the output will be printed below, on the same terminal."""
@@ -55,6 +64,11 @@ class LiveView:
     def end(self, how: str, run: Run[Any] | None) -> None:
         with self._lock:
             self._run, self._end = run, how
+            self._story.end(run)
+
+    def show_above(self, line: str) -> None:
+        """A line of somebody else's, which must not get into the drawing."""
+        self._live.console.print(Text(clean(line)), soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from acorn import AcornError, module
 from acorn._module import class_spec
-from acorn.cli.ends import CommandError, told
+from acorn.cli.ends import CommandError, told, words_of
 
 Agent = module[Any, Any]
 Made = TypeVar("Made")
@@ -30,6 +30,8 @@ _NAMED = re.compile(r"(?P<place>.+?):(?P<name>[^\W\d]\w*)")
 def load(target: str, *, debug: bool = False) -> Agent:
     """The instance to run; `CommandError` says what is missing."""
     place, name = _split(target)
+    if Path(place).is_dir():
+        raise CommandError(f"`{place}` is a directory; give the file of a module, such as `agent.py`")
     is_file = place.endswith(".py") or os.sep in place or Path(place).is_file()
     loaded = _load_file(Path(place), debug) if is_file else _load_module(place, debug)
     found = _named(loaded, name, place) if name else _only(loaded, place)
@@ -41,6 +43,8 @@ def load(target: str, *, debug: bool = False) -> Agent:
 def _split(target: str) -> tuple[str, str | None]:
     if Path(target).exists():
         return target, None
+    if target.endswith(":"):
+        raise CommandError(f"`{target}` names no class; write one behind the colon, or leave the colon out")
     match = _NAMED.fullmatch(target)
     if match is None:
         return target, None
@@ -49,8 +53,7 @@ def _split(target: str) -> tuple[str, str | None]:
 
 def _load_file(file: Path, debug: bool) -> ModuleType:
     if not file.is_file():
-        hint = " (it is a directory)" if file.is_dir() else ""
-        raise CommandError(f"there is no file `{file}`{hint}")
+        raise CommandError(f"there is no file `{file}`")
     file = file.resolve()
     sys.path.insert(0, str(file.parent))
     # Under its own name, so that its neighbours can import it; but never in the place of another module.
@@ -91,17 +94,19 @@ def _guarded(act: Callable[[], Made], loaded: ModuleType | None, failure: str, d
         return act()
     except SystemExit as error:
         raise CommandError(
-            f"{_place(error, loaded)}{failure}: it ends the program; put that below `if __name__ == '__main__':`",
+            f"{whereabouts(error, loaded)}{failure}: it ends the program; put that below `if __name__ == '__main__':`",
             debug=debug,
         ) from error
-    except Exception as error:  # whatever the user's code raises
-        words = str(error) if isinstance(error, AcornError) else told(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's code raises
+        words = words_of(error) if isinstance(error, AcornError) else told(error)
         if isinstance(error, SyntaxError) and error.lineno is not None:
             words = f"{type(error).__name__}: {error.msg}"
-        raise CommandError(f"{_place(error, loaded)}{failure}: {words}", debug=debug) from error
+        raise CommandError(f"{whereabouts(error, loaded)}{failure}: {words}", debug=debug) from error
 
 
-def _place(error: BaseException, loaded: ModuleType | None) -> str:
+def whereabouts(error: BaseException, loaded: ModuleType | None = None) -> str:
     """`agent.py:12: `, the deepest line of the user's own that was reached."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
         return f"{_shown(error.filename)}:{error.lineno}: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -20,34 +21,39 @@ _FILES = {
     "gitignore.txt": ".gitignore",
 }
 """The starter's files in the package, and in a project."""
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_LONGEST = 64
+_NAME = re.compile(rf"[A-Za-z][A-Za-z0-9_-]{{0,{_LONGEST - 1}}}")
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The project's name, and the directory to create.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The project's name, and the directory to create; `.` is this one.")
+    ],
 ) -> int:
     """Begin a project: an agent, a test and a README that work as they are."""
     directory = Path(name)
-    if not _NAME.fullmatch(directory.name) or directory.name.endswith("-"):
+    is_here = bool(name) and directory.resolve() == Path.cwd()
+    title = directory.resolve().name if is_here else directory.name
+    if not _NAME.fullmatch(title) or title.endswith("-"):
         raise CommandError(
-            f"`{directory.name}` is no name for a project; use letters, digits, `-` and `_`, a letter first"
+            f"`{title}` is no name for a project; use letters, digits, `-` and `_`, a letter first, at most {_LONGEST}"
         )
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise CommandError(f"`{name}` is there already and not empty; choose another name")
         directory.mkdir(parents=True, exist_ok=True)
         for source, file in _FILES.items():
-            (directory / file).write_text(_starter(source, directory.name), encoding="utf-8")
+            (directory / file).write_text(_starter(source, title), encoding="utf-8")
     except OSError as error:
         raise CommandError(f"`{name}` cannot be created: {error.strerror or error}") from error
-    write(sys.stdout, _NEXT.format(name=name))
+    enter = "" if is_here else f"  cd {shlex.quote(name)}\n"
+    write(sys.stdout, _NEXT.format(title=title, enter=enter))
     return FINE
 
 
-_NEXT = """Created {name}. Next:
+_NEXT = """Created {title}. Next:
 
-  cd {name}
-  pytest
+{enter}  pytest
   acorn pull
   acorn run agent.py --text "Anna Berg is 29 and works as a nurse in Oslo."
 

@@ -11,7 +11,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from acorn._schema.shape import RESULT, Shape, aliases_of
-from acorn.cli.schema import Node
+from acorn.cli.ours import always_ours
+from acorn.cli.schema import Node, with_aliases
 
 _DEEPEST = 4
 _UNSET: Any = object()
@@ -44,7 +45,7 @@ class Options:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        top = shape.xml_schema
+        top = with_aliases(shape.xml_schema, shape.json_schema)
         self.root = Node(top, top)
         inner = self.root.fields[RESULT] if shape.wrapped else None
         self.is_positional = inner is not None and not (inner.fields and inner.kinds == {"object"})
@@ -76,7 +77,7 @@ class Options:
             return Option(written, (first,), Node({}, self.root.top)) if not rest else None
         path, node = self._roots[key]
         parts = rest.split(".") if rest else []
-        name = [dashed(key)]
+        name = [_spelled(key)]
         while parts:
             step = _descend(node, parts)
             if step is None:
@@ -97,6 +98,11 @@ def dashed(name: str) -> str:
     return name.replace("_", "-").strip("-") or name
 
 
+def _spelled(name: str) -> str:
+    """A field of the input as its option; one that would be spelled as ours keeps its underscore."""
+    return name if always_ours(dashed(name)) else dashed(name)
+
+
 def _known(written: str, names: Iterable[str]) -> str | None:
     if written in names:
         return written
@@ -107,6 +113,8 @@ def _descend(node: Node, parts: list[str]) -> tuple[int, str | int, str, Node] |
     """One step into a value: how many parts of the name it takes, where it leads, its name, and what is there."""
     fields = node.fields
     field = _known(parts[0], fields)
+    if field is None and (alias := _known(parts[0], node.aliases)) is not None:
+        field = node.aliases[alias]
     if field is not None:
         return 1, field, dashed(field), fields[field]
     if "array" in node.kinds and parts[0].isdecimal():
@@ -128,7 +136,7 @@ def _listed(
     for name, inner in node.fields.items():
         described = inner.schema.get("description") or _definition(inner).get("description")
         option = Option(
-            prefix + dashed(name),
+            prefix + dashed(name) if prefix else _spelled(name),
             (*path, name),
             inner,
             name in node.required,

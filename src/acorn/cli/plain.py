@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from acorn import Run, StreamChunk
@@ -14,9 +15,12 @@ from acorn.cli.text import call_text, one_line, seconds_text, totals_text, value
 class PlainView:
     """Says what has happened when it has happened."""
 
-    def __init__(self, name: str, model: str) -> None:
-        self._story = Story()
+    def __init__(
+        self, name: str, model: str, *, max_steps: int | None = None, hide: Callable[[str], str] = str
+    ) -> None:
+        self._story = Story(hide)
         self._name, self._model = name, model
+        self._max_steps = max_steps
 
     def __enter__(self) -> PlainView:
         tell(f"{one_line(self._name)} on {one_line(self._model)}")
@@ -27,24 +31,29 @@ class PlainView:
 
     def feed(self, chunk: StreamChunk[Any], run: Run[Any] | None) -> None:
         for branch, complete in self._story.add(chunk, time.monotonic(), run):
-            for line in _lines(branch, complete):
-                where = f"[{one_line(branch.path)}] " if branch.path else ""
-                tell(f"{where}step {branch.turns[-1].number}: {line}")
+            where = f"[{one_line(branch.label)}] " if branch.label else ""
+            for line in self._lines(branch, complete):
+                tell(f"{where}{line}")
 
     def end(self, how: str, run: Run[Any] | None) -> None:
-        if run is not None:
-            totals = self._story.totals(run)
-            tell(f"{how}: {totals_text(totals.steps, totals.tokens, totals.cost, run.seconds, ', ')}")
+        if run is None:
+            tell(how)
+            return
+        totals = self._story.totals(run)
+        tell(f"{how}: {totals_text(totals.steps, totals.tokens, totals.cost, run.seconds, ', ')}")
 
+    def _lines(self, branch: Branch, complete: Turn | Call) -> list[str]:
+        turn = branch.turns[-1]
+        if isinstance(complete, Call):
+            return [f"step {turn.number}: {call_line(complete)}"]
+        lines = ["answer: it did not validate; asked again"] if _was_corrected(branch) else []
+        text = one_line(complete.text)
+        return [*lines, f"{self._place(branch, turn)}: {text}"] if text else lines
 
-def _lines(branch: Branch, complete: Turn | Call) -> list[str]:
-    if isinstance(complete, Call):
-        return [call_line(complete)]
-    if branch.is_mixed:
-        return []
-    lines = ["the answer did not validate; asked again"] if _was_corrected(branch) else []
-    text = one_line(complete.text)
-    return [*lines, text] if text else lines
+    def _place(self, branch: Branch, turn: Turn) -> str:
+        """The step that a text belongs to; an answer is none, and neither is what comes when there are no more."""
+        is_beyond = branch.run_id is None and self._max_steps is not None and turn.number > self._max_steps
+        return "answer" if turn.answer is not None or is_beyond else f"step {turn.number}"
 
 
 def _was_corrected(branch: Branch) -> bool:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from acorn import AcornError
-from acorn.cli.ends import FAILED, FINE, CommandError, tell, write
+from acorn.cli.ends import FAILED, FINE, CommandError, tell, words_of, write
 from acorn.models.weights import KNOWN, Weights, fetch
 
 _DEFAULT = next(iter(KNOWN))
@@ -28,7 +28,7 @@ def pull(
     try:
         path, was_there = fetch_seen(KNOWN[name])
     except AcornError as error:
-        raise CommandError(str(error), FAILED, debug=debug) from error
+        raise CommandError(words_of(error), FAILED, debug=debug) from error
     write(sys.stdout, f"{name} {'is already there' if was_there else 'is ready'}: {path}\n")
     return FINE
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from acorn._json import compact
+from acorn._schema.shape import RESULT
 from acorn._tools.collect import FINISH
 from acorn.cli.text import call_text, clean, one_line, plural, seconds_text, value_text
 from acorn.thread import AgentEvent, CompletionEvent, ErrorEvent, MessageEvent, ToolCallEvent, ToolResultEvent
@@ -130,7 +131,8 @@ class Recount:
             call.node.add(Text.assemble((f"{self._sign('→', '->')} ", "dim"), (shown, "red" if failed else "dim")))
 
     def _complete(self, told: _Told, event: CompletionEvent) -> None:
-        if told.accepted is not None and event.result == told.accepted.event.args:
+        # A value that is no model travels in one field.
+        if told.accepted is not None and told.accepted.event.args in (event.result, {RESULT: event.result}):
             told.accepted.node.label = _other(event)
         else:
             self._place(told).add(_other(event))

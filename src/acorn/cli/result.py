@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.highlighter import JSONHighlighter
@@ -18,16 +18,19 @@ from acorn.cli.ends import write
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, out: TextIO) -> None:
     """Indented and coloured on a terminal, one line otherwise."""
-    is_terminal = sys.stdout.isatty()
-    text = json_text(value, indent=2 if is_terminal else None, encoding=sys.stdout.encoding or "utf-8")
+    is_terminal = out.isatty()
+    text = json_text(value, indent=2 if is_terminal else None, encoding=out.encoding or "utf-8")
     if not is_terminal:
-        write(sys.stdout, f"{text}\n")
+        write(out, f"{text}\n")
         return
     shown = Text(text, overflow="fold")
     JSONHighlighter().highlight(shown)
-    Console(file=sys.stdout, soft_wrap=True).print(shown, soft_wrap=True)
+    console = Console(file=out, soft_wrap=True)
+    with console.capture() as drawn:
+        console.print(shown, soft_wrap=True)
+    write(out, drawn.get())
 
 
 def json_text(value: Any, *, indent: int | None = None, encoding: str = "utf-8") -> str:
@@ -67,11 +70,20 @@ def report(run: Run[Any] | None, error: dict[str, Any] | None = None) -> dict[st
     }
 
 
-def described(error: BaseException) -> dict[str, Any]:
+def described(error: BaseException, message: str, hide: Callable[[str], str]) -> dict[str, Any]:
     """A failure for machines."""
-    found: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    found: dict[str, Any] = {"type": type(error).__name__, "message": message}
     if isinstance(error, ModelError):
         found |= {"provider": error.provider, "status": error.status, "retryable": error.retryable}
     if isinstance(error, ParseError):
         found |= {"attempts": error.attempts, "errors": error.errors, "raw_output": error.raw_output}
-    return found
+    return {key: _without(hide, value) for key, value in found.items()}
+
+
+def _without(hide: Callable[[str], str], value: Any) -> Any:
+    """Plain data with every text in it cleaned of keys."""
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, dict):
+        return {key: _without(hide, item) for key, item in value.items()}
+    return [_without(hide, item) for item in value] if isinstance(value, list) else value

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
 from pydantic.errors import PydanticUserError
-from rich.console import Console
 
 from acorn import AcornError
 from acorn._module import spec_of
 from acorn._spec import Spec
-from acorn.cli.ends import FINE, CommandError
+from acorn.cli.ends import FINE, CommandError, words_of
+from acorn.cli.given import make_input
 from acorn.cli.load import Agent, load
 from acorn.cli.options import Options
-from acorn.cli.parse import OURS, Ours, make_input, parse
+from acorn.cli.ours import OURS, Ours
+from acorn.cli.parse import parse
 from acorn.cli.perform import Performance
 from acorn.cli.usage import show_help
 
@@ -43,19 +42,19 @@ def run(
     """
     words = list(context.args)
     debug = debug or "--debug" in words or "--acorn-debug" in words
-    with redirect_stdout(sys.stderr):  # a file may print while it is imported
-        agent = load(target, debug=debug)
+    out = context.obj.set_aside()  # a file may print while it is imported, and from then on
+    agent = load(target, debug=debug)
     spec, options = _declared(agent, debug)
     given = parse(words, options, Ours(model, input, json, save, debug))
     if given.ours.help:
-        show_help(agent, spec, options, target, Console())
+        show_help(agent, spec, options, target, out)
         return FINE
     if given.ours.model is not None:
         try:
             agent = agent.using(model=given.ours.model)
         except AcornError as error:
-            raise CommandError(str(error), debug=debug) from error
-    return Performance(agent, spec, given.ours).play(make_input(given, options))
+            raise CommandError(words_of(error), debug=debug) from error
+    return Performance(agent, spec, given.ours, out).play(make_input(given, options))
 
 
 def _declared(agent: Agent, debug: bool) -> tuple[Spec, Options]:
@@ -64,7 +63,7 @@ def _declared(agent: Agent, debug: bool) -> tuple[Spec, Options]:
         spec = spec_of(agent)
         return spec, Options(spec.input)
     except AcornError as error:
-        raise CommandError(str(error), debug=debug) from error
+        raise CommandError(words_of(error), debug=debug) from error
     except (PydanticUserError, NameError) as error:
         words = getattr(error, "message", str(error))
         raise CommandError(

@@ -1,55 +1,77 @@
-"""Keeping a run in a file while it goes on: the events of its thread as a JSON array.
+"""Keeping a run while it goes on: the events of its thread as a JSON array.
 
-The file is always whole: each version is written beside it and then takes its place.
+A thread of its own looks after it, so that a run which waits for long is kept all the same. It takes a
+small part of the time at most, however long the run becomes; the last version is written by whoever ends.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from pathlib import Path
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from acorn import Run
 from acorn._json import whole_text
 from acorn.cli.ends import FAILED, CommandError
+from acorn.cli.place import Place
 from acorn.thread import dump_events
+
+_PAUSE = 0.5
+"""Seconds between two versions."""
+_PATIENCE = 10
+"""How many times as long as it took to write one must pass before the next."""
 
 
 class Saver:
-    """Writes the thread of a run to a file."""
+    """Writes the thread of a run to a place."""
 
-    def __init__(self, file: str) -> None:
-        self._file = Path(os.path.realpath(file))
-        if self._file.is_dir():
-            raise CommandError(f"`--save {file}` names a directory")
+    def __init__(self, place: Place, file: str, run: Callable[[], Run[Any] | None]) -> None:
+        self._place = place
+        self._file = file
+        self._run = run
+        self._seen = -1
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="acorn-save", daemon=True)
+
+    def begin(self) -> None:
+        if self._place.can_change:
+            self._thread.start()
+
+    def end(self) -> CommandError | None:
+        """Write the last version; why it could not be."""
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join()
         try:
-            self._begin()[1].unlink()  # said now, before the run is paid for
+            self._put(is_last=True)
         except OSError as error:
-            raise CommandError(f"`--save {file}` cannot be written: {error.strerror or error}") from error
+            return CommandError(f"`{self._file}` cannot be written: {error.strerror or error}", FAILED)
+        return None
 
-    def save(self, run: Run[Any] | None) -> None:
-        """Write what has happened so far."""
+    def _watch(self) -> None:
+        pause = _PAUSE
+        while not self._is_over.wait(pause):
+            run = self._run()
+            so_far = 0 if run is None else _count(run)
+            if so_far == self._seen or run is None:
+                continue
+            began = time.monotonic()
+            try:
+                self._put(is_last=False)
+            except OSError:
+                continue  # told at the end, if it is still so
+            self._seen = so_far
+            pause = max(_PAUSE, _PATIENCE * (time.monotonic() - began))
+
+    def _put(self, *, is_last: bool) -> None:
+        run = self._run()
         events = [] if run is None else dump_events(run.thread)
         text = json.dumps(whole_text(events), ensure_ascii=False, indent=1)
-        try:
-            self._replace(text)
-        except OSError as error:
-            raise CommandError(f"`{self._file}` cannot be written: {error.strerror or error}", FAILED) from error
+        self._place.put(f"{text}\n".encode(), is_last=is_last)
 
-    def _replace(self, text: str) -> None:
-        descriptor, beside = self._begin()
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(f"{text}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, self._file)
-        except BaseException:  # Ctrl-C too: nothing half-written stays behind
-            beside.unlink(missing_ok=True)
-            raise
 
-    def _begin(self) -> tuple[int, Path]:
-        descriptor, name = tempfile.mkstemp(prefix=f".{self._file.name}.", dir=self._file.parent)
-        return descriptor, Path(name)
+def _count(run: Run[Any]) -> int:
+    """How much has happened."""
+    return len(run.ledger.notes) + sum(map(_count, list(run.branches)))

@@ -11,6 +11,9 @@ from typing import Any
 from acorn._schema.generate import JsonSchema, resolve
 from acorn._schema.words import in_words
 
+_ALIASES = "acorn-aliases"
+"""Where an object keeps the other names of its fields."""
+
 
 class Node:
     """One value of a schema: a field, an item, the whole input."""
@@ -58,13 +61,29 @@ class Node:
         return "array" in self.kinds and not self.kinds & {"object", "string"}
 
     @property
+    def is_only_list(self) -> bool:
+        return "array" in self.kinds and self.kinds <= {"array", "null"}
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether repetition makes a list."""
+        return "array" in self.kinds
+
+    @property
     def fields(self) -> dict[str, Node]:
         """Its parts by name, where it is an object with known ones; of a union those of all."""
-        parts: dict[str, Node] = {}
+        parts: dict[str, list[JsonSchema]] = {}
         for member in self.members:
             for name, schema in member.get("properties", {}).items():
-                parts.setdefault(name, Node(schema, self.top))
-        return parts
+                known = parts.setdefault(name, [])
+                if schema not in known:
+                    known.append(schema)
+        return {name: Node(_either(schemas), self.top) for name, schemas in parts.items()}
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Other names of its parts."""
+        return {alias: name for member in self.members for alias, name in member.get(_ALIASES, {}).items()}
 
     @property
     def required(self) -> set[str]:
@@ -93,6 +112,36 @@ class Node:
         """The definition it points to, to notice a schema that contains itself."""
         found = [member.get("$ref") for member in (self.schema, *self.schema.get("anyOf", []))]
         return next((ref for ref in found if ref), None)
+
+
+def with_aliases(named: JsonSchema, aliased: JsonSchema) -> JsonSchema:
+    """A schema of fields' own names that knows their aliases, from the same schema with these."""
+    made: Any = _paired(named, aliased)
+    found: JsonSchema = made
+    return found
+
+
+def _paired(named: Any, aliased: Any) -> Any:
+    if isinstance(named, list) and isinstance(aliased, list) and len(named) == len(aliased):
+        return [_paired(one, other) for one, other in zip(named, aliased, strict=True)]
+    if not isinstance(named, dict) or not isinstance(aliased, dict):
+        return named
+    made = {key: _paired(value, aliased.get(key)) for key, value in named.items()}
+    fields, others = named.get("properties"), aliased.get("properties")
+    if isinstance(fields, dict) and isinstance(others, dict) and len(fields) == len(others):
+        pairs = list(zip(fields, others, strict=True))  # both in the order of the class
+        made["properties"] = {name: _paired(fields[name], others[other]) for name, other in pairs}
+        made[_ALIASES] = {other: name for name, other in pairs if other != name}
+    return made
+
+
+def _either(schemas: list[JsonSchema]) -> JsonSchema:
+    """What a part may be that several members of a union have; what they all say of it is kept."""
+    if len(schemas) == 1:
+        return schemas[0]
+    said = [key for key in ("description", "default", "title") if all(key in schema for schema in schemas)]
+    same = {key: schemas[0][key] for key in said if all(schema[key] == schemas[0][key] for schema in schemas)}
+    return {"anyOf": schemas, **same}
 
 
 def _members(schema: JsonSchema, top: JsonSchema) -> Iterator[JsonSchema]:

@@ -27,7 +27,7 @@ def show(
         raise CommandError("`--xml` and `--json` exclude each other")
     events = _read(file)
     if json:
-        print_json(dump_events(events))
+        print_json(dump_events(events), sys.stdout)
     elif xml:
         text = serialize_thread_to_xml(events)
         write(sys.stdout, f"{clean(text) if sys.stdout.isatty() else text}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -16,14 +16,23 @@ from rich.text import Text
 from acorn import module
 from acorn._json import shorten
 from acorn._spec import Spec
+from acorn.cli.ends import write
 from acorn.cli.options import Option, Options
-from acorn.cli.parse import OURS, TAKES_TEXT, is_ambiguous
+from acorn.cli.ours import OURS, TAKES_TEXT
+from acorn.cli.parse import is_ambiguous
 from acorn.cli.schema import Node
 from acorn.cli.text import clean, one_line
 
 
-def show_help(agent: module[Any, Any], spec: Spec, options: Options, target: str, console: Console) -> None:
+def show_help(agent: module[Any, Any], spec: Spec, options: Options, target: str, out: TextIO) -> None:
     """Print it; nothing in a user's text is taken for markup."""
+    console = Console(file=out)
+    with console.capture() as drawn:
+        _print(agent, spec, options, target, console)
+    write(out, drawn.get())
+
+
+def _print(agent: module[Any, Any], spec: Spec, options: Options, target: str, console: Console) -> None:
     argument = "" if options.positional is None else " RESULT..." if options.positional.node.is_list else " RESULT"
     console.print(Padding(Text(f"Usage: acorn run {target}{argument} [OPTIONS]", style="bold"), (1, 1, 1, 1)))
     if doc := _docstring(type(agent)):
@@ -62,8 +71,9 @@ def _panel(title: str, rows: Iterable[Row]) -> Panel:
 
 def _row(option: Option, options: Options) -> Row:
     name = option.flag
-    if option.node.is_flag:
-        name = f"{name} / --no-{option.name}"
+    off = f"no-{option.name}"
+    if option.node.is_flag and not any(other.name == off for other in options.listed):
+        name = f"{name} / --{off}"
     elif options.positional is not None and len(option.path) == 1:
         name = f"RESULT or {name}"
     return name, type_text(option.node), _said(option)
@@ -102,6 +112,7 @@ def _said(option: Option) -> RenderableType:
 
 def _our_row(name: str, options: Options, model: Any) -> Row:
     spelled = f"--acorn-{name}" if is_ambiguous(name, options) else f"--{name}"
+    spelled = f"{spelled} / -h" if name == "help" else spelled
     text = OURS[name]
     if name == "model" and isinstance(model, str):
         text = f"{text} [default: {one_line(model)}]"

@@ -18,12 +18,19 @@ from acorn.cli.schema import Node
 _NOTHING: Any = object()
 
 
-def read(texts: Sequence[str | bool], node: Node, option: str) -> Any:
-    """The value that an option was given, once or several times."""
-    if node.is_list:
-        return _read_list(texts, node, option)
+def read(texts: Sequence[str | bool], node: Node, option: str) -> list[Any]:
+    """The value that an option was given, once or several times; where it can be read in two ways, both."""
+    if node.takes_several and (len(texts) > 1 or node.is_only_list):
+        return [_read_list(texts, node, option)]
     # As everywhere on a command line, the last one counts.
-    return texts[-1] if isinstance(texts[-1], bool) else _read_one(texts[-1], node, option)
+    last = texts[-1]
+    if isinstance(last, bool):
+        return [last]
+    value = _read_one(last, node, option)
+    if not node.takes_several or not isinstance(value, str):
+        return [value]
+    # `5` for `int | list[str]`: a number, if Pydantic takes it for one, and otherwise a list of one.
+    return [value, [_read_one(last, node.item(0), option)]]
 
 
 def _read_list(texts: Sequence[str | bool], node: Node, option: str) -> list[Any] | None:

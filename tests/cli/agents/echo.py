@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -50,6 +50,21 @@ class Tree(BaseModel):
     children: list[Tree] = []
 
 
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int = 9
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    barks: bool = True
+
+
+class Person(BaseModel):
+    given_name: str = Field("", alias="givenName")
+    is_old: bool = Field(False, alias="isOld")
+
+
 class Everything(BaseModel):
     text: str = Field("nothing", description="Some text in [red]brackets[/red]")
     count: int = Field(1, ge=1, le=10, description="How many")
@@ -72,6 +87,10 @@ class Everything(BaseModel):
     scores: dict[str, int] = {}
     nested: dict[str, Address] = {}
     number_or_text: int | str | None = None
+    number_or_texts: int | list[str] = 0
+    text_or_texts: str | list[str] = ""
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")] | None = None
+    person: Person | None = None
     anything: Any = None
     two_words: str = ""
 
@@ -100,6 +119,18 @@ class Clash(Echo):
     """Its fields have the names of our options."""
 
     initial_input = [("model", str), ("json", bool, False), ("input", str, ""), ("help", str, ""), ("save", str, "")]
+
+
+class Prefixed(Echo):
+    """A field as our options are spelled where they clash."""
+
+    initial_input = [("model", str, ""), ("acorn_model", str, ""), ("save", bool, False), ("no_save", bool, False)]
+
+
+class Foreign(Echo):
+    """Größe in Ångström."""
+
+    initial_input = [("größe", int, 1), ("text", str, "zwölf")]
 
 
 class Plain(Echo):

@@ -1,4 +1,4 @@
-"""Modules that cannot be used, and one whose branches cannot be told apart."""
+"""Modules that cannot be used."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn import module
-from acorn.models.port import ModelRequest
-from acorn.testing import Reply, ScriptedModel, call, finish
 
 
 class Waiting(BaseModel):
@@ -32,26 +30,3 @@ class SpoiltByInit(module):
     def __init__(self, **overrides: Any) -> None:
         super().__init__(**overrides)
         self.temperature = 9
-
-
-class Verdict(BaseModel):
-    is_true: bool
-
-
-class Check(module[None, Verdict]):
-    """Check it thoroughly."""
-
-
-def reply(request: ModelRequest) -> Reply:
-    if "thoroughly" in request.messages[0]["content"]:
-        return Reply("Checking. ") & finish(is_true=True)
-    return finish(result="fine") if request.messages[-1]["role"] == "tool" else call("check") & call("check")
-
-
-class Twins(module):
-    """Two branches of one name at the same time."""
-
-    final_output = str
-    max_steps = 3
-    branches = {"check": Check}
-    model = ScriptedModel(reply)

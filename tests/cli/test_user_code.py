@@ -1,0 +1,68 @@
+"""User code that ends the program, fails in a validator, or tells keys: a run that failed, told in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import AGENTS, Acorn
+
+RUDE = AGENTS / "rude.py"
+
+
+@pytest.mark.parametrize(
+    ("cls", "error"),
+    [
+        ("Leaves", "SystemExit: 0"),
+        ("LeavesBeside", "SystemExit: 0"),
+        ("Parses", "SystemExit: 2"),
+        ("Cancels", "CancelledError"),
+        ("Strange", "StrangeError: out of this world"),
+    ],
+)
+def test_code_that_ends_the_program_is_a_run_that_failed(acorn: Acorn, cls: str, error: str) -> None:
+    ended = acorn("run", f"{RUDE}:{cls}")
+    assert (ended.code, ended.out) == (1, "")
+    assert f"error: the agent's code ended the program: {error}" in ended.err.splitlines()
+    assert "\nfailed: 1 step" in ended.err
+    assert "Traceback" not in ended.err
+
+    told = acorn("run", f"{RUDE}:{cls}", "--json")
+    assert told.code == 1
+    assert told.output["error"]["type"] == error.partition(":")[0]
+    assert told.output["error"]["message"] == f"the agent's code ended the program: {error}"
+
+
+def test_debug_shows_where_the_program_was_ended(acorn: Acorn) -> None:
+    assert "in leaves" in acorn("run", f"{RUDE}:Leaves", "--debug").err
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--debug"]])
+@pytest.mark.parametrize("cls", ["ToldKey", "DictKey"])
+def test_no_key_is_told(acorn: Acorn, monkeypatch: pytest.MonkeyPatch, cls: str, words: list[str]) -> None:
+    monkeypatch.setenv("MY_API_KEY", "swordfish-99")
+    ended = acorn("run", f"{RUDE}:{cls}", *words)
+    assert ended.code == 1
+    assert "***" in ended.err.splitlines()[-1]
+    for key in ("swordfish-99", "hush-hush-0815", "sk-1234567890abcdef"):
+        assert key not in ended.out + ended.err
+
+
+def test_a_key_in_an_error_of_a_file_is_not_told(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "swordfish-99")
+    file = tmp_path / "telling.py"
+    file.write_text("raise ValueError('swordfish-99 is wrong')")
+    ended = acorn("run", file)
+    assert ended.code == 2
+    assert ended.err.endswith("cannot be imported: ValueError: *** is wrong\n")
+
+
+@pytest.mark.parametrize(("size", "error"), [("13", "RuntimeError: the validator is broken"), ("14", "SystemExit: 0")])
+def test_a_validator_that_breaks_is_the_users_own(acorn: Acorn, size: str, error: str) -> None:
+    ended = acorn("run", f"{RUDE}:Checking", "--name", "x", "--size", size)
+    assert (ended.code, ended.out) == (2, "")
+    line = ended.err.splitlines()[-1]
+    assert line.startswith("error: ")
+    assert "rude.py:" in line
+    assert line.endswith(f"`--size` could not be checked: {error}")
+    assert "acorn's own" not in line

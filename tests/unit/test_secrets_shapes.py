@@ -1,0 +1,32 @@
+"""What looks like a key, and what only begins like one."""
+
+from __future__ import annotations
+
+import pytest
+
+from acorn._secrets import redact
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-proj-abc123def456",
+        "sk_live_51Habcdefgh",
+        "xai-0123456789abcdef",
+        "gsk_abcdefgh12345678",
+        "hf_aBcDeFgHiJ12",
+        "ghp_16C7e42F292c6912E7",
+        "glpat-1234567890abcdef",
+        "AIzaSyA1234567890",
+        "AKIAIOSFODNN7EXAMPLE",
+    ],
+)
+def test_what_looks_like_a_key_is_hidden(text: str) -> None:
+    assert redact(f"the key is {text}.", ()) == "the key is ***."
+
+
+@pytest.mark.parametrize(
+    "text", ["skimage_tools", "pk_field_name", "hf_transformers_hub", "sketching-class", "rk_solver"]
+)
+def test_ordinary_words_are_left_alone(text: str) -> None:
+    assert redact(f"there is no module {text}", ()) == f"there is no module {text}"

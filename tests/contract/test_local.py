@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 from tests.unit.random_schemas import schema
 
 from acorn import DeclarationError, ModelError, module, tool
@@ -304,6 +304,61 @@ def test_a_run_that_has_no_time_left_is_told() -> None:
         LocalModel({"model": MODEL}).complete(request)
 
 
+@pytest.mark.parametrize("left", [None, 30])
+def test_the_timeout_of_the_model_dict_is_kept(left: float | None) -> None:
+    model = LocalModel({"model": MODEL, "timeout": 0.001})
+    with pytest.raises(ModelError, match=r"0\.0 s") as caught:
+        model.complete(asked("Paris", WORD, timeout=left))
+    assert caught.value.retryable
+    with pytest.raises(ModelError, match="did not answer in"):
+        asyncio.run(model.acomplete(asked("Paris", WORD, timeout=left)))
+
+
+def test_a_prompt_that_nobody_waits_for_any_more_makes_room_for_the_next() -> None:
+    Person()(text="Tom is 5.")
+    model = LocalModel({"model": MODEL})
+    began = time.monotonic()
+    with pytest.raises(ModelError, match="did not answer in"):
+        model.complete(asked("hello " * 6000, WORD, timeout=0.5))
+    model.complete(asked("Tom", NUMBER, max_tokens=5))
+    assert time.monotonic() - began < 20
+
+
+def test_a_large_schema_leaves_the_event_loop_free() -> None:
+    names = [f"N{number}" for number in range(60)]
+    everything = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names] + [{"type": "null"}]}
+    node = {"type": "object", "properties": dict.fromkeys("abcdefgh", everything)}
+    large = {"type": "object", "$defs": dict.fromkeys(names, node), "properties": {"x": everything}}
+
+    async def main() -> float:
+        longest = 0.0
+        asking = asyncio.create_task(LocalModel({"model": MODEL}).acomplete(asked("Tom", large, timeout=2)))
+        while not asking.done():
+            began = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - began)
+        await asyncio.gather(asking, return_exceptions=True)
+        return longest
+
+    assert asyncio.run(main()) < 0.5
+
+
+class Branch(RootModel[str | list["Branch"]]):
+    pass
+
+
+def test_a_type_that_is_made_of_itself_is_answered() -> None:
+    class Grower(module):
+        """Draw a tree."""
+
+        model = MODEL
+        initial_input = ["text"]
+        final_output = Branch
+        parse_retries = 0
+
+    assert isinstance(Grower()(text="An oak."), Branch)
+
+
 # Its port
 
 
@@ -354,6 +409,7 @@ def test_a_missing_file_and_a_broken_one_are_told_apart(tmp_path: Path, weights:
     text.write_text("hello")
     cut.write_bytes(weights.read_bytes()[:3_000_000])
     assert "no file" in str(failing(f"local/{missing}"))
+    assert "no file" in str(failing("local/~nobody-of-that-name/x.gguf"))
     assert "no GGUF file" in str(failing(f"local/{text}"))
     assert "could not be loaded" in str(failing({"model": f"local/{cut}"}))
 
@@ -377,6 +433,9 @@ def test_a_path_is_the_same_model(tmp_path: Path, weights: Path, monkeypatch: py
         ({"model": MODEL, "api_key": "secret-1"}, "n_ctx"),
         ({"model": MODEL, "n_ctx": 0}, "at least 1"),
         ({"model": MODEL, "n_threads": "two"}, "at least 1"),
+        ({"model": MODEL, "timeout": 0}, "above 0"),
+        ({"model": MODEL, "timeout": "soon"}, "above 0"),
+        ("local/a\0b.gguf", "smollm2"),
     ],
 )
 def test_a_wrong_declaration_is_told_before_anything_is_loaded(model: Any, word: str) -> None:
@@ -451,6 +510,27 @@ for _ in range(3):
 """
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_process_that_ends_while_a_long_prompt_is_read_ends_soon() -> None:
+    done = process(
+        """
+import time
+ask()
+
+def read():
+    try:
+        Person()(text="hello " * 6000)
+    except ModelError:
+        pass
+
+threading.Thread(target=read, daemon=True).start()
+time.sleep(1)
+print(time.time())
+"""
+    )
+    assert time.time() - float(done.stdout) < 8
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

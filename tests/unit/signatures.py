@@ -53,6 +53,7 @@ from pydantic import (
     Field,
     HttpUrl,
     Json,
+    NaiveDatetime,
     NonNegativeFloat,
     PastDate,
     PositiveInt,
@@ -433,9 +434,9 @@ def a_duration_by_default(pause: dt.timedelta = dt.timedelta(minutes=90)) -> Non
 
 
 @parameter(
-    {"anyOf": [{"type": "number"}, {"type": "string"}], "default": "1.50"},
+    {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^-?\d+(\.\d+)?$"}], "default": "1.50"},
     takes=[2, "2.5"],
-    beyond=["much"],
+    refuses=["much"],
     required=False,
 )
 def a_decimal_by_default(price: Decimal = Decimal("1.50")) -> None: ...
@@ -569,10 +570,9 @@ def a_dict_of_lists(groups: dict[str, list[str]]) -> None: ...
 
 
 @parameter(
-    {"type": "object", "additionalProperties": {"type": "string"}},
+    {"type": "object", "additionalProperties": {"type": "string"}, "propertyNames": {"pattern": r"^-?\d+$"}},
     takes=[{"1": "one"}],
-    refuses=[{"1": 1}],
-    beyond=[{"one": "1"}],
+    refuses=[{"1": 1}, {"one": "1"}],
 )
 def a_dict_with_integers_as_keys(names: dict[int, str]) -> None: ...
 
@@ -1993,7 +1993,9 @@ def a_uuid(key: uuid.UUID) -> None: ...
 
 
 @parameter(
-    {"anyOf": [{"type": "number"}, {"type": "string"}]}, takes=[1, 1.5, "1.50"], refuses=[None, []], beyond=["much"]
+    {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^-?\d+(\.\d+)?$"}]},
+    takes=[1, 1.5, "1.50"],
+    refuses=[None, [], "much"],
 )
 def a_decimal(price: Decimal) -> None: ...
 
@@ -2041,6 +2043,15 @@ def a_pattern(pattern: re.Pattern[str]) -> None: ...
 def an_aware_datetime(when: AwareDatetime) -> None: ...
 
 
+@parameter(
+    {"type": "string", "format": "date-time", "pattern": r"^[^Zz+]*$"},
+    takes=["2024-02-29T12:30:00", "2024-02-29T12:30:00.5"],
+    refuses=[None, "2024-02-29T12:30:00Z", "2024-02-29T12:30:00+01:00"],
+    beyond=["2024-02-29T12:30:00-01:00"],
+)
+def a_naive_datetime(when: NaiveDatetime) -> None: ...
+
+
 @parameter({"type": "string", "format": "date"}, takes=["2000-01-01"], refuses=[None], beyond=["2999-01-01"])
 def a_date_in_the_past(day: PastDate) -> None: ...
 
@@ -2050,10 +2061,10 @@ def a_date_with_a_limit(day: Annotated[dt.date, Field(ge=dt.date(2020, 1, 1))]) 
 
 
 @parameter(
-    {"anyOf": [{"type": "number", "minimum": 0.0}, {"type": "string"}]},
+    {"anyOf": [{"type": "number", "minimum": 0.0}, {"type": "string", "pattern": r"^-?\d+(\.\d{1,2})?$"}]},
     takes=[0, "1.25"],
-    refuses=[-1],
-    beyond=["1.255", "-1"],
+    refuses=[-1, "1.255"],
+    beyond=["-1"],
 )
 def a_decimal_with_limits(price: Annotated[Decimal, Field(ge=0, decimal_places=2)]) -> None: ...
 

@@ -6,20 +6,22 @@ import json
 import os
 import random
 import re
+import time as clock
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
 from jsonschema import Draft202012Validator
-from pydantic import UUID4, AnyUrl, BaseModel, Field, TypeAdapter
+from pydantic import UUID4, AnyUrl, AwareDatetime, BaseModel, Field, NaiveDatetime, RootModel, TypeAdapter
 from tests.unit.gbnf import Grammar
 from tests.unit.random_schemas import PATTERNS, schema
 
 from acorn._grammar.build import ImpossibleError, Limits, grammar
+from acorn._schema.generate import schema_of
 
 ROUNDS = 2000 if os.environ.get("ACORN_TORTURE") else 200
 
@@ -106,6 +108,36 @@ def test_no_whole_number_between_the_bounds_is_an_error(bounds: dict[str, Any]) 
         grammar({"type": "integer", **bounds}, Limits(), is_named=False)
 
 
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"ge": 1e300},
+        {"gt": 1e300},
+        {"le": -1e300},
+        {"gt": 1e300, "lt": 2e300},
+        {"ge": -1e300, "le": 1e300},
+        {"gt": 1e-20, "lt": 1e-19},
+        {"ge": -1e-9, "le": 1e-9},
+        {"le": -1e16},
+        {"gt": 1.7e308},
+        {"gt": 9007199254740993.0},
+    ],
+)
+def test_extreme_bounds_are_kept(bounds: dict[str, float]) -> None:
+    assert_read(Annotated[float, Field(**bounds)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bounds", [{"gt": 10**20}, {"lt": -(10**30)}, {"gt": 10**20, "lt": 10**400}])
+def test_extreme_bounds_of_whole_numbers_are_kept(bounds: dict[str, int]) -> None:
+    assert_read(Annotated[int, Field(**bounds)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bounds", [{"exclusiveMinimum": 5e-324, "maximum": 1e-300}, {"minimum": 10**400}])
+def test_bounds_that_no_number_of_ours_reaches_are_an_error(bounds: dict[str, float]) -> None:
+    with pytest.raises(ImpossibleError):
+        grammar({"type": "number", **bounds}, Limits(), is_named=False)
+
+
 # Strings
 
 
@@ -121,6 +153,46 @@ def test_a_string_fits_its_pattern(regex: str, lengths: dict[str, int]) -> None:
 )
 def test_a_string_fits_its_pattern_and_its_lengths(regex: str, low: int, high: int) -> None:
     values({"type": "string", "pattern": regex, "minLength": low, "maxLength": high})
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        *(r"^\W+$", r"^[^\w]+$", r"^[^\W\d_]+$", r"^\D\W\S$", r"^[^\x00-\x7f]+$"),
+        *(r"^[[:alpha:]]+$", r"^[[:^alpha:]_]+$", r"^[x[:digit:]]+$"),
+        *(r"(?i)^abc$", r"^(?i:abc)$", r"(?i)^[^a]+$", r"^(?s:.)$"),
+        *(r"^\p{L}+$", r"^\p{Lu}\p{Ll}*$", r"^\pL$", r"^\P{L}+$", r"^[\d\p{L}]+$"),
+        *(r"^\x{41}\u{42}$", r"^\Aa\z$", r"^a++$", r"^a{1,2}+$", r"^(a*)*$"),
+    ],
+)
+@pytest.mark.parametrize("lengths", [{}, {"min_length": 3, "max_length": 6}])
+def test_a_pattern_in_the_dialect_of_pydantic_is_kept(regex: str, lengths: dict[str, Any]) -> None:
+    kind = Annotated[str, Field(pattern=regex, **lengths)]
+    if lengths and regex in (r"^(?s:.)$", r"^\pL$", r"^\x{41}\u{42}$", r"^\Aa\z$"):
+        with pytest.raises(ImpossibleError):
+            grammar(TypeAdapter(kind).json_schema(), Limits(), is_named=False)
+    else:
+        assert_read(kind)
+
+
+@pytest.mark.parametrize(
+    "regex", ["^[+--]$", "^[a&&b]$", "^[a-z&&[^aeiou]]+$", "^[a~~b]$", "^[a--b]$", "^[a[bc]]$", r"^\p{Greek}$"]
+)
+def test_classes_of_classes_leave_the_string_free(regex: str) -> None:
+    assert '"\\""' in grammar({"type": "string", "pattern": regex}, Limits(), is_named=False)
+    assert "char" in grammar({"type": "string", "pattern": regex}, Limits(), is_named=False)
+
+
+@pytest.mark.parametrize("regex", [r"^\d{3}-\d{4}$", "^a$", "^$", r"^\w+@\w+\.com$", "^a$|^b$"])
+def test_a_pattern_that_contradicts_its_lengths_is_an_error(regex: str) -> None:
+    with pytest.raises(ImpossibleError):
+        grammar({"type": "string", "pattern": regex, "minLength": 3, "maxLength": 6}, Limits(), is_named=False)
+
+
+@pytest.mark.parametrize("regex", ["^a|b$", "a|^b", "ab", "ab$", "^(a(b(c)?)?)?$", "^a$|^b{2,9}$", "^[a-f]{64}$"])
+def test_a_pattern_with_room_for_its_lengths_is_no_error(regex: str) -> None:
+    longest = 64 if "64" in regex else 6
+    values({"type": "string", "pattern": regex, "minLength": 3, "maxLength": longest})
 
 
 @pytest.mark.parametrize("regex", [r"^(?=a)b$", r"^(?!x)a+$", r"(a)\1", r"\bword\b", r"(?i)abc", r"\p{L}+", "(", "a**"])
@@ -165,6 +237,33 @@ def test_fields_that_are_not_required_may_be_left_out_in_any_combination() -> No
 def test_items_that_must_differ_come_each_at_most_once() -> None:
     wanted = {"type": "array", "items": {"enum": list("abcde")}, "uniqueItems": True, "minItems": 2, "maxItems": 3}
     assert {len(value) for value in values(wanted, 200)} == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"), [(60, 10, 20), (30, 0, 30), (300, 1, 8), (2000, 0, 2000), (500, 100, 200), (3, 3, 3)]
+)
+def test_many_values_that_must_differ_make_a_small_grammar_at_once(count: int, low: int, high: int) -> None:
+    wanted = {
+        "type": "array",
+        "items": {"enum": [f"value {number}" for number in range(count)]},
+        "uniqueItems": True,
+        "minItems": low,
+        "maxItems": high,
+    }
+    began = clock.monotonic()
+    assert len(grammar(wanted, Limits(), is_named=False)) < 100_000
+    assert clock.monotonic() - began < 0.5
+    values(wanted, 10)
+
+
+def test_all_combinations_of_values_that_must_differ_can_be_written() -> None:
+    wanted = {"type": "array", "items": {"enum": [1, 2, 3, 4]}, "uniqueItems": True, "minItems": 1, "maxItems": 3}
+    assert len({tuple(value) for value in values(wanted, 600)}) == 14
+
+
+@pytest.mark.parametrize("limits", [{}, {"minProperties": 2}, {"maxProperties": 1}, {"minProperties": 3}])
+def test_keys_from_a_known_set_keep_to_their_number(limits: dict[str, int]) -> None:
+    values({"type": "object", "propertyNames": {"enum": ["a", "b", "c"]}, "additionalProperties": {}, **limits})
 
 
 def test_recursion_ends() -> None:
@@ -262,6 +361,89 @@ def test_what_is_written_for_a_type_is_read_as_that_type(kind: Any) -> None:
     adapter = TypeAdapter[Any](kind)
     for text in written(adapter.json_schema(), 60):
         adapter.validate_json(text)
+
+
+class Score(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Circle(BaseModel):
+    shape: Literal["circle"] = "circle"
+    radius: float = 1.0
+
+
+class Square(BaseModel):
+    shape: Literal["square"] = "square"
+    inner: Shape | None = None
+
+
+class RedTea(BaseModel):
+    kind: Literal["tea"] = "tea"
+    color: Literal["red"] = "red"
+
+
+class BlackTea(BaseModel):
+    kind: Literal["tea"] = "tea"
+    color: Literal["black"] = "black"
+
+
+class Coffee(BaseModel):
+    kind: Literal["coffee"] = "coffee"
+
+
+Shape = Annotated[Circle | Square, Field(discriminator="shape")]
+Tea = Annotated[RedTea | BlackTea, Field(discriminator="color")]
+Square.model_rebuild()
+
+
+class Tree(RootModel[int | list["Tree"]]):
+    pass
+
+
+def assert_read(kind: Any, rounds: int = 60) -> None:
+    """Whatever is written for a type, as acorn describes it, is read as that type."""
+    adapter = TypeAdapter[Any](kind)
+    for text in written(schema_of(adapter), rounds):
+        adapter.validate_json(text)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(Shape, list[Shape], Annotated[Tea | Coffee, Field(discriminator="kind")], Tree),
+        *(NaiveDatetime, AwareDatetime, list[NaiveDatetime | None]),
+        *(dict[Score, str], dict[int, str], dict[float, int], dict[bool, int], dict[Decimal, int]),
+        *(dict[date, int], dict[UUID, int], dict[str, int], dict[Annotated[int, Field(ge=1, le=5)], int]),
+        Annotated[dict[Score, str], Field(min_length=2)],
+        set[Score],
+    ],
+)
+def test_what_acorn_describes_is_read_as_that_type(kind: Any) -> None:
+    assert_read(kind)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {},
+        {"max_digits": 5, "decimal_places": 2},
+        {"max_digits": 3},
+        {"max_digits": 1},
+        {"max_digits": 40},
+        {"decimal_places": 0},
+        {"max_digits": 4, "decimal_places": 4},
+        {"ge": 0, "le": 10, "decimal_places": 2},
+        {"gt": 0, "max_digits": 3},
+        {"gt": Decimal("0.5"), "lt": Decimal("0.75"), "max_digits": 4, "decimal_places": 3},
+        {"multiple_of": Decimal("0.25")},
+        {"multiple_of": Decimal("0.25"), "decimal_places": 1, "ge": 0},
+        {"strict": True},
+    ],
+)
+def test_a_decimal_has_the_digits_and_the_bounds_that_are_asked_for(limits: dict[str, Any]) -> None:
+    assert_read(Annotated[Decimal, Field(**limits)], 200)
+    assert_read(Annotated[Decimal, Field(**limits)] | None)
 
 
 def test_a_grammar_says_nothing_twice() -> None:

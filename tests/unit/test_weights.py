@@ -54,6 +54,8 @@ class Index:
     address: str = ""
     wheel: bytes = WHEEL
     form: str = "html"
+    listing: str = ""
+    """Instead of the page in JSON."""
     cuts: int = 0
     """How many downloads break off halfway."""
     secret: bool = False
@@ -83,7 +85,7 @@ class Index:
         if self.form == "json":
             file = {"filename": name, "url": f"../../files/{name}", "hashes": {}, "size": len(self.wheel)}
             page = {"meta": {"api-version": "1.0"}, "name": "small-weights", "files": [file]}
-            return "application/vnd.pypi.simple.v1+json", json.dumps(page).encode()
+            return "application/vnd.pypi.simple.v1+json", (self.listing or json.dumps(page)).encode()
         other = '<a href="../../files/small_weights-0.9-py3-none-any.whl">old</a>'
         return (
             "text/html",
@@ -229,6 +231,33 @@ def test_a_password_never_shows_in_an_error(
         error = error.__cause__ or error.__context__
 
 
+@pytest.mark.parametrize("page", [{"x": 1}, [], {"files": 5}, {"files": ["x", {"filename": 1}]}, "no JSON"])
+def test_a_page_of_another_shape_is_an_error_in_words(index: Index, page: Any) -> None:
+    index.form = "json"
+    index.listing = page if isinstance(page, str) else json.dumps(page)
+    with pytest.raises(ModelError, match="could not be downloaded"):
+        fetch(SMALL, download=by_index)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("http://[::1", "no-address", "ftp://host/x", "http://", "http://host:port/x", "http://a b/x"),
+        *("https://u:S3CR/T4@127.0.0.1/x", "http://us er:S3CRT4@127.0.0.1", "https://u:12/S3CRT4@127.0.0.1/x"),
+        *("http://u:S3CR?T4@127.0.0.1/", "u:S3CRT4@127.0.0.1/x", "http://127.0.0.1:9/x?token=S3CRT4"),
+    ],
+)
+def test_an_address_that_does_not_parse_is_an_error_and_never_shown(
+    index: Index, way: Way, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", address)
+    with pytest.raises(ModelError, match="could not be downloaded") as caught:
+        fetch(SMALL, download=way)
+    for secret in ("S3CR", "T4", address):
+        assert secret not in str(caught.value)
+
+
 def test_without_pip_and_without_an_index_the_error_says_what_to_set(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +337,12 @@ def test_a_home_that_cannot_be_written_says_what_to_set(tmp_path: Path, monkeypa
     monkeypatch.setenv("ACORN_HOME", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="ACORN_HOME"):
         fetch(SMALL, download=by_index)
+
+
+def test_a_home_of_nobody_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACORN_HOME", "~nobody-of-that-name/x")
+    with pytest.raises(ModelError, match="ACORN_HOME"):
+        home()
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these have places of their own")

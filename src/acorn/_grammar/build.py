@@ -2,7 +2,8 @@
 
 What is endless is bounded: strings, lists and recursion end somewhere, so that a weak model does too. What no
 grammar can promise is left to the validation that follows: `not`, `contains`, dependencies, items that must
-differ and are not from a known set, and patterns with lookaround.
+differ and are not from a known set, and patterns with lookaround. A tag that tells the options of a union apart
+is always written, and the keys of an object are strings, whatever their schema says.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
+from acorn._grammar.decimals import decimal
 from acorn._grammar.definitions import NOTES, Definitions, Schema
-from acorn._grammar.formats import FORMATS
+from acorn._grammar.formats import FORMATS, NAIVE, without_zone
 from acorn._grammar.notation import choice, json_literal, literal, repeat, sequence
 from acorn._grammar.numbers import number
 from acorn._grammar.pattern import UnsayableError, pattern
@@ -25,6 +28,8 @@ _DECLARED_LENGTH, _DECLARED_ITEMS = 4000, 200
 """How far a schema's own limits are followed."""
 _COUNT = 1000
 """How far the engine is made to count; it refuses more than twice that."""
+_STATES = 4000
+"""Rules that a choice of some among many may cost."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class _Builder:
         self.rules: dict[str, str] = {}
         self._limits = limits
         self._names: dict[str, str] = {}
-        self._known: dict[tuple[str, _Place], str | None] = {}
+        self._known: dict[tuple[str, str, _Place], str | None] = {}
         self._definitions = Definitions({})
 
     def value_of(self, schema: Schema) -> str:
@@ -110,9 +115,7 @@ class _Builder:
             return self._value(self._definitions.merged(schema), at)
         for union in ("anyOf", "oneOf"):
             if union in schema:
-                shared = {key: value for key, value in schema.items() if key != union and key not in NOTES}
-                options = [self._definitions.both(shared, option) for option in schema[union]]
-                return self._union(options, at)
+                return self._union(self._options(schema, union), at)
         kind = schema.get("type", _kind(schema))
         if isinstance(kind, list):
             return self._union([{**schema, "type": one} for one in kind], at)
@@ -140,9 +143,22 @@ class _Builder:
         known = [option for option in options if option is not None]
         return self._rule(choice(known)) if known else None
 
+    def _options(self, schema: Schema, union: str) -> list[Schema | bool]:
+        """The options of a union, each with what holds for all of them."""
+        shared = {key: value for key, value in schema.items() if key != union and key not in NOTES}
+        tag = schema.get("discriminator")
+        if isinstance(tag, Mapping) and "propertyName" in tag:
+            # It may have a default; who reads a value goes by it all the same.
+            shared["required"] = [*shared.get("required", ()), tag["propertyName"]]
+        return [self._definitions.beside(shared, option) for option in schema[union]]
+
     def _union(self, options: Sequence[Schema | bool], at: _Place) -> str | None:
-        sure = [option for option in options if self._is_sayable(option)]
-        return self._one_of(self._value(option, at) for option in sure or options)
+        pairs = {index: decimal(*pair) for index, pair in enumerate(pairwise(options))}
+        found = {index: numbers for index, numbers in pairs.items() if numbers is not None}
+        others = [option for index, option in enumerate(options) if index not in found and index - 1 not in found]
+        sure = [option for option in others if self._is_sayable(option)]
+        values = [self._value(option, at) for option in sure or (others if not found else ())]
+        return self._one_of([*(text for numbers in found.values() for text in numbers), *values])
 
     def _is_sayable(self, schema: Schema | bool) -> bool:
         if isinstance(schema, bool) or not isinstance(schema.get("pattern"), str):
@@ -161,12 +177,10 @@ class _Builder:
                 return None
             is_again = at.depth < self._limits.depth
             at = _Place(at.depth - 1, at.level + is_again)
-        target = self._definitions.target(reference)
-        if rest:
-            return self._value(self._definitions.both(rest, target), at)
-        if (reference, at) not in self._known:
-            self._known[reference, at] = self._value(target, at)
-        return self._known[reference, at]
+        known = (reference, json.dumps(rest), at)
+        if known not in self._known:
+            self._known[known] = self._value(self._definitions.both(rest, self._definitions.target(reference)), at)
+        return self._known[known]
 
     # Strings
 
@@ -175,12 +189,16 @@ class _Builder:
         high = min(given, max(_DECLARED_LENGTH, low)) if given is not None else max(low, self._longest(at))
         if low > high:
             return None
-        if regex := schema.get("pattern"):
+        known = FORMATS.get(schema.get("format", ""))
+        if (regex := schema.get("pattern")) == NAIVE and known:
+            return self._quoted(without_zone(known))
+        if regex:
             try:
-                return self._quoted(pattern(regex, low, high, self._repeated))
+                made = pattern(regex, low, high, self._repeated, is_strict=given is not None)
+                return None if made is None else self._quoted(made)
             except UnsayableError:
                 pass
-        elif known := FORMATS.get(schema.get("format", "")):
+        elif known:
             return self._quoted(known)
         return self._quoted(self._repeated(self._character(), low, high))
 
@@ -262,20 +280,36 @@ class _Builder:
         return [False, True] if schema.get("type") == "boolean" else list(schema.get("enum", []))
 
     def _distinct(self, values: Sequence[Any], low: int, high: int) -> str | None:
-        """Some of the values, each at most once and in their order."""
-
-        def tail(index: int, low: int, high: int, is_first: bool) -> str | None:
-            if low > len(values) - index:
-                return None
-            if index == len(values) or high == 0:
-                return '""'
-            comma = "" if is_first else '", "'
-            after = tail(index + 1, max(0, low - 1), high - 1, False)
-            taken = None if after is None else sequence(comma, json_literal(values[index]), after)
-            return self._one_of([taken, tail(index + 1, low, high, is_first)])
-
-        inner = tail(0, low, high, True)
+        items = dict.fromkeys(self._rule(json_literal(value)) for value in values)
+        inner = self._some_of(list(items), low, high)
         return None if inner is None else self._rule(sequence('"["', inner, '"]"'))
+
+    def _some_of(self, items: Sequence[str], low: int, high: int) -> str | None:
+        """From `low` to `high` of the items, each at most once and in their order, with commas between them."""
+        if low > min(high, len(items)):
+            return None
+        is_limited = high < len(items)
+        most = high if is_limited else max(1, low)  # beyond that nothing depends on how many there are
+        if len(items) * most > _STATES:
+            return self._one_of_each(items, low, min(high, len(items), _DECLARED_ITEMS))
+        # From the last item to the first: what can follow, by the number of those that were taken before.
+        after: list[str | None] = [None if taken < low else '""' for taken in range(most + 1)]
+        for item in reversed(items):
+            before: list[str | None] = []
+            for taken, skipped in enumerate(after):
+                is_full = is_limited and taken == most
+                rest = None if is_full else after[min(taken + 1, most)]
+                comma = '", "' if taken else ""
+                with_it = None if rest is None else sequence(comma, item, rest if rest != '""' else "")
+                before.append(self._one_of([with_it, skipped]))
+            after = before
+        return after[0]
+
+    def _one_of_each(self, items: Sequence[str], low: int, high: int) -> str:
+        """Where the items are too many to count: in as many groups as may come, and of each group at most one."""
+        edges = [len(items) * index // high for index in range(high + 1)]
+        groups = [items[start:end] for start, end in pairwise(edges)]
+        return self._members([(self._rule(choice(group)), index < low) for index, group in enumerate(groups)])
 
     # Objects
 
@@ -317,18 +351,21 @@ class _Builder:
         if by_pattern := schema.get("patternProperties"):
             regex, value_schema = next(iter(by_pattern.items()))
             named = {"type": "string", "pattern": regex}
-        names = self._values(named)
-        if names:
-            properties = dict.fromkeys(names, value_schema)
-            return self._object({"properties": properties, "required": names[:low]}, at)
         inner = replace(at, level=at.level + 1)
+        names = [_key(name) for name in self._values(named)]
+        if names:
+            value = self._value(value_schema, at)
+            members = [] if value is None else [self._rule(sequence(literal(f"{name}: "), value)) for name in names]
+            some = self._some_of(members, low, len(names) if most is None else most)
+            return None if some is None else self._rule(sequence('"{"', some, '"}"'))
         high = max(low, self._most(inner)) if most is None else min(most, max(_DECLARED_ITEMS, low))
         value = self._value(value_schema, inner) if high else None
         if value is None or low > high:
             return self._rule('"{}"') if low == 0 else None
-        key = self._value({"type": "string", "minLength": 1, "maxLength": _KEY, **named}, inner)
+        lengths = {} if "pattern" in named else {"minLength": 1, "maxLength": _KEY}
+        key = self._value({**lengths, **named, "type": "string"}, inner)
         if key is None:
-            return None
+            return self._rule('"{}"') if low == 0 else None
         return self._rule(self._listed("{", self._rule(sequence(key, '": "', value)), low, high, "}"))
 
     def _anything(self, at: _Place, nesting: int) -> str:
@@ -344,6 +381,11 @@ class _Builder:
                 self._listed("{", pair, 0, self._limits.items, "}"),
             ]
         return self._rule(choice(plain))
+
+
+def _key(name: Any) -> str:
+    """A key as JSON has it: a string, whatever it stands for."""
+    return json.dumps(name if isinstance(name, str) else json.dumps(name), ensure_ascii=False)
 
 
 def _kind(schema: Schema) -> str:

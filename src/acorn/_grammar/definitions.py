@@ -66,6 +66,13 @@ class Definitions:
                 made[key] = choose(one[key], other[key])
         return made
 
+    def beside(self, shared: Schema, option: Schema | bool) -> Schema | bool:
+        """An option with what it shares with others. A reference stays one, so that recursion is noticed."""
+        if isinstance(option, bool) or "$ref" not in option or not shared:
+            return self.both(shared, option)
+        rest = self.both(shared, {key: value for key, value in option.items() if key != "$ref"})
+        return rest if isinstance(rest, bool) else {**rest, "$ref": option["$ref"]}
+
     def merged(self, schema: Schema) -> Schema | bool:
         """A schema without its `allOf`."""
         made: Schema | bool = {key: value for key, value in schema.items() if key != "allOf"}

@@ -22,10 +22,14 @@ def _uuid(version: str) -> str:
     return f'{_HEX}{{8,8}} "-" {_HEX}{{4,4}} "-" {version} {_HEX}{{3,3}} "-" [89ab] {_HEX}{{3,3}} "-" {_HEX}{{12,12}}'
 
 
+_ZONE = ' "Z"'
+NAIVE = r"^[^Zz+]*$"
+"""The pattern of times without a zone, as `_schema` writes it beside their format."""
+
 FORMATS = {
     "date": _DATE,
-    "time": f'{_TIME} "Z"',
-    "date-time": f'{_DATE} "T" {_TIME} "Z"',
+    "time": f"{_TIME}{_ZONE}",
+    "date-time": f'{_DATE} "T" {_TIME}{_ZONE}',
     "duration": '("P" [1-9] [0-9]{0,2} "D" | "PT" [1-9] [0-9]{0,2} [HMS])',
     "uuid": _uuid("[1-5]"),
     **{f"uuid{number}": _uuid(f'"{number}"') for number in range(1, 9)},
@@ -44,3 +48,8 @@ FORMATS = {
     "json-string": '([1-9] [0-9]{0,8} | "true" | "false" | "null")',
 }
 """What stands between the quotes, by the schema's `format`. All are plain ASCII, with nothing to escape."""
+
+
+def without_zone(known: str) -> str:
+    """The same date and time, of no zone."""
+    return known.removesuffix(_ZONE)

@@ -5,28 +5,44 @@ Called by the builder with what a schema says of an integer or a number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from typing import Any
 
 from acorn._grammar.notation import choice, json_literal, literal, repeat, sequence
 
 _PLACES = 6
 """Decimal places of a number whose bounds ask for no more."""
-_MOST_PLACES = 15
+_MOST_PLACES = 100
 _LIMIT = Decimal(10) ** 15 - 1
 """The largest number where the schema names no bound; a double still holds it exactly."""
+_FAR = Decimal(10) ** 30
+"""Nothing larger is written where something smaller fits."""
+_LARGEST = Decimal(repr(math.nextafter(math.inf, 0)))
+"""A double holds no more. It is for whole numbers too that a grammar says no more digits."""
+_PRECISION = 1000
 _MULTIPLES = 200
 """How many multiples are offered of a `multipleOf`."""
 
+Range = tuple[Decimal | None, Decimal | None]
 
-def number(schema: Mapping[str, Any], *, is_whole: bool) -> str | None:
-    """A number that fits a schema's bounds, or None where there is none."""
-    low, high, places = _bounds(schema, is_whole)
-    if low > high:
-        return None
-    if step := schema.get("multipleOf"):
-        return _multiples(_exact(step), low, high, is_whole)
+
+def number(
+    schema: Mapping[str, Any], *, is_whole: bool, most_places: int | None = None, within: Range = (None, None)
+) -> str | None:
+    """A number that fits a schema's bounds and the others that are given, or None where there is none."""
+    with localcontext(prec=_PRECISION):
+        places = 0 if is_whole else _places_of(schema, _MOST_PLACES if most_places is None else most_places)
+        low, high = _bounds(schema, places, within)
+        if low > high:
+            return None
+        if step := schema.get("multipleOf"):
+            return _multiples(_exact(step), low, high, places if is_whole or most_places is not None else None)
+        return _between_bounds(low, high, places)
+
+
+def _between_bounds(low: Decimal, high: Decimal, places: int) -> str | None:
     parts: list[str] = []
     if high >= 0:
         parts.append(_from_zero(max(low, Decimal(0)), high, places))
@@ -41,24 +57,33 @@ def _exact(value: Any) -> Decimal:
     return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
 
 
-def _bounds(schema: Mapping[str, Any], is_whole: bool) -> tuple[Decimal, Decimal, int]:
-    """The lowest and the highest number that is allowed, both included, and how many decimal places count."""
-    given = {key: _exact(schema[key]) for key in _BOUNDS if _is_number(schema.get(key))}
-    exponents = [int(bound.as_tuple().exponent) for bound in given.values()]
-    places = 0 if is_whole else min(_MOST_PLACES, max([_PLACES, *(1 - exponent for exponent in exponents)]))
+def _places_of(schema: Mapping[str, Any], most: int) -> int:
+    """How many decimal places count."""
+    exponents = [int(_exact(schema[key]).as_tuple().exponent) for key in _BOUNDS if _is_number(schema.get(key))]
+    return min(most, max([_PLACES, *(1 - exponent for exponent in exponents)]))
+
+
+def _bounds(schema: Mapping[str, Any], places: int, within: Range) -> tuple[Decimal, Decimal]:
+    """The lowest and the highest number that is allowed, both included."""
     unit = Decimal(1).scaleb(-places)
-    lows = [_rounded(given[key], unit, ROUND_CEILING) for key in ("minimum", "exclusiveMinimum") if key in given]
-    highs = [_rounded(given[key], unit, ROUND_FLOOR) for key in ("maximum", "exclusiveMaximum") if key in given]
-    if "exclusiveMinimum" in given and lows[-1] == given["exclusiveMinimum"]:
-        lows[-1] += unit
-    if "exclusiveMaximum" in given and highs[-1] == given["exclusiveMaximum"]:
-        highs[-1] -= unit
-    low, high = max(lows, default=None), min(highs, default=None)
+    given = {key: schema[key] for key in _BOUNDS if _is_number(schema.get(key))}
+    lows = [_exact(given["minimum"])] if "minimum" in given else []
+    highs = [_exact(given["maximum"])] if "maximum" in given else []
+    lows += [bound for bound in within[:1] if bound is not None]
+    highs += [bound for bound in within[1:] if bound is not None]
+    if "exclusiveMinimum" in given:
+        lows.append(_beside(given["exclusiveMinimum"], unit, 1))
+    if "exclusiveMaximum" in given:
+        highs.append(_beside(given["exclusiveMaximum"], unit, -1))
+    low = max((_rounded(bound, unit, ROUND_CEILING) for bound in lows), default=None)
+    high = min((_rounded(bound, unit, ROUND_FLOOR) for bound in highs), default=None)
     if low is None:
         low = -_LIMIT if high is None or high > -_LIMIT else high * 10
     if high is None:
         high = _LIMIT if low < _LIMIT else low * 10
-    return low, high, places
+    low = max(low, -_LARGEST if high < -_FAR else -_FAR)
+    high = min(high, _LARGEST if low > _FAR else _FAR)
+    return low, high
 
 
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
@@ -68,18 +93,29 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _beside(bound: Any, unit: Decimal, direction: int) -> Decimal:
+    """What comes after a bound that is not itself allowed, and as a double is not the bound again."""
+    nearest = _exact(bound) + direction * unit / 2
+    if isinstance(bound, float):
+        following = Decimal(math.nextafter(bound, direction * math.inf))
+        return max(nearest, following) if direction > 0 else min(nearest, following)
+    return nearest
+
+
 def _rounded(value: Decimal, unit: Decimal, how: str) -> Decimal:
-    bound = max(min(value, _LIMIT * _LIMIT), -_LIMIT * _LIMIT)
-    return (bound / unit).to_integral_value(how) * unit
+    if value.adjusted() > _PRECISION // 2:  # further than any number that is written
+        return value
+    return (value / unit).to_integral_value(how) * unit
 
 
-def _multiples(step: Decimal, low: Decimal, high: Decimal, is_whole: bool) -> str | None:
+def _multiples(step: Decimal, low: Decimal, high: Decimal, places: int | None) -> str | None:
     first = (low / step).to_integral_value(ROUND_CEILING)
     last = (high / step).to_integral_value(ROUND_FLOOR)
     start = max(first, min(Decimal(0), last - _MULTIPLES))
     counts = range(int(start), int(min(last, start + _MULTIPLES)) + 1)
     values = [count * step for count in counts]
-    known = [int(value) if value == int(value) else float(value) for value in values if not is_whole or value % 1 == 0]
+    fitting = [value for value in values if places is None or value.scaleb(places) % 1 == 0]
+    known = [int(value) if value == int(value) else float(value) for value in fitting]
     return choice(map(json_literal, known)) if known else None
 
 

@@ -1,12 +1,15 @@
 """Regular expressions as grammar: what a schema's `pattern` allows, as JSON text between its quotes.
 
-Reads what can be said by choices, sequences and bounded repetitions. Lookaround, backreferences, word
-boundaries and flags cannot: those are `UnsayableError`, and the builder does without the pattern.
+Reads what can be said by choices, sequences and bounded repetitions, in the dialect of Pydantic. Lookaround,
+backreferences, word boundaries, classes within classes and the names of scripts cannot: those are
+`UnsayableError`, and the builder does without the pattern.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from acorn._grammar.notation import choice, literal, repeat, sequence
@@ -48,14 +51,32 @@ _ANY = frozenset(map(chr, range(0x20, 0x7F))) | frozenset("äöüéèàçñßø�
 """What `.` and the complements stand for: text that any tokenizer can write."""
 _DIGITS = frozenset("0123456789")
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") | _DIGITS
+_LETTERS = frozenset(sign for sign in _ANY if sign.isalpha())
 _CLASSES = {
     "d": _DIGITS,
     "D": _ANY - _DIGITS,
     "w": _WORD,
-    "W": _ANY - _WORD,
+    "W": _ANY - _WORD - _LETTERS,
     "s": frozenset(" "),
     "S": _ANY - {" "},
 }
+_ASCII = frozenset(map(chr, range(0x21, 0x7F)))
+_NAMED = {
+    "alpha": _WORD - _DIGITS - {"_"},
+    "alnum": _WORD - {"_"},
+    "digit": _DIGITS,
+    "upper": frozenset(sign for sign in _WORD if sign.isupper()),
+    "lower": frozenset(sign for sign in _WORD if sign.islower()),
+    "punct": _ASCII - _WORD | {"_"},
+    "space": frozenset(" "),
+    "blank": frozenset(" "),
+    "graph": _ASCII,
+    "print": _ASCII | {" "},
+    "word": _WORD,
+    "xdigit": frozenset("0123456789abcdefABCDEF"),
+}
+"""The classes that are written `[:alpha:]` within another."""
+_FLAGS = re.compile(r"\?([imsuU]+)(:|\))")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 
 
@@ -63,10 +84,26 @@ Repeated = Callable[[str, int, int], str]
 """Writes a part that comes from so many to so many times."""
 
 
-def pattern(regex: str, shortest: int, longest: int, repeated: Repeated = repeat) -> str:
-    """Text that fits the whole of a regular expression and, where possible, the lengths too."""
-    node = _Reader(regex).read()
-    return _render(_fitted(node, shortest, longest), repeated)
+def pattern(
+    regex: str, shortest: int, longest: int, repeated: Repeated = repeat, *, is_strict: bool = True
+) -> str | None:
+    """Text that fits a regular expression and the lengths; None where there is none.
+
+    The longest is a matter of taste unless `is_strict`. Some expressions leave no room to keep the lengths in
+    every text; those keep them where they can.
+    """
+    options: list[_Node] = []
+    for node, has_start, has_end in _Reader(regex).read():
+        least, most = _length(node)
+        if most < shortest and not (has_start and has_end):
+            anything = _Repeat(_Chars(_ANY), 0, _ENDLESS)
+            options.append(_Row((anything, node) if has_end else (node, anything)))
+        elif most >= shortest and (least <= longest or not is_strict):
+            options.append(node)
+    if not options:
+        return None
+    node = options[0] if len(options) == 1 else _Choice(tuple(options))
+    return _render(_fitted(node, shortest, max(longest, _length(node)[0])), repeated)
 
 
 class _Reader:
@@ -75,12 +112,19 @@ class _Reader:
     def __init__(self, regex: str) -> None:
         self._regex = regex
         self._at = 0
+        self._is_caseless = False
+        self._has_start = False
+        self._has_end = False
 
-    def read(self) -> _Node:
-        node = self._choice()
+    def read(self) -> list[tuple[_Node, bool, bool]]:
+        """The options at the top, and whether each is held to the beginning and to the end of the text."""
+        options: list[tuple[_Node, bool, bool]] = []
+        while not options or self._take("|"):
+            self._has_start = self._has_end = False
+            options.append((self._row(), self._has_start, self._has_end))
         if self._at < len(self._regex):
             raise UnsayableError(self._regex)
-        return node
+        return options
 
     def _peek(self, text: str) -> bool:
         return self._regex.startswith(text, self._at)
@@ -104,15 +148,29 @@ class _Reader:
 
     def _row(self) -> _Node:
         parts: list[_Node] = []
-        while self._take("^") or self._take("\\A"):
-            pass
-        while self._at < len(self._regex) and not self._peek("|") and not self._peek(")"):
+        while (is_flag := self._flags()) or self._take("^") or self._take("\\A"):
+            self._has_start |= not is_flag
+        while not self._is_at_end():
             if self._take("$") or self._take("\\Z") or self._take("\\z"):
-                if self._at < len(self._regex) and not self._peek("|") and not self._peek(")"):
+                self._has_end = True
+                if not self._is_at_end() and not any(map(self._peek, ("$", "\\Z", "\\z"))):
                     raise UnsayableError(self._regex)
-                break
+                continue
             parts.append(self._repeated(self._atom()))
         return parts[0] if len(parts) == 1 else _Row(tuple(parts))
+
+    def _is_at_end(self) -> bool:
+        """Of a row."""
+        return self._at >= len(self._regex) or self._peek("|") or self._peek(")")
+
+    def _flags(self) -> bool:
+        """Flags for what follows. What is written is the same under all of these but for what is excluded."""
+        found = _FLAGS.match(self._regex, self._at + 1) if self._peek("(?") else None
+        if found is None or found[2] == ":":
+            return False
+        self._is_caseless |= "i" in found[1]
+        self._at = found.end()
+        return True
 
     def _atom(self) -> _Node:
         if self._take("("):
@@ -131,6 +189,9 @@ class _Reader:
         if self._take("?P<") or (self._peek("?<") and not self._peek("?<=") and not self._peek("?<!")):
             while self._next() != ">":
                 pass
+        elif (found := _FLAGS.match(self._regex, self._at)) and found[2] == ":":
+            self._is_caseless |= "i" in found[1]
+            self._at = found.end()
         elif self._peek("?") and not self._take("?:"):
             raise UnsayableError(self._regex)
         inner = self._choice()
@@ -144,37 +205,83 @@ class _Reader:
             return _CLASSES[sign]
         if sign in _CONTROLS:
             return frozenset(_CONTROLS[sign])
-        if sign in "xu":
-            length = 2 if sign == "x" else 4
-            digits, self._at = self._regex[self._at : self._at + length], self._at + length
-            try:
-                return frozenset(chr(int(digits, 16)))
-            except ValueError:
-                raise UnsayableError(self._regex) from None
-        if sign.isalnum():  # \b, \B, \1, \p
+        if sign in "xuU":
+            return frozenset(self._code({"x": 2, "u": 4, "U": 8}[sign]))
+        if sign in "pP":
+            members = self._category(self._enclosed() or self._next())
+            return _ANY - members if sign == "P" else members
+        if sign.isalnum():  # \b, \B, \1
             raise UnsayableError(self._regex)
         return frozenset(sign)
+
+    def _enclosed(self) -> str:
+        """What stands between braces, where there are some."""
+        if not self._take("{"):
+            return ""
+        start, end = self._at, self._regex.find("}", self._at)
+        if end <= start:
+            raise UnsayableError(self._regex)
+        self._at = end + 1
+        return self._regex[start:end]
+
+    def _code(self, length: int) -> str:
+        """A character by its number."""
+        digits = self._enclosed()
+        if not digits:
+            digits, self._at = self._regex[self._at : self._at + length], self._at + length
+        try:
+            return chr(int(digits, 16))
+        except (ValueError, OverflowError):
+            raise UnsayableError(self._regex) from None
+
+    def _category(self, name: str) -> frozenset[str]:
+        """The characters of a general category, by its short name."""
+        found = frozenset(sign for sign in _ANY if unicodedata.category(sign).startswith(name))
+        if not found or len(name) > 2:
+            raise UnsayableError(self._regex)
+        return found
 
     def _class(self) -> frozenset[str]:
         is_negated = self._take("^")
         members: frozenset[str] = frozenset("]") if self._take("]") else frozenset()
+        has_words = False
         while not self._take("]"):
-            first = self._escape() if self._take("\\") else frozenset(self._next())
-            if self._peek("-") and not self._peek("-]"):
+            has_words |= self._peek("\\w")
+            if any(map(self._peek, ("&&", "--", "~~"))):  # what is in both, in one only, in either
+                raise UnsayableError(self._regex)
+            first = self._member()
+            if self._peek("-") and not self._peek("-]") and not self._peek("--"):
                 self._take("-")
-                last = self._escape() if self._take("\\") else frozenset(self._next())
+                last = self._member()
                 if len(first) > 1 or len(last) > 1:
                     raise UnsayableError(self._regex)
                 first = frozenset(map(chr, _range(*first, *last)))
             members |= first
-        return _ANY - members if is_negated else members
+        if not is_negated:
+            return members
+        excluded = members | _LETTERS if has_words else members  # we write some letters of words; there are more
+        return _ANY - excluded - (_in_both_cases(excluded) if self._is_caseless else frozenset())
+
+    def _member(self) -> frozenset[str]:
+        if self._take("\\"):
+            return self._escape()
+        if self._take("[:"):
+            name, end = self._regex[self._at :].partition(":]")[:2]
+            self._at += len(name + end)
+            if name.removeprefix("^") not in _NAMED or not end:
+                raise UnsayableError(self._regex)
+            return _ANY - _NAMED[name[1:]] if name.startswith("^") else _NAMED[name]
+        if self._peek("["):
+            raise UnsayableError(self._regex)
+        return frozenset(self._next())
 
     def _repeated(self, part: _Node) -> _Node:
         low, high = self._count()
         if (low, high) == (1, 1):
             return part
-        if not self._take("?"):  # lazy or possessive: the same texts
-            self._take("+")
+        self._take("?")  # lazy: the same texts
+        if isinstance(part, _Repeat) and part.low < 2 and high == part.high == _ENDLESS:
+            return self._repeated(replace(part, low=part.low * low))
         return self._repeated(_Repeat(part, low, high))
 
     def _count(self) -> tuple[int, int]:
@@ -192,6 +299,10 @@ class _Reader:
             raise UnsayableError(self._regex)
         self._at = end + 1
         return int(low or 0), int(high) if high else _ENDLESS if comma else int(low)
+
+
+def _in_both_cases(signs: Iterable[str]) -> frozenset[str]:
+    return frozenset(sign for each in signs for sign in (*each.lower(), *each.upper()))
 
 
 def _range(first: str, last: str) -> Iterator[int]:
@@ -230,7 +341,9 @@ def _stretched(node: _Node, missing: int) -> _Node:
         return node
     match node:
         case _Repeat(part, low, high) if least := _length(part)[0]:
-            return replace(node, low=min(high, low + -(-missing // least)))
+            more = min(high, low + -(-missing // least))
+            missing -= (more - low) * least
+            return replace(node, low=more, part=_stretched(part, -(-missing // more) if more else 0))
         case _Row(parts):
             longer: list[_Node] = []
             for part in parts:

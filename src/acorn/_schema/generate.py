@@ -1,8 +1,9 @@
 """JSON Schema the way providers want it.
 
 Pydantic does the work; this room takes away what only costs tokens (generated titles) and adds what a
-provider would otherwise refuse: an object at the top, and `items` beside `prefixItems`. `_tools` and
-`_schema.shape` call it; nobody else generates schemas.
+provider would otherwise refuse: an object at the top, and `items` beside `prefixItems`. It says what Pydantic
+leaves unsaid and then demands: the digits of a `Decimal`, the keys of a dict that stand for numbers, times
+without a zone. `_tools` and `_schema.shape` call it; nobody else generates schemas.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue
 from pydantic_core import PydanticSerializationError, core_schema, to_jsonable_python
 
 JsonSchema = dict[str, Any]
+
+_NAIVE = r"^[^Zz+]*$"
+"""A time without a zone. The grammar of the embedded model knows it by this text."""
+_KEYS = 100
+"""So many keys are told one by one."""
 
 
 def schema_of(source: type[BaseModel] | TypeAdapter[Any], *, by_alias: bool = True) -> JsonSchema:
@@ -62,7 +68,25 @@ class _Generator(GenerateJsonSchema):
         definition = made if ref is None else self.get_schema_from_definitions(JsonRef(ref)) or {}
         _drop_title(definition, schema.get("cls"))
         _add_items(definition)
+        if "keys_schema" in schema and made.get("type") == "object" and "patternProperties" not in made:
+            keys = super().generate_inner(schema["keys_schema"])
+            if "$ref" in keys:
+                keys = self.get_schema_from_definitions(JsonRef(keys["$ref"])) or {}
+            if named := _as_keys(keys):
+                made["propertyNames"] = named
         return made
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        made = super().decimal_schema(schema)
+        if len(made.get("anyOf", ())) == 2:
+            made["anyOf"][1] = {"type": "string", "pattern": _decimal_pattern(schema)}
+        return made
+
+    def datetime_schema(self, schema: core_schema.DatetimeSchema) -> JsonSchemaValue:
+        return _zoned(super().datetime_schema(schema), schema.get("tz_constraint"))
+
+    def time_schema(self, schema: core_schema.TimeSchema) -> JsonSchemaValue:
+        return _zoned(super().time_schema(schema), schema.get("tz_constraint"))
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
         made = super().enum_schema(schema)
@@ -118,3 +142,49 @@ def _add_items(made: JsonSchemaValue) -> None:
             if member not in members:
                 members.append(member)
         made["items"] = {} if not members else members[0] if len(members) == 1 else {"anyOf": members}
+
+
+def _decimal_pattern(schema: core_schema.DecimalSchema) -> str:
+    """A decimal number as text. The grammar of the embedded model reads the digits from it."""
+    digits, places = schema.get("max_digits"), schema.get("decimal_places")
+    if digits is None:
+        fraction = "" if places == 0 else r"(\.\d+)?" if places is None else rf"(\.\d{{1,{places}}})?"
+        return rf"^-?\d+{fraction}$"
+    if places is None:
+        rows = [_row(digits - count, count) for count in range(min(digits, 7))]
+        return f"^-?({'|'.join(rows)})$" if len(rows) > 1 else f"^-?{rows[0]}$"
+    return f"^-?{_row(digits - places, places)}$"
+
+
+def _row(whole: int, places: int) -> str:
+    if whole <= 0:
+        return rf"0\.\d{{1,{places}}}"
+    return rf"\d{{1,{whole}}}" + (rf"(\.\d{{1,{places}}})?" if places else "")
+
+
+def _zoned(made: JsonSchemaValue, zone: Any) -> JsonSchemaValue:
+    return {**made, "pattern": _NAIVE} if zone == "naive" and made.get("type") == "string" else made
+
+
+def _as_keys(keys: JsonSchemaValue) -> JsonSchemaValue:
+    """What keys of JSON, which are strings, must be where they stand for something else."""
+    kind = keys.get("type")
+    if kind == "integer" and "enum" in keys:
+        return {"enum": [str(value) for value in keys["enum"]]}
+    if kind == "boolean":
+        return {"enum": ["true", "false"]}
+    if kind == "integer":
+        low, high = keys.get("minimum"), keys.get("maximum")
+        low = keys["exclusiveMinimum"] + 1 if "exclusiveMinimum" in keys else low
+        high = keys["exclusiveMaximum"] - 1 if "exclusiveMaximum" in keys else high
+        if low is not None and high is not None and 0 <= high - low < _KEYS and "multipleOf" not in keys:
+            return {"enum": [str(value) for value in range(low, high + 1)]}
+        return {"pattern": rf"^{_sign(low)}\d+$"}
+    if kind == "number":
+        return {"pattern": rf"^{_sign(keys.get('minimum', keys.get('exclusiveMinimum')))}\d+(\.\d+)?$"}
+    texts = [member["pattern"] for member in keys.get("anyOf", ()) if set(member) == {"type", "pattern"}]
+    return {"pattern": texts[0]} if len(texts) == 1 and keys["anyOf"][0].get("type") == "number" else {}
+
+
+def _sign(low: Any) -> str:
+    return "-?" if low is None or low < 0 else ""

@@ -22,8 +22,10 @@ from acorn.errors import ModelError
 
 PROVIDER = "local"
 _CONTEXT = 8192
+_BATCH = 256
+"""Tokens of a prompt that are read in one go. Between two of them a request can be broken off."""
 _PATIENCE = 60.0
-"""Seconds that the end of the process waits for a request that cannot be broken off."""
+"""Seconds that the end of the process waits for what cannot be broken off: one batch, or a file being loaded."""
 
 
 class Job:
@@ -117,6 +119,7 @@ class Engine:
         params.model.path = os.fspath(self.path)
         params.n_ctx = self.settings.get("n_ctx", _CONTEXT)
         params.n_parallel = 1
+        params.n_batch = params.n_ubatch = _BATCH
         params.verbosity = -1
         params.warmup = False
         params.offline = True

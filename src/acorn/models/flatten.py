@@ -12,8 +12,8 @@ from typing import Any
 
 from acorn.errors import ModelError
 
-_DEPTH = 4
-"""How deep the words go into a schema."""
+_DEPTH = 6
+"""How deep the words go into a schema: through fields, lists and unions."""
 
 
 def flatten(
@@ -77,39 +77,48 @@ def _told(tools: Sequence[Mapping[str, Any]], is_small: bool) -> str:
     if len(tools) == 1:
         schema = tools[0].get("parameters") or {}
         if is_small:
-            return f"Reply only with JSON that has {outline(schema, schema, _DEPTH)}"
+            return f"Reply only with JSON that has {_Outline(schema).of(schema, _DEPTH)}"
         return f"Reply only with JSON that fits this schema: {json.dumps(schema, ensure_ascii=False)}"
     lines = [json.dumps(tool, ensure_ascii=False) for tool in tools]
     last = 'Call one of them. Reply only with JSON: {"name": the tool, "arguments": {...}}'
     return "\n".join(["You have these tools:", "<tools>", *lines, "</tools>", last])
 
 
-def outline(schema: Any, root: Mapping[str, Any], depth: int) -> str:
+class _Outline:
     """The names of a schema's fields, with their descriptions: {"name": ..., "age": in years}."""
-    if not isinstance(schema, Mapping) or depth == 0:
-        return "..."
-    if "$ref" in schema:
-        return outline(_target(schema["$ref"], root), root, depth)
-    if members := schema.get("properties"):
-        inner = [
-            f"{json.dumps(name, ensure_ascii=False)}: {_field(value, root, depth)}" for name, value in members.items()
-        ]
-        return "{" + ", ".join(inner) + "}"
-    if "items" in schema:
-        return f"[{outline(schema['items'], root, depth)}]"
-    options = [option for union in ("anyOf", "oneOf", "allOf") for option in schema.get(union, ())]
-    told = [outline(option, root, depth) for option in options]
-    return next((words for words in told if words != "..."), "...")
 
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._known: dict[tuple[str, int], str] = {}
 
-def _field(schema: Any, root: Mapping[str, Any], depth: int) -> str:
-    told = outline(schema, root, depth - 1)
-    described = schema.get("description") if isinstance(schema, Mapping) else None
-    return " ".join(str(described).split()).rstrip(".") if described and told == "..." else told
+    def of(self, schema: Any, depth: int) -> str:
+        if not isinstance(schema, Mapping) or depth == 0:
+            return "..."
+        if "$ref" in schema:
+            return self._definition(str(schema["$ref"]), depth)
+        if members := schema.get("properties"):
+            inner = [f"{json.dumps(name, ensure_ascii=False)}: {self._field(members[name], depth)}" for name in members]
+            return "{" + ", ".join(inner) + "}"
+        if "items" in schema:
+            return f"[{self.of(schema['items'], depth - 1)}]"
+        options = [option for union in ("anyOf", "oneOf", "allOf") for option in schema.get(union, ())]
+        told = (self.of(option, depth - 1) for option in options)
+        return next((words for words in told if words != "..."), "...")
 
+    def _definition(self, reference: str, depth: int) -> str:
+        known = (reference, depth)
+        if known not in self._known:
+            self._known[known] = "..."  # for a definition that is nothing but itself
+            self._known[known] = self.of(self._target(reference), depth)
+        return self._known[known]
 
-def _target(reference: str, root: Mapping[str, Any]) -> Any:
-    found: Any = root
-    for part in reference.removeprefix("#/").split("/"):
-        found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, Mapping) else {}
-    return found
+    def _field(self, schema: Any, depth: int) -> str:
+        told = self.of(schema, depth - 1)
+        described = schema.get("description") if isinstance(schema, Mapping) else None
+        return " ".join(str(described).split()).rstrip(".") if described and told == "..." else told
+
+    def _target(self, reference: str) -> Any:
+        found: Any = self._root
+        for part in reference.removeprefix("#/").split("/"):
+            found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, Mapping) else {}
+        return found

@@ -20,12 +20,14 @@ def configured_indexes() -> Iterator[str]:
 
 
 def _of_environment() -> Iterator[str]:
-    for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", *_EXTRA):
-        for given in os.environ.get(name, "").split():
+    for name in (*_ONE, *_MANY):
+        value = os.environ.get(name, "")
+        for given in value.split() if name in _MANY else filter(None, [value.strip()]):
             yield re.sub(r"^[\w-]+=(?=\w+://)", "", given)  # uv lets an index have a name
 
 
-_EXTRA = ("PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL")
+_ONE = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
+_MANY = ("UV_INDEX", "PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL")
 
 
 def configured(key: str) -> Iterator[str]:

@@ -4,14 +4,16 @@ It needs no key and no network. Every reply is a call of a tool by construction:
 grammar, and the model can write nothing else. The engine is in `engine`, the weights in `weights`.
 
     model = "local/smollm2"
-    model = {"model": "local/models/qwen.gguf", "n_ctx": 16384, "n_threads": 4, "max_string": 2000}
+    model = {"model": "local/models/qwen.gguf", "n_ctx": 16384, "n_threads": 4, "max_string": 2000, "timeout": 60}
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -32,7 +34,7 @@ SETTINGS = {
     "max_string": "characters of a string whose schema names no limit",
 }
 _OURS = ("model", "id", "num_retries", "retry_delay", "timeout")
-"""Keys that any model dict may have. Nothing here is retried."""
+"""Keys that any model dict may have. Nothing here is retried; the timeout is that of a whole answer."""
 _SMALL, _LARGE = Limits(), Limits(string=4000, items=50, depth=5)
 """A small model does not know when to stop; of another file we expect that it does."""
 
@@ -45,10 +47,11 @@ class LocalModel:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.name: str = config.get("model") or config["id"]
         self._settings = _settings(self.name, config)
+        self._timeout = _timeout(self.name, config.get("timeout"))
         self._file = self.name.removeprefix(PREFIX)
-        if self._file not in KNOWN and not self._file.endswith(".gguf"):
+        if self._file not in KNOWN and (not self._file.endswith(".gguf") or "\0" in self._file):
             raise DeclarationError(
-                f"`{self.name}` is no model: after `{PREFIX}` comes {', '.join(f'`{name}`' for name in KNOWN)} "
+                f"`{_printable(self.name)}` is no model: after `{PREFIX}` comes {', '.join(f'`{name}`' for name in KNOWN)} "
                 f"or the path of a file that ends in `.gguf`."
             )
         self._is_small = self._file in KNOWN
@@ -68,7 +71,7 @@ class LocalModel:
     @property
     def path(self) -> Path:
         """Where its file is; a `ModelError` where there is none."""
-        return find(self._file) if self._file in KNOWN else _checked(self.name, Path(self._file).expanduser())
+        return find(self._file) if self._file in KNOWN else _checked(self.name, Path(self._file))
 
     @property
     def engine(self) -> Engine:
@@ -93,14 +96,15 @@ class LocalModel:
         reply, body = self._prepared(request)
         pieces: SimpleQueue[_Piece] = SimpleQueue()
         job = Job(body, pieces.put)
-        until = None if request.timeout is None else time.monotonic() + request.timeout
+        left = self._left(request)
+        until = None if left is None else time.monotonic() + left
         self.engine.ask(job)
         try:
             while True:
                 try:
                     piece = pieces.get(timeout=None if until is None else max(0.001, until - time.monotonic()))
                 except Empty:
-                    raise self._late(request) from None
+                    raise self._late(left) from None
                 if piece is None:
                     return
                 yield from reply.read(piece)
@@ -108,8 +112,8 @@ class LocalModel:
             job.stop()
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reply, body = self._prepared(request)
         loop = asyncio.get_running_loop()
+        reply, body = await asyncio.to_thread(self._prepared, request)  # a large schema takes its time
         pieces: asyncio.Queue[_Piece] = asyncio.Queue()
 
         def give(piece: _Piece) -> None:
@@ -119,7 +123,8 @@ class LocalModel:
                 job.stop()
 
         job = Job(body, give)
-        until = None if request.timeout is None else loop.time() + request.timeout
+        left = self._left(request)
+        until = None if left is None else loop.time() + left
         self.engine.ask(job)
         try:
             while True:
@@ -127,7 +132,7 @@ class LocalModel:
                     async with asyncio.timeout_at(until):
                         piece = await pieces.get()
                 except TimeoutError:
-                    raise self._late(request) from None
+                    raise self._late(left) from None
                 if piece is None:
                     return
                 for delta in reply.read(piece):
@@ -148,6 +153,8 @@ class LocalModel:
             "max_tokens": request.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
+            # While it reads it has nothing to say; so it can be stopped all the same.
+            "return_progress": True,
         }
         if schemas:
             body["grammar"] = self._grammar(schemas)
@@ -156,20 +163,30 @@ class LocalModel:
     def _grammar(self, schemas: dict[str, Any]) -> str:
         try:
             if len(schemas) == 1:
-                return grammar(next(iter(schemas.values())), self._limits, is_named=False)
-            return grammar(schemas, self._limits, is_named=True)
+                return _known_grammar(json.dumps(next(iter(schemas.values()))), self._limits, is_named=False)
+            return _known_grammar(json.dumps(schemas), self._limits, is_named=True)
         except ImpossibleError as error:
             raise ModelError(
                 f"`{self.name}` cannot call the tools {', '.join(schemas)}: {error}.", provider=PROVIDER
             ) from error
 
-    def _late(self, request: ModelRequest) -> ModelError:
+    def _left(self, request: ModelRequest) -> float | None:
+        """Seconds for this answer: those of the model dict or those that the run has left, whichever are fewer."""
+        return min((given for given in (self._timeout, request.timeout) if given is not None), default=None)
+
+    def _late(self, left: float | None) -> ModelError:
         return ModelError(
-            f"`{self.name}` did not answer in the {request.timeout:.1f} s that were left. "
+            f"`{self.name}` did not answer in the {left:.1f} s that it had. "
             f"Give the run more time, or the model less to read and write.",
             provider=PROVIDER,
             retryable=True,
         )
+
+
+@lru_cache(maxsize=64)
+def _known_grammar(schemas: str, limits: Limits, *, is_named: bool) -> str:
+    """The grammar of schemas as JSON, in the order that they have there."""
+    return grammar(json.loads(schemas), limits, is_named=is_named)
 
 
 class _Reply:
@@ -265,15 +282,26 @@ def _settings(name: str, config: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
+def _timeout(name: str, given: Any) -> float | None:
+    if given is not None and (not isinstance(given, int | float) or isinstance(given, bool) or not given > 0):
+        raise DeclarationError(f"`timeout` of `{name}` must be a number of seconds above 0, got {given!r}.")
+    return given
+
+
+def _printable(name: str) -> str:
+    return name.replace("\0", "\\0")
+
+
 def _checked(name: str, path: Path) -> Path:
     """A file that at least begins as it should."""
     try:
+        path = path.expanduser()
         with path.open("rb") as file:
             begins = file.read(4)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # a home that nobody has is a RuntimeError
         raise ModelError(
-            f"`{name}`: there is no file to read at {path.absolute()} ({error.strerror}). A relative path is looked "
-            f"for in the working directory; `acorn pull` fetches `local/smollm2`.",
+            f"`{name}`: there is no file to read at {path.absolute()} ({getattr(error, 'strerror', None) or error}). "
+            f"A relative path is looked for in the working directory; `acorn pull` fetches `local/smollm2`.",
             provider=PROVIDER,
         ) from error
     if begins != b"GGUF":

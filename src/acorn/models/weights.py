@@ -61,7 +61,13 @@ KNOWN: Mapping[str, Weights] = {
 def home() -> Path:
     """The directory of what acorn fetches: `ACORN_HOME`, or its own within the platform's cache directory."""
     if given := os.environ.get("ACORN_HOME"):
-        return Path(given).expanduser()
+        try:
+            return Path(given).expanduser()
+        except RuntimeError as error:
+            raise ModelError(
+                f"`ACORN_HOME` is {given}, and nobody of that name has a home: set it to a directory of yours.",
+                provider="local",
+            ) from error
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "acorn"
     if sys.platform == "darwin":

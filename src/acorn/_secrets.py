@@ -15,7 +15,7 @@ _IN_ADDRESSES = ("auth", "code", "pass", "pwd", "sig")
 _NOT_SECRET = ("max_tokens", "max_completion_tokens", "cost_per_token", "budget_tokens", "key_path")
 # What keys look like, for those that nobody told us of: OpenAI, Anthropic, Google, AWS, GitHub and bearer tokens.
 _SHAPES = re.compile(
-    r"\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)[-_](?=[-_A-Za-z]*[0-9])|AIza|AKIA|ASIA)[-_A-Za-z0-9]{8,}"
+    r"\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)(?:-|_(?=[-_A-Za-z]*[0-9]))|AIza|AKIA|ASIA)[-_A-Za-z0-9]{8,}"
     r"|(?<=[Bb]earer )[^\s\"',}]{6,}"
 )
 _VEIL = "***"

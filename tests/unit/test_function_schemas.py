@@ -719,7 +719,8 @@ WORDS: list[tuple[Any, str, str]] = [
     (signatures.an_http_url, '{"address": "ftp://x"}',
      "argument `address`: expected URL (URL scheme should be 'http' or 'https'), got ftp://x"),
     (signatures.a_decimal, '{"price": "much"}',
-     r"argument `price`: expected float or string matching ^-?\d+(\.\d+)?$ (Input should be a valid decimal), got much"),
+     r"argument `price`: expected float or string matching ^-?\d+(\.\d+)?$ "
+     r"(Input should be a valid decimal), got much"),
     (signatures.json_in_a_string, '{"numbers": "["}',
      "argument `numbers`: expected valid JSON (EOF while parsing a list at line 1 column 1), got ["),
     (wrong_numbers, '{"a": 3}', "argument `a`: expected an even number, got 3"),

@@ -50,8 +50,9 @@ class LocalModel:
         self._timeout = _timeout(self.name, config.get("timeout"))
         self._file = self.name.removeprefix(PREFIX)
         if self._file not in KNOWN and (not self._file.endswith(".gguf") or "\0" in self._file):
+            shown = self.name.replace("\0", "\\0")
             raise DeclarationError(
-                f"`{_printable(self.name)}` is no model: after `{PREFIX}` comes {', '.join(f'`{name}`' for name in KNOWN)} "
+                f"`{shown}` is no model: after `{PREFIX}` comes {', '.join(f'`{name}`' for name in KNOWN)} "
                 f"or the path of a file that ends in `.gguf`."
             )
         self._is_small = self._file in KNOWN
@@ -286,10 +287,6 @@ def _timeout(name: str, given: Any) -> float | None:
     if given is not None and (not isinstance(given, int | float) or isinstance(given, bool) or not given > 0):
         raise DeclarationError(f"`timeout` of `{name}` must be a number of seconds above 0, got {given!r}.")
     return given
-
-
-def _printable(name: str) -> str:
-    return name.replace("\0", "\\0")
 
 
 def _checked(name: str, path: Path) -> Path:

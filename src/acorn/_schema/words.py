@@ -30,22 +30,26 @@ _FORMATS = {
     "binary": "bytes",
     "path": "path",
 }
+_DEPTH = 8
+"""How deep the words follow a type into its parts."""
 
 
-def in_words(node: JsonSchema, top: JsonSchema) -> str:
-    """What a value of this schema must be; `top` holds the definitions."""
-    while "$ref" in node:
-        node = resolve(node["$ref"], top)
+def in_words(node: JsonSchema, top: JsonSchema, depth: int = _DEPTH) -> str:
+    """What a value of this schema must be; `top` holds the definitions. A type may hold itself."""
+    if not depth:
+        return "value"
+    if "$ref" in node:
+        return in_words(resolve(node["$ref"], top), top, depth - 1)
     if "const" in node:
         return _quoted(node["const"])
     if "enum" in node:
         return "one of " + ", ".join(_quoted(value) for value in node["enum"])
     for union in ("anyOf", "oneOf"):
         if union in node:
-            return " or ".join(_unique(in_words(member, top) for member in node[union]))
+            return " or ".join(_unique(in_words(member, top, depth - 1) for member in node[union]))
     kind = node.get("type")
     if kind == "array":
-        return _list(node, top)
+        return _list(node, top, depth - 1)
     if kind == "object":
         return _object(node)
     if kind == "string" and node.get("format") in _FORMATS:
@@ -75,11 +79,11 @@ def _limits(node: JsonSchema) -> str:
     return "".join(f" {part}" if at == 0 else f" and {part}" for at, part in enumerate(parts))
 
 
-def _list(node: JsonSchema, top: JsonSchema) -> str:
+def _list(node: JsonSchema, top: JsonSchema, depth: int) -> str:
     if "prefixItems" in node:
-        return "list of " + ", ".join(in_words(member, top) for member in node["prefixItems"])
+        return "list of " + ", ".join(in_words(member, top, depth) for member in node["prefixItems"])
     item = node.get("items") or {}
-    text = "list of " + in_words(item, top) if item else "list"
+    text = "list of " + in_words(item, top, depth) if item else "list"
     count = _count(node.get("minItems"), node.get("maxItems"), "item")
     return f"{text}, {count}" if count else text
 

@@ -68,7 +68,8 @@ class _Walk:
                 case AskModel():
                     outcome: Any = yield from self.complete(ask)
                 case AskTools():
-                    outcome = yield from self.watch(run_tools(ask, self.place))
+                    effects = run_tools(ask, self.place)
+                    outcome = (yield from self.watch(effects)) if self.streams else drained(effects)
                 case AskBranches():
                     outcome = yield from self.watch(run_branches(ask.children, walk, self.iterates))
                 case AskHook():
@@ -93,11 +94,9 @@ class _Walk:
                 except StopIteration as end:
                     results: list[ToolResult] = end.value
                     return results
-                if not self.streams:
-                    continue
                 if isinstance(news, StreamChunk):
                     yield news
-                else:
+                elif self.streams:
                     yield from self.tell([StreamChunk(tool_result=replace(news))])
         finally:
             effects.close()
@@ -140,6 +139,16 @@ class _Walk:
                 return call_sync(ask.function, *ask.arguments)
         except ask.forgives as error:
             return error
+
+
+def drained(effects: Generator[Any, None, list[ToolResult]]) -> list[ToolResult]:
+    """All results, where nobody wants to see them one by one."""
+    try:
+        while True:
+            next(effects)
+    except StopIteration as end:
+        results: list[ToolResult] = end.value
+        return results
 
 
 @contextmanager

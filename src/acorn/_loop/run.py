@@ -53,6 +53,7 @@ class Loop:
         """The inputs of this run and those above it, its own first."""
         if heritage is not None:
             self.openings = (self.openings if heritage.has_input else ()) + heritage.openings
+        self.ledger = run.ledger
         self.scribe = Scribe(run)
         self.purse = Purse(self.spec.owner, plan.limits, self.state.meter, heritage.budgets if heritage else ())
         self._step: Step | None = None
@@ -74,7 +75,7 @@ class Loop:
         """What is needed next; asking twice gives the same."""
         if self.parent is not None and self.parent.is_over:
             raise ParentEndedError
-        self.run.ledger.now = now
+        self.ledger.now = now
         match self.state.phase:
             case "open":
                 return self._ask_source(now)
@@ -97,7 +98,7 @@ class Loop:
 
     def tell(self, outcome: Any, now: float) -> None:
         """What came of the last ask; raises where the run cannot go on."""
-        self.run.ledger.now = now
+        self.ledger.now = now
         match self.state.phase:
             case "open":
                 self._take_source(outcome)
@@ -121,7 +122,7 @@ class Loop:
     def abort(self, error: BaseException, now: float | None = None) -> None:
         """End the run here, leaving a record whose history is complete."""
         state, run = self.state, self.run
-        run.ledger.now = run.ledger.now if now is None else now
+        self.ledger.now = self.ledger.now if now is None else now
         self.scribe.abort(error, self._results_until_now(), self.setting("model"))
         self._count_children()
         run.error = error

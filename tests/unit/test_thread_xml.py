@@ -12,7 +12,7 @@ from xml.parsers import expat
 
 import pytest
 from lxml import etree
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from tests.unit.random_threads import LETTERS, TEXTS, some_events, some_text
 from tests.unit.xml_schemas import FORBIDDEN
 
@@ -721,3 +721,15 @@ def test_calls_without_an_outcome_cost_nothing_later(events: list[AgentEvent]) -
 def test_a_long_document_without_an_end_is_refused_soon(head: str, unit: str) -> None:
     with pytest.raises(InputError):
         parse_thread_xml(head + unit * 100_000)
+
+
+def test_plain_dicts_are_read_first() -> None:
+    plain = [
+        {"type": "tool_call", "toolName": "f", "toolCallId": "a", "args": {}, "iteration": 1},
+        {"type": "tool_result", "tool_call_id": "a", "result": 4, "iteration": 1},
+    ]
+    events = parse_events(plain)
+    assert serialize_thread_to_xml(plain) == serialize_thread_to_xml(events)  # type: ignore[arg-type]
+    assert to_messages(plain) == to_messages(events)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError):
+        serialize_thread_to_xml([{"type": "nothing"}])  # type: ignore[list-item]

@@ -153,6 +153,12 @@ def parse_events(source: str | bytes | Iterable[Any]) -> list[AgentEvent]:
     return _adapter().validate_python(list(source))
 
 
+def as_events(source: Iterable[Any]) -> list[AgentEvent]:
+    """A list of events; plain dicts among them are read first."""
+    listed = list(source)
+    return parse_events(listed) if any(type(event) is dict for event in listed) else listed
+
+
 def dump_events(events: Iterable[AgentEvent], *, camel: bool = True) -> list[dict[str, Any]]:
     """The events as plain data for `json.dumps`: the lossless form. `camel=False` spells it Python's way."""
     return [_dump(event, camel) for event in events]

@@ -23,6 +23,7 @@ from acorn.thread.events import (
     SummaryEvent,
     ToolCallEvent,
     ToolResultEvent,
+    as_events,
     plain_of,
 )
 from acorn.types import TOOL_ERROR
@@ -126,7 +127,7 @@ def _text(content: Any) -> str:
 
 def to_messages(events: Iterable[AgentEvent]) -> list[Message]:
     """The conversation of a run, without those of its branches."""
-    listed = list(events)
+    listed = as_events(events)
     outer = min(listed, key=_depth, default=None)
     messages: list[Message] = []
     turn: list[Said] = []

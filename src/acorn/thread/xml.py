@@ -24,6 +24,7 @@ from acorn.thread.events import (
     SummaryEvent,
     ToolCallEvent,
     ToolResultEvent,
+    as_events,
     plain_of,
 )
 
@@ -84,9 +85,8 @@ def serialize_thread_to_xml(events: Iterable[AgentEvent], response_prefix: str |
     """
     if response_prefix is None:
         response_prefix = getattr(events, "response_prefix", None)
-    listed = list(events)
     prefix = f"\n{response_prefix}" if response_prefix else ""
-    return f"{document(lines_of(listed, 0, {}))}{prefix}"
+    return f"{document(lines_of(as_events(events), 0, {}))}{prefix}"
 
 
 def document(lines: Iterable[str]) -> str:

@@ -20,8 +20,9 @@ class Note(NamedTuple):
     """Seconds into the run."""
     what: tuple[Any, ...]
     """messages: a list; said: role, text; turn: content, (id, name, arguments) of each call, extra keys;
-    result: call id, text, what the text is ("text", "json", "error", "stopped"), seconds; branch: its record;
-    error: text; completion: text, what it is ("text" or "json"); events: plain data of a run that was saved."""
+    result: call id, text, what the text is ("text", "json", "error", "stopped", "skipped"), seconds;
+    branch: its record; error: text; completion: text, what it is ("text" or "json");
+    events: plain data of a run that was saved."""
 
 
 class Ledger:

@@ -1,7 +1,11 @@
 """Cancelling `acall`: what is under way is cancelled, and what is left is in order."""
 
 import asyncio
+import os
+import signal
+import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,6 +17,7 @@ from acorn import Run, Step, ToolResult, capture, current_run, module, tool
 from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
+from acorn.thread import to_messages
 
 PATIENCE = 20.0
 """Seconds after which a test gives up on what should have come long before."""
@@ -425,3 +430,54 @@ def test_results_that_were_there_are_kept_in_the_step(script: Script) -> None:
     run = asyncio.run(cancel(Slow(model=script(calling("one") & calling("two")), tools=[one, two]), pause))
     assert told(run) == ["1", "2"]
     assert [result.output for result in seen[0]] == [1, 2]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_closes_branches_that_run_side_by_side_though_their_tools_go_on() -> None:
+    busy, release = threading.Semaphore(0), threading.Event()
+
+    def slow() -> str:
+        """Slow."""
+        busy.release()
+        release.wait(20)
+        return "late"
+
+    class Inner(module[None, bool]):
+        """Inner."""
+
+        tools = [slow]
+        max_steps = 3
+
+    class Outer(module[None, bool]):
+        """Outer."""
+
+        branches = {"inner": Inner}
+        max_steps = 3
+
+    def interrupt() -> None:
+        for _ in range(2):
+            busy.acquire(timeout=20)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    model = ScriptedModel([calling("inner") & calling("inner"), calling("slow"), calling("slow")])
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        Outer(model=model)()
+    run: Run[Any] = caught.value.run  # type: ignore[attr-defined]
+
+    def check() -> None:
+        assert [each.stop_reason for each in (run, *run.branches)] == ["cancelled"] * 3
+        for each in (run, *run.branches):
+            assert_complete(each.history)
+            assert to_messages(each.thread) == each.history
+        assert [event.error for event in run.thread if event.type == "error" and event.tool_call_id is None] == [
+            "ParentEndedError: the run above has ended",
+            "ParentEndedError: the run above has ended",
+            "KeyboardInterrupt",
+        ]
+        assert caught.value.run is run  # type: ignore[attr-defined]
+
+    check()
+    release.set()
+    time.sleep(0.2)
+    check()

@@ -177,10 +177,10 @@ def test_words_in_a_single_turn_and_an_unfinished_one(call: Call, script: Script
 
 def test_calls_that_are_skipped_say_so(call: Call, script: Script) -> None:
     run = call.run(Looker(model=script(calls("look", "a") & DONE)), question="?")
-    assert [event.result for event in results(run)] == [
-        "Skipped: `__finish__` was called in the same response, so this call was not executed.",
-        "Finished.",
-    ]
+    assert [event.result for event in results(run)] == ["Finished."]
+    (skipped,) = errors(run)
+    assert skipped.error == "Skipped: `__finish__` was called in the same response, so this call was not executed."
+    assert (skipped.recoverable, skipped.tool_call_id) == (True, "a")
 
 
 # Outcomes of calls
@@ -359,7 +359,8 @@ def test_an_answer_that_on_finish_rejects_is_an_error(call: Call, script: Script
                 raise ValueError("say more")
 
     run = call.run(Picky(model=script(finish(answer="bad") & calls("look", "b"), DONE)), question="?")
-    (error,) = errors(run)
+    error, skipped = errors(run)
+    assert (skipped.tool_call_id, skipped.recoverable) == ("b", True)
     assert error.recoverable
     assert error.tool_call_id == run.history[2]["tool_calls"][0]["id"]
     assert "say more" in error.error

@@ -35,6 +35,9 @@ _PLAIN = SchemaSerializer(core_schema.any_schema())
 class ParentEndedError(BaseException):
     """The run above has ended, so what was begun inside it ends as well; no failure of the branch's own."""
 
+    def __str__(self) -> str:
+        return "the run above has ended"
+
 
 _INHERITED = (
     "model",

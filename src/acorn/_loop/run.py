@@ -98,6 +98,8 @@ class Loop:
 
     def tell(self, outcome: Any, now: float) -> None:
         """What came of the last ask; raises where the run cannot go on."""
+        if self.parent is not None and self.parent.is_over:
+            raise ParentEndedError
         self.ledger.now = now
         match self.state.phase:
             case "open":
@@ -122,12 +124,17 @@ class Loop:
     def abort(self, error: BaseException, now: float | None = None) -> None:
         """End the run here, leaving a record whose history is complete."""
         state, run = self.state, self.run
+        if isinstance(run.error, ParentEndedError):  # ended from above, and its thread has only noticed now
+            return
         self.ledger.now = self.ledger.now if now is None else now
         self.scribe.abort(error, self._results_until_now(), self.setting("model"))
-        self._count_children()
         run.error = error
         run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
         state.phase = "done"
+        for child in self._children or ():  # a branch in a thread may be busy for long yet
+            if isinstance(child, Child) and child.loop.state.phase != "done":
+                child.loop.abort(ParentEndedError())
+        self._count_children()
 
     def _results_until_now(self) -> list[ToolResult]:
         """What has returned, though its siblings have not; of the hook's results only if they are some."""

@@ -86,7 +86,8 @@ class Scribe:
         for call in self._unanswered:
             text = told.get(call.id, otherwise)
             placed.append(messages.tool(call.id, text))
-            self.ledger.note("result", call.id, text, "error" if text.startswith(INVALID) else "text", None)
+            form = "skipped" if call.id not in told else "error" if text.startswith(INVALID) else "text"
+            self.ledger.note("result", call.id, text, form, None)
         self._place(placed)
 
     def place_results(self, results: Iterable[ToolResult]) -> int:

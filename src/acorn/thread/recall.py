@@ -101,8 +101,8 @@ def _result(note: Note) -> ToolResultEvent | ErrorEvent:
     given, text, form, seconds = note.what
     call_id = str(given or "")  # a hook may have made anything of it
     made: ToolResultEvent | ErrorEvent
-    if form == "stopped":
-        made = ErrorEvent(iteration=note.iteration, error=text, tool_call_id=call_id)
+    if form in ("stopped", "skipped"):
+        made = ErrorEvent(iteration=note.iteration, error=text, recoverable=form == "skipped", tool_call_id=call_id)
     elif form == "error":
         made = outcome(call_id, text, note.iteration)
     else:

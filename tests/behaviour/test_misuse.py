@@ -85,3 +85,21 @@ def test_a_hook_that_is_no_method_is_told_before_any_model_is_called() -> None:
     with pytest.raises(DeclarationError, match=r"`Wrong.on_step` must be a method, got 'later'."):
         Wrong(model=model)(question="?")
     assert model.requests == []
+
+
+def test_a_wrong_role_in_an_earlier_conversation_is_told_at_once_with_its_place() -> None:
+    class Plain(module[None, bool]):
+        """Plain."""
+
+    earlier = [{"role": "user", "content": "a"}, {"role": "robot", "content": "b"}]
+    with pytest.raises(InputError, match=r"`history\[1\]` of `Plain` must be a dict with a `role` of system,"):
+        Plain().using(history=earlier)
+
+
+@pytest.mark.parametrize("model", ["local/nope", {"model": "local/smollm2", "bogus": 1}])
+def test_a_local_model_that_is_none_is_told_with_class_and_attribute(model: object) -> None:
+    class Plain(module[None, bool]):
+        """Plain."""
+
+    with pytest.raises(DeclarationError, match=r"`Plain\.model` cannot be used: `local/"):
+        Plain(model=model)()

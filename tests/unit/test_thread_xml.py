@@ -733,3 +733,10 @@ def test_plain_dicts_are_read_first() -> None:
     assert to_messages(plain) == to_messages(events)  # type: ignore[arg-type]
     with pytest.raises(ValidationError):
         serialize_thread_to_xml([{"type": "nothing"}])  # type: ignore[list-item]
+
+
+def test_bytes_and_a_thread_on_one_line_are_told_so() -> None:
+    with pytest.raises(InputError, match="is text, got b'<thread>"):
+        parse_thread_xml(b"<thread>\n</thread>")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="Line 1 of the thread is not `<thread>` alone on its line"):
+        parse_thread_xml("<thread></thread>")

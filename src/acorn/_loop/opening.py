@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from acorn._json import safe_repr, shorten, told
 from acorn._loop.messages import NO_RESULT, close_calls, copied, user
+from acorn._loop.outbox import ROLES
 from acorn._spec import Spec
 from acorn._xml.encode import encode
 from acorn.errors import DeclarationError, InputError
@@ -46,6 +47,9 @@ def prior_messages(history: object, owner: str) -> list[Message]:
             f"`history` of `{owner}` must be a list of messages or a record of a run, got {told(history)}."
         )
     for index, message in enumerate(found):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise InputError(f"`history[{index}]` of `{owner}` must be a dict with a `role`, got {told(message)}.")
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
+            raise InputError(
+                f"`history[{index}]` of `{owner}` must be a dict with a `role` of {', '.join(ROLES)}, "
+                f"got {told(message)}."
+            )
     return list(found)

@@ -20,7 +20,10 @@ def resolve(declared: Any, owner: str) -> Model:
     if str(config.get("model") or config.get("id")).startswith("local/"):
         from acorn.models.local import LocalModel
 
-        return LocalModel(config)
+        try:
+            return LocalModel(config)
+        except DeclarationError as error:
+            raise DeclarationError(f"`{owner}.model` cannot be used: {error}") from error
     from acorn.models.litellm import LiteLLMModel
 
     return LiteLLMModel(config)

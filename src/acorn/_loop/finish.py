@@ -148,3 +148,17 @@ def _parsed(text: str) -> Any:
         return from_json(text)
     except (ValueError, TypeError):  # no JSON, or half a surrogate pair in it
         return None
+
+
+def out_of_retries(verdict: Verdict, owner: str, model: str | None, attempts: int) -> ParseError:
+    """The error for a run whose corrections are used up."""
+    remedy = "`parse_retries`, or make `final_output` easier to fill"
+    if verdict.was_cut:
+        remedy = "`max_tokens`, or ask for less"
+    return ParseError(
+        f"`{owner}` got no valid output from `{model}` in {attempts} "
+        f"{'attempt' if attempts == 1 else 'attempts'}: {verdict.complaint} Raise {remedy}.",
+        raw_output=verdict.raw,
+        errors=public(verdict.wrong),
+        attempts=attempts,
+    )

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
+from acorn._json import safe_repr
 from acorn._loop.limits import Budget, Limits
 from acorn._loop.outbox import Outbox
 from acorn._spec import Spec
 from acorn._tools.collect import Tool
 from acorn.chunk import StreamChunk
+from acorn.errors import AcornError
 from acorn.models.port import Model
 from acorn.record import Message
 from acorn.step import Step
@@ -144,3 +146,31 @@ class _Described:
 def _described(*schemas: _Same) -> _Described:
     """The same tools are described once, whichever run they are in."""
     return _Described(schemas)
+
+
+def named_tools(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
+    """The tools that a saved run had."""
+    known = {tool.name: tool for tool in tools}
+    lost = [name for name in names if name not in known]
+    if lost:
+        raise AcornError(
+            f"The saved run had the tools {', '.join(f'`{name}`' for name in lost)}, added by `on_step`, which are not "
+            f"declared on the module; declare them to go on with it."
+        )
+    return tuple(known[name] for name in names)
+
+
+def listed_tools(outcome: Any, place: str) -> list[Any]:
+    """What a source of tools has listed."""
+    if not isinstance(outcome, list | tuple):
+        raise AcornError(f"The {place} must be a list of functions, got {safe_repr(outcome)[:120]}.")
+    return list(outcome)
+
+
+def thinks(model: Any) -> bool:
+    """Whether a model dict asks for thinking, with which no tool can be forced."""
+    if not isinstance(model, dict):
+        return False
+    thinking, effort = model.get("thinking"), model.get("reasoning_effort")
+    is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
+    return (bool(thinking) and not is_off) or effort not in (None, "", "none")

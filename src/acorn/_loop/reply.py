@@ -1,15 +1,21 @@
-"""Reading what came back: the calls of a response, and a refusal."""
+"""Reading what came back: the calls of a response, what each of them means, and a refusal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._loop.messages import fresh_ids
+from acorn._loop.asks import Invocation
+from acorn._loop.messages import CUT_OFF, fresh_ids
+from acorn._loop.plan import BranchTool, Toolset
+from acorn._tools.bind import ArgumentError
+from acorn._tools.collect import FINISH
 from acorn.errors import ModelError
 from acorn.models.port import Model, ModelResponse, RawCall
-from acorn.types import ToolCall
+from acorn.record import Run
+from acorn.types import ToolCall, ToolResult
 
 
 def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
@@ -32,3 +38,20 @@ def refusal(response: ModelResponse, model: Model) -> ModelError | None:
     text = response.refusal or response.content or "(no text)"
     how = "refused to answer" if response.refusal is not None else "stopped at its content filter"
     return ModelError(f"`{model.name}` {how}: {text[:500]} Change the input or the prompt, or use another model.")
+
+
+def prepare(call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool) -> Invocation | ToolResult | BranchTool:
+    """The function and its arguments, a branch to begin, or the error that the model will read."""
+    tool = toolset.named.get(call.name) or toolset.branches.get(call.name)
+    if tool is None:
+        names = ", ".join(f"`{name}`" for name in (*toolset.named, *toolset.branches, FINISH))
+        return ToolResult(call.id, call.name, error=f"There is no tool `{call.name}`. There are: {names}.")
+    if was_cut:
+        return ToolResult(call.id, call.name, error=CUT_OFF)
+    if isinstance(tool, BranchTool):
+        return tool
+    try:
+        args, kwargs = tool.binding.bind(call.raw_arguments, run)
+    except ArgumentError as error:
+        return ToolResult(call.id, call.name, error=str(error))
+    return Invocation(call, tool, args, kwargs)

@@ -20,16 +20,14 @@ from acorn._loop.asks import Ask, AskBranches, AskHook, AskModel, AskTools, Chil
 from acorn._loop.branch import ParentEndedError, begin_branch, called_child, inherited_tools, outcome
 from acorn._loop.opening import first_messages, input_message, prompt_text
 from acorn._loop.outbox import Outbox
-from acorn._loop.plan import BranchTool, Plan, Toolset
+from acorn._loop.plan import BranchTool, Plan, Toolset, listed_tools, named_tools, thinks
 from acorn._loop.purse import Purse
-from acorn._loop.reply import read_calls, refusal
+from acorn._loop.reply import prepare, read_calls, refusal
 from acorn._loop.scribe import Scribe
 from acorn._loop.state import State, restored
-from acorn._schema.problems import public
 from acorn._spec import read_prompt_file
-from acorn._tools.bind import ArgumentError
 from acorn._tools.collect import FINISH, Tool, gather, merge
-from acorn.errors import AcornError, DeclarationError, ParseError, ToolConflictError
+from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.models.port import ModelRequest, ModelResponse
 from acorn.record import Message, Run
 from acorn.step import Step
@@ -163,7 +161,7 @@ class Loop:
 
     def _use_saved_tools(self) -> None:
         if self.state.tools is not None:
-            self._use_tools(_named(self.toolset.tools, self.state.tools))
+            self._use_tools(named_tools(self.toolset.tools, self.state.tools))
 
     # Opening
 
@@ -182,7 +180,7 @@ class Loop:
         self.state.opened += 1
         if listing:
             place = f"tools of {type(self.spec.sources[at]).__name__}"
-            found, _ = gather(_listed(outcome, place), place, {})
+            found, _ = gather(listed_tools(outcome, place), place, {})
             self._source_tools += found
             own = merge((*self.plan.tools, *self._source_tools), (), self.spec.owner)
             self._use_tools(self._and_inherited(own))
@@ -331,22 +329,10 @@ class Loop:
         self.state.phase = "model"
 
     def _spend(self, verdict: finish.Verdict) -> None:
-        state = self.state
-        if state.corrections >= self.spec.parse_retries:
-            attempts = state.corrections + 1
-            remedy = (
-                "`max_tokens`, or ask for less"
-                if verdict.was_cut
-                else "`parse_retries`, or make `final_output` easier to fill"
-            )
-            raise ParseError(
-                f"`{self.spec.owner}` got no valid output from `{self.run.model}` in {attempts} "
-                f"{'attempt' if attempts == 1 else 'attempts'}: {verdict.complaint} Raise {remedy}.",
-                raw_output=verdict.raw,
-                errors=public(verdict.wrong),
-                attempts=attempts,
-            )
-        state.corrections += 1
+        attempts = self.state.corrections + 1
+        if attempts > self.spec.parse_retries:
+            raise finish.out_of_retries(verdict, self.spec.owner, self.run.model, attempts)
+        self.state.corrections = attempts
 
     # A step: tools, hook, and what the hook changed
 
@@ -359,25 +345,9 @@ class Loop:
 
     def _ask_tools(self, now: float) -> Ask:
         if self._prepared is None:
-            self._prepared = [self._prepare(call) for call in self.state.calls]
+            self._prepared = [prepare(call, self.toolset, self.run, self._was_cut(call)) for call in self.state.calls]
         invocations = [made for made in self._prepared if isinstance(made, Invocation)]
         return AskTools(invocations, self.state.meter.seconds_for_tools(self.plan.limits, now))
-
-    def _prepare(self, call: ToolCall) -> Invocation | ToolResult | BranchTool:
-        """The function and its arguments, a branch to begin, or the error that the model will read."""
-        tool = self.toolset.named.get(call.name) or self.toolset.branches.get(call.name)
-        if tool is None:
-            names = ", ".join(f"`{name}`" for name in (*self.toolset.named, *self.toolset.branches, FINISH))
-            return ToolResult(call.id, call.name, error=f"There is no tool `{call.name}`. There are: {names}.")
-        if self._was_cut(call):
-            return ToolResult(call.id, call.name, error=messages.CUT_OFF)
-        if isinstance(tool, BranchTool):
-            return tool
-        try:
-            args, kwargs = tool.binding.bind(call.raw_arguments, self.run)
-        except ArgumentError as error:
-            return ToolResult(call.id, call.name, error=str(error))
-        return Invocation(call, tool, args, kwargs)
 
     def _was_cut(self, call: ToolCall) -> bool:
         """Whether the token limit fell into these arguments: half an object, or nothing yet."""
@@ -620,12 +590,7 @@ class Loop:
 
     @property
     def _thinks(self) -> bool:
-        model = self.setting("model")
-        if not isinstance(model, dict):
-            return False
-        thinking, effort = model.get("thinking"), model.get("reasoning_effort")
-        is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
-        return (bool(thinking) and not is_off) or effort not in (None, "", "none")
+        return thinks(self.setting("model"))
 
     def _can_force(self) -> bool:
         return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._request(0.0))
@@ -654,23 +619,6 @@ def _threaded() -> Threaded:
 
 def _nothing(*_: Any) -> None:
     """Stands where the user has no hook."""
-
-
-def _named(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
-    known = {tool.name: tool for tool in tools}
-    lost = [name for name in names if name not in known]
-    if lost:
-        raise AcornError(
-            f"The saved run had the tools {', '.join(f'`{name}`' for name in lost)}, added by `on_step`, which are not "
-            f"declared on the module; declare them to go on with it."
-        )
-    return tuple(known[name] for name in names)
-
-
-def _listed(outcome: Any, place: str) -> list[Any]:
-    if not isinstance(outcome, list | tuple):
-        raise AcornError(f"The {place} must be a list of functions, got {safe_repr(outcome)[:120]}.")
-    return list(outcome)
 
 
 def _failure(run: Run[Any]) -> Exception | None:

@@ -21,7 +21,7 @@ from acorn.errors import (
     StoreError,
     ToolConflictError,
 )
-from acorn.record import Run, capture, current_run
+from acorn.record import Run, capture, current_run, listen
 from acorn.types import ToolCall, ToolResult, Unfinished, Usage
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ __all__ = [
     "Usage",
     "Unfinished",
     "capture",
+    "listen",
     "current_run",
     "AcornError",
     "DeclarationError",

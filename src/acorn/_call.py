@@ -6,7 +6,7 @@ which a program that only declares modules does not need.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any
@@ -14,10 +14,12 @@ from uuid import uuid4
 
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
-from acorn._drive.record import seconds_of
 from acorn._drive.sync import drive, walk
+from acorn._drive.tree import Tree
 from acorn._json import told
-from acorn._loop.branch import make_child, unfinished
+from acorn._loop.asks import BranchEnd
+from acorn._loop.branch import branch_result, unfinished
+from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
@@ -25,8 +27,8 @@ from acorn._module import BROUGHT, class_spec, module, spec_of
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.models.resolve import resolve
-from acorn.record import Run, current_loop
-from acorn.types import Unfinished
+from acorn.record import Run, current_place
+from acorn.types import ToolCall, Unfinished
 
 __all__ = ["abranch", "arun", "astream", "branch", "branch_all", "prior_messages", "run", "stream"]
 
@@ -35,53 +37,62 @@ Arguments = tuple[Any, ...]
 
 
 def run(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Run[Any]:
-    loop = _loop(agent, args, kwargs)
-    drive(loop, agent)
-    return loop.run
+    tree, run_id = _begin(agent, args, kwargs)
+    drive(tree, run_id)
+    return tree.loops[run_id].run
 
 
 async def arun(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Run[Any]:
-    loop = _loop(agent, args, kwargs)
-    await adrive(loop, agent)
-    return loop.run
+    tree, run_id = _begin(agent, args, kwargs)
+    await adrive(tree, run_id)
+    return tree.loops[run_id].run
 
 
 def stream(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Any]]:
-    return _stream(_loop(agent, args, kwargs), lambda loop: walk(loop, agent, iterates=True))
+    return _stream(*_begin(agent, args, kwargs))
 
 
 def astream(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk[Any]]:
-    return _astream(_loop(agent, args, kwargs), lambda loop: awalk(loop, agent, iterates=True))
+    return _astream(*_begin(agent, args, kwargs))
 
 
-def branch(cls: Any, inputs: dict[str, Any]) -> Any:
-    with _branching(cls, inputs) as child:
-        drive(child, child.plan.agent)
-    return child.run.output
+def branch(cls: Any, inputs: dict[str, Any], place_id: str | None = None) -> Any:
+    with _branching(cls, inputs, place_id) as (tree, run_id):
+        drive(tree, run_id)
+    return tree.loops[run_id].run.output
 
 
 async def abranch(cls: Any, inputs: dict[str, Any]) -> Any:
-    with _branching(cls, inputs) as child:
-        await adrive(child, child.plan.agent)
-    return child.run.output
+    with _branching(cls, inputs, None) as (tree, run_id):
+        await adrive(tree, run_id)
+    return tree.loops[run_id].run.output
 
 
 def branch_all(branches: Sequence[tuple[Any, Mapping[str, Any]]], concurrency: int | None) -> list[Any]:
-    def attempt(cls: Any, inputs: Mapping[str, Any]) -> Any:
+    place = current_place()
+    # Each has its id before the first begins: threads come in any order.
+    ids = [None if place is None else place.next() for _ in branches]
+
+    def attempt(cls: Any, inputs: Mapping[str, Any], place_id: str | None) -> Any:
         try:
-            return branch(cls, dict(inputs))
+            return branch(cls, dict(inputs), place_id)
         except BranchError as error:
             return error
 
-    return side_by_side([partial(attempt, cls, inputs) for cls, inputs in branches], concurrency)
+    acts = [partial(attempt, cls, inputs, id) for (cls, inputs), id in zip(branches, ids, strict=True)]
+    return side_by_side(acts, concurrency)
 
 
-def _loop(agent: Agent, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loop:
+def _begin(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
+    loop = new_loop(agent, args, kwargs)
+    return Tree(loop), loop.run.id
+
+
+def new_loop(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
     plan = _plan(agent)
-    brought: dict[str, Any] = vars(agent).get(BROUGHT, {})
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs)
-    return Loop(plan, Run(uuid4().hex, given, deps=brought.get("deps")))
+    return Loop(plan, Run(uuid4().hex, given, deps=plan.deps))
 
 
 def _plan(agent: Agent) -> Plan:
@@ -92,11 +103,13 @@ def _plan(agent: Agent) -> Plan:
         tuple(tool.bound_to(agent) for tool in spec.tools),
         resolve=lambda declared: resolve(declared, spec.owner),
         agent=agent,
+        module=f"{type(agent).__module__}:{type(agent).__qualname__}",
         prompt=agent.system_prompt if spec.prompt.is_method else None,
         on_step=_overridden(agent, "on_step"),
         on_finish=_overridden(agent, "on_finish"),
         on_stream=_overridden(agent, "on_stream"),
         prior=brought.get("prior", ()),
+        deps=brought.get("deps"),
         branches={name: _branch_tool(name, entry) for name, entry in spec.branches.items()},
     )
 
@@ -109,10 +122,10 @@ def _branch_tool(name: str, entry: Any) -> BranchTool:
 
 
 @contextmanager
-def _branching(cls: Any, inputs: dict[str, Any]) -> Generator[Loop]:
+def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Generator[tuple[Tree, str]]:
     """A branch of the run that the calling code is inside of; what goes wrong with it is a `BranchError`."""
-    parent: Loop | None = current_loop()
-    if parent is None or parent.is_over:
+    place = current_place()
+    if place is None or place.tree.loops[place.run_id].is_over:
         raise AcornError(
             "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
             "being called."
@@ -121,21 +134,23 @@ def _branching(cls: Any, inputs: dict[str, Any]) -> Generator[Loop]:
         raise DeclarationError(f"A branch must be a module class, got {cls!r}.")
     if class_spec(cls).output.is_empty:
         raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
-    child: Loop | None = None
-    name, output = cls.__name__, None
+    tree: Tree = place.tree
+    context: BranchContext | None = None
+    name, end = cls.__name__, BranchEnd(None)
     try:
         plan = _plan(cls())
         given = plan.spec.input.from_call(cls.__name__, (), inputs)
-        child = make_child(parent, cls.__name__, plan, given, {}, seconds_of(parent.run))
-        name = child.path
-        yield child
-        output = child.run.output
+        context = tree.birth(place.run_id, cls.__name__, plan, given, place_id or place.next())
+        name = context.path
+        end = BranchEnd(tree.loops[context.run_id].run)
+        yield tree, context.run_id
     except Exception as error:
+        end = BranchEnd(end.run, error)
         raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error
     finally:
-        if child is not None:
-            parent.count_child(child.run)
-    if isinstance(output, Unfinished):
+        if context is not None:
+            tree.branch_ended(context, branch_result(ToolCall(context.place, context.name), end))
+    if end.run is not None and isinstance(end.run.output, Unfinished):
         raise BranchError(f"The branch failed: {unfinished(name)}")
 
 
@@ -148,15 +163,15 @@ def _overridden(agent: Agent, hook: str) -> Any:
     return found
 
 
-def _stream(loop: Loop, walk: Callable[[Loop], Generator[StreamChunk[Any]]]) -> Generator[StreamChunk[Any]]:
-    yield from walk(loop)
-    yield StreamChunk(result=loop.run.output, run=loop.run)
+def _stream(tree: Tree, run_id: str) -> Generator[StreamChunk[Any]]:
+    yield from walk(tree, run_id, iterates=True)
+    run = tree.loops[run_id].run
+    yield StreamChunk(result=run.output, run=run)
 
 
-async def _astream(
-    loop: Loop, walk: Callable[[Loop], AsyncGenerator[StreamChunk[Any]]]
-) -> AsyncGenerator[StreamChunk[Any]]:
-    async with aclosing(walk(loop)) as chunks:
+async def _astream(tree: Tree, run_id: str) -> AsyncGenerator[StreamChunk[Any]]:
+    async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
         async for chunk in chunks:
             yield chunk
-    yield StreamChunk(result=loop.run.output, run=loop.run)
+    run = tree.loops[run_id].run
+    yield StreamChunk(result=run.output, run=run)

@@ -176,3 +176,12 @@ def told(value: object, limit: int = 120) -> str:
         return shorten(redact(safe_repr(veiled(value)), ()), limit)
     except Exception:  # a circle, or a user's own mapping
         return f"<{type(value).__name__}>"
+
+
+def words_of(error: BaseException) -> str:
+    """An exception in one line: `ValueError: x must be positive`."""
+    try:
+        text = str(error)
+    except Exception:  # a user's own `__str__`
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -7,19 +7,21 @@ is left. Only the loop writes it, but for `history`, which is also the user's.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic
+from inspect import iscoroutinefunction
+from itertools import count
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from acorn._json import to_plain
-from acorn._ledger import Ledger
+from acorn._json import to_plain, told
 from acorn.errors import AcornError
+from acorn.journal import Journal, Listener
 from acorn.types import Usage
 
 if TYPE_CHECKING:
@@ -58,15 +60,15 @@ class Run(Generic[Out]):
     """What `using(deps=...)` brought along."""
     branch: str | None = None
     """The path of the branch that this is, `outer/inner`; None for a run of its own."""
-    ledger: Ledger = field(default_factory=Ledger, repr=False)
-    """The notes from which `thread` is made."""
+    journal: Journal = field(default_factory=Journal, repr=False)
+    """What happened, entry by entry (`acorn.journal`)."""
 
     @property
     def thread(self) -> list[AgentEvent]:
         """What happened, as events: the lossless account of the run, its branches included."""
         from acorn.thread.recall import recall  # the events' classes cost more than a run that nobody looks at
 
-        return recall(self.ledger, self.started, self.branch, self.id)
+        return recall(self)
 
     @property
     def step(self) -> int:
@@ -90,54 +92,64 @@ def _portable(value: Any) -> Any:
     return value
 
 
-_current: ContextVar[tuple[tuple[Any, Run[Any], Any], ...]] = ContextVar("acorn_current_runs", default=())
-"""The runs that the calling code is inside of, each with its instance and its loop, innermost last."""
+class Place:
+    """Where code of the user's is: in a run, inside of one ask. Code in its block belongs to the run."""
+
+    __slots__ = ("_counter", "_token", "ask_id", "run_id", "tree")
+
+    def __init__(self, tree: Any, run_id: str, ask_id: str) -> None:
+        self.tree = tree
+        """The machines of the run and its branches, by their ids."""
+        self.run_id = run_id
+        self.ask_id = ask_id
+        self._counter = count()
+
+    @property
+    def run(self) -> Run[Any]:
+        found: Run[Any] = self.tree.loops[self.run_id].run
+        return found
+
+    def next(self) -> str:
+        """An id for what is begun here: the same, in the same order, when the code is called again."""
+        return f"{self.run.steps}/{self.ask_id}#{next(self._counter)}"
+
+    def __enter__(self) -> None:
+        self._token = _current.set((*_current.get(), self))
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
+
+
+_current: ContextVar[tuple[Place, ...]] = ContextVar("acorn_current_runs", default=())
+"""Where the calling code is, innermost last."""
 _captures: ContextVar[tuple[list[Run[Any]], ...]] = ContextVar("acorn_captures", default=())
 
 
 def current_run() -> Run[Any]:
     """The run that called this tool, hook or prompt method."""
-    runs = _current.get()
-    if not runs:
+    place = current_place()
+    if place is None:
         raise AcornError(
             "There is no run here: `acorn.current_run()` works inside tools, hooks and prompt methods while their "
             "module is being called."
         )
-    return runs[-1][1]
+    return place.run
+
+
+def current_place() -> Place | None:
+    """Where the calling code is, in the innermost run; None outside of all runs."""
+    places = _current.get()
+    return places[-1] if places else None
 
 
 def run_of(agent: object) -> Run[Any] | None:
     """The innermost run of this very instance that the calling code is inside of, if any."""
-    places = (place for entry in reversed(_current.get()) for place in _lineage(*entry))
-    return next((run for other, run in places if other is agent), None)
-
-
-def _lineage(agent: Any, run: Run[Any], loop: Any) -> Iterator[tuple[Any, Run[Any]]]:
-    """An instance and its run, and then those that it is a branch of."""
-    yield agent, run
-    while loop is not None and (loop := loop.parent) is not None:
-        yield loop.plan.agent, loop.run
-
-
-def current_loop() -> Any:
-    """The loop of the innermost run that the calling code is inside of, or None."""
-    runs = _current.get()
-    return runs[-1][2] if runs else None
-
-
-class inside:
-    """Code in this block belongs to the run."""
-
-    __slots__ = ("_place", "_token")
-
-    def __init__(self, agent: object, run: Run[Any], loop: Any = None) -> None:
-        self._place = (agent, run, loop)
-
-    def __enter__(self) -> None:
-        self._token = _current.set((*_current.get(), self._place))
-
-    def __exit__(self, *_: object) -> None:
-        _current.reset(self._token)
+    for place in reversed(_current.get()):
+        for other, run in place.tree.lineage(place.run_id):
+            if other is agent:
+                found: Run[Any] = run
+                return found
+    return None
 
 
 @contextmanager
@@ -160,3 +172,43 @@ def announce(run: Run[Any]) -> None:
     """Tell those who capture that a run has begun."""
     for runs in _captures.get():
         runs.append(run)
+
+
+class Heard(NamedTuple):
+    """Somebody who listens to runs."""
+
+    callback: Listener
+    is_vital: bool = False
+    """Whether its failure stops the run: what it keeps must not be lost."""
+
+
+_listeners: ContextVar[tuple[Heard, ...]] = ContextVar("acorn_listeners", default=())
+
+
+@contextmanager
+def listen(callback: Listener) -> Generator[None]:
+    """Hear every entry (`acorn.journal`) of every run begun in the current context, as it is made.
+
+        with acorn.listen(print):
+            agent(question="...")
+
+    The callback is called in place, so it should be quick; what it raises is logged and changes nothing.
+    """
+    if not callable(callback) or iscoroutinefunction(callback):
+        raise AcornError(f"`acorn.listen` takes a plain function of one entry, got {told(callback)}.")
+    with _listening(Heard(callback)):
+        yield
+
+
+@contextmanager
+def _listening(heard: Heard) -> Generator[None]:
+    token = _listeners.set((*_listeners.get(), heard))
+    try:
+        yield
+    finally:
+        _listeners.reset(token)
+
+
+def listeners() -> tuple[Heard, ...]:
+    """Who listens to a run that begins here."""
+    return _listeners.get()

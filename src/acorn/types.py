@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+Content = str | list[dict[str, Any]]
+"""What a message holds: text, or parts in OpenAI's format where there is more than text."""
+
 TOOL_ERROR = "Tool error: "
 """What the model reads before the error of a tool."""
 

@@ -1,121 +1,183 @@
-"""The asynchronous driver: the same walk on the caller's event loop."""
+"""The asynchronous driver: the same walk on the caller's event loop.
+
+One thing alone is awaited in place; several at once are tasks. Cancelling the walk cancels what is under way.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, assert_never
 
-from acorn._drive.branches import arun_branches
 from acorn._drive.bridge import call_async
-from acorn._drive.record import close_record, open_record
-from acorn._drive.sync import closers, could_not_close, in_time, raise_own
-from acorn._drive.tools import arun_tools
-from acorn._loop.asks import AskBranches, AskHook, AskModel, AskTools, Done
+from acorn._drive.sources import OpenSources
+from acorn._drive.sync import could_not_close, raise_own
+from acorn._drive.tools import aattempt
+from acorn._drive.tree import Tree, raise_if_late
+from acorn._drive.walk import Key, Walk
+from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
 from acorn._loop.stream import Streamer
 from acorn.chunk import StreamChunk
+from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
-from acorn.models.port import Delta, ModelResponse, can_stream
-from acorn.record import inside
-from acorn.types import ToolResult
+from acorn.models.port import Delta, can_stream
 
 
-async def adrive(loop: Loop, agent: object) -> None:
+async def adrive(tree: Tree, run_id: str) -> None:
     """Walk a run to its end; cancelling it cancels what is under way."""
     try:
-        async with aclosing(awalk(loop, agent, iterates=False)) as chunks:
+        async with aclosing(awalk(tree, run_id, iterates=False)) as chunks:
             async for _ in chunks:
                 pass
     except RuntimeError as error:
-        raise_own(error, loop, StopAsyncIteration)
+        raise_own(error, tree.loops[run_id], StopAsyncIteration)
         raise
 
 
-async def awalk(loop: Loop, agent: object, *, iterates: bool) -> AsyncGenerator[StreamChunk[Any]]:
+async def awalk(tree: Tree, run_id: str, *, iterates: bool) -> AsyncGenerator[StreamChunk[Any]]:
     """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
-    began, where = open_record(loop.run)
-    async with AsyncExitStack() as ends:
-        ends.callback(close_record, loop.run, agent, began, where)
-        try:
-            async with aclosing(_Walk(loop, agent, began, iterates).steps()) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        except BaseException as error:
-            loop.abort(error, time.monotonic() - began)
-            raise
-        finally:
-            for close in closers(loop):
-                ends.push_async_callback(_close, loop, agent, close)
+    the_walk = AsyncWalk(tree, run_id, iterates=iterates)
+    try:
+        async with aclosing(the_walk.steps()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+    except BaseException as error:
+        the_walk.end(error)
+        raise
+    finally:
+        await the_walk.close()
 
 
-class _Walk:
-    def __init__(self, loop: Loop, agent: object, began: float, iterates: bool) -> None:
-        self.loop = loop
-        self.agent = agent
-        self.began = began
-        self.listener = loop.plan.on_stream
-        self.iterates = iterates
-        self.streams = iterates or self.listener is not None
-        self.response: ModelResponse | None = None
+class _Outcome:
+    """What came of an ask: filled in when its last chunk is out, since an async generator returns nothing."""
 
-    def now(self) -> float:
-        return time.monotonic() - self.began
+    __slots__ = ("error", "key", "value")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+
+class _Busy:
+    __slots__ = ("task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+
+    def end(self) -> None:
+        self.task.cancel()
+
+
+class AsyncWalk(Walk):
+    """A walk on the caller's event loop."""
+
+    def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
+        super().__init__(tree, run_id, iterates=iterates)
+        self.busy: dict[Key, _Busy] = {}
+        self._news: asyncio.Queue[_Outcome | StreamChunk[Any]] = asyncio.Queue()
+        self._sources: dict[str, OpenSources] = {}
 
     async def steps(self) -> AsyncGenerator[StreamChunk[Any]]:
-        loop = self.loop
+        self.tree.open(self.root)
         while True:
-            ask = loop.ask(self.now())
-            match ask:
-                case AskModel():
-                    if self.streams:
-                        async with aclosing(self.stream(ask)) as chunks:
-                            async for chunk in chunks:
-                                yield chunk
-                    outcome: Any = self.response if self.streams else await self.complete(ask)
-                case AskTools() | AskBranches():
-                    outcome = []
-                    async with aclosing(self.effects(ask, outcome)) as effects:
-                        async for news in effects:
-                            if isinstance(news, StreamChunk):
-                                yield news
-                            elif self.streams:
-                                yield await self.told(StreamChunk(tool_result=replace(news)))
-                case AskHook():
-                    outcome = await self.call(ask)
-                case Done():
+            ready = self.ready()
+            if self.ended:
+                await self._end_branches()
+            elif len(ready) == 1 and not self.busy:
+                loop, ask = ready[0]
+                outcome = _Outcome((loop.run.id, ask.id))
+                self.tree.begin(*outcome.key)
+                try:
+                    async with aclosing(self._perform(loop, ask, outcome)) as chunks:
+                        async for chunk in chunks:
+                            yield chunk
+                except BaseException as error:
+                    self.fail(loop.run.id, error)
+                else:
+                    self.take(*outcome.key, outcome.value)
+            elif ready or self.busy:
+                for loop, ask in ready:
+                    key = (loop.run.id, ask.id)
+                    self.tree.begin(*key)
+                    self.busy[key] = _Busy(asyncio.ensure_future(self._work(loop, ask, _Outcome(key))))
+                news = await self._news.get()
+                if isinstance(news, StreamChunk):
+                    yield news
+                self._news.task_done()
+                if isinstance(news, _Outcome):
+                    self._hear(news)
+            else:
+                return
+
+    def _hear(self, outcome: _Outcome) -> None:
+        self.busy.pop(outcome.key, None)
+        if outcome.error is not None:
+            self.fail(outcome.key[0], outcome.error)
+        else:
+            self.take(*outcome.key, outcome.value)
+
+    async def _work(self, loop: Loop, ask: Ask, outcome: _Outcome) -> None:
+        """In a task of its own. What it ends with is told, not raised: Ctrl-C in a task would stop the event loop."""
+        try:
+            async with aclosing(self._perform(loop, ask, outcome)) as chunks:
+                async for chunk in chunks:
+                    if self.iterates:
+                        self._news.put_nowait(chunk)
+                        await self._news.join()  # no further than whoever iterates wants to see
+        except BaseException as error:
+            outcome.error = error
+        self._news.put_nowait(outcome)
+
+    async def _perform(self, loop: Loop, ask: Ask, outcome: _Outcome) -> AsyncGenerator[StreamChunk[Any]]:
+        place = self.tree.place(*outcome.key)
+        match ask:
+            case AskModel():
+                if self.streams(loop):
+                    async with aclosing(self._stream(loop, ask, outcome)) as chunks:
+                        async for chunk in chunks:
+                            yield chunk
                     return
-                case _:
-                    assert_never(ask)
-            loop.tell(outcome, self.now())
+                try:
+                    outcome.value = await ask.model.acomplete(ask.request)
+                except ModelError as error:
+                    raise_if_late(loop, error, self.tree.now(loop.run.id))
+                    raise
+            case AskTool():
+                with place:
+                    outcome.value = await aattempt(ask)
+                if self.streams(loop):
+                    shown: StreamChunk[Any] = StreamChunk(tool_result=replace(outcome.value))
+                    yield await self._show(loop, ask.id, shown)
+            case AskHook():
+                try:
+                    with place:
+                        outcome.value = await call_async(ask.function, *ask.arguments)
+                except ask.forgives as error:
+                    outcome.value = error
+            case AskSource():
+                opened = self._sources.setdefault(loop.run.id, OpenSources(loop.plan.agent))
+                with place:
+                    outcome.value = await opened.aopen(ask.source)
+            case AskBranch():
+                raise AssertionError("a branch is walked, not performed")
+            case _:
+                assert_never(ask)
 
-    def place(self) -> inside:
-        return inside(self.agent, self.loop.run, self.loop)
-
-    def effects(
-        self, ask: AskTools | AskBranches, results: list[ToolResult]
-    ) -> AsyncGenerator[ToolResult] | AsyncGenerator[StreamChunk[Any] | ToolResult]:
-        if isinstance(ask, AskTools):
-            return arun_tools(ask, self.place, results)
-        return arun_branches(ask.children, awalk, self.iterates, results)
-
-    async def complete(self, ask: AskModel) -> ModelResponse:
-        with in_time(self.loop, self.now):
-            return await ask.model.acomplete(ask.request)
-
-    async def stream(self, ask: AskModel) -> AsyncGenerator[StreamChunk[Any]]:
-        streamer = Streamer(self.loop.spec.output)
-        async with aclosing(self.deltas(ask)) as deltas:
+    async def _stream(self, loop: Loop, ask: AskModel, outcome: _Outcome) -> AsyncGenerator[StreamChunk[Any]]:
+        streamer = Streamer(loop.spec.output)
+        async with aclosing(self._deltas(loop, ask)) as deltas:
             async for delta in deltas:
                 for chunk in streamer.add(delta):
-                    yield await self.told(chunk)
-        self.response, last = streamer.end()
-        yield await self.told(last)
+                    yield await self._show(loop, ask.id, chunk)
+        outcome.value, last = streamer.end()
+        yield await self._show(loop, ask.id, last)
 
-    async def deltas(self, ask: AskModel) -> AsyncGenerator[Delta]:
-        with in_time(self.loop, self.now):
+    async def _deltas(self, loop: Loop, ask: AskModel) -> AsyncGenerator[Delta]:
+        try:
             if not can_stream(ask.model):
                 for delta in as_deltas(await ask.model.acomplete(ask.request)):
                     yield delta
@@ -127,29 +189,48 @@ class _Walk:
             finally:
                 if hasattr(stream, "aclose"):
                     await stream.aclose()
+        except ModelError as error:
+            raise_if_late(loop, error, self.tree.now(loop.run.id))
+            raise
 
-    async def told(self, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
+    async def _show(self, loop: Loop, ask_id: str, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
         """The chunk, when the listener has seen it; in place and in order, so a sync one is simply called."""
-        if self.loop.path:
-            chunk.branch, chunk.run_id = self.loop.path, self.loop.run.id
-        if self.listener is not None:
-            with self.place():
-                returned = self.listener(chunk)
+        self.marked(loop, chunk)
+        listener = loop.plan.on_stream
+        if listener is not None:
+            with self.tree.place(loop.run.id, ask_id):
+                returned = listener(chunk)
                 if hasattr(returned, "__await__"):
                     await returned
         return chunk
 
-    async def call(self, ask: AskHook) -> Any:
+    # Sources and ends
+
+    async def _end_branches(self) -> None:
+        while self.ended:
+            run_id, error = self.ended.pop(0)
+            self.end_branch(run_id, await self._close_sources(run_id) or error)
+
+    async def _close_sources(self, run_id: str) -> Exception | None:
+        opened = self._sources.pop(run_id, None)
+        if opened is None:
+            return None
         try:
-            with self.place():
-                return await call_async(ask.function, *ask.arguments)
-        except ask.forgives as error:
-            return error
+            with self.tree.place(run_id, "close"):
+                await opened.aclose()
+        except BaseException as error:
+            return could_not_close(self.tree, self.tree.loops[run_id], error)
+        return None
 
-
-async def _close(loop: Loop, agent: object, close: Callable[[], Any]) -> None:
-    try:
-        with inside(agent, loop.run):
-            await call_async(close)
-    except BaseException as error:
-        could_not_close(loop, error)
+    async def close(self) -> None:
+        """The walk is over, one way or the other: nothing of it goes on."""
+        tasks = [busy.task for busy in self.busy.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for run_id in reversed(self.active):
+            error = await self._close_sources(run_id)
+            self.tree.close(run_id)
+            if error is not None and run_id == self.root:
+                raise error

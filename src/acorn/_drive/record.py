@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,15 +18,9 @@ LAST = "_acorn_last"
 
 def open_record(run: Run[Any]) -> tuple[float, object]:
     """Note the beginning; the reading of the clock from which the run's seconds count, and where it began."""
-    run.started = datetime.now(UTC)
+    run.started = run.started or datetime.now(UTC)
     announce(run)
     return time.monotonic() - run.seconds, _whereabouts()
-
-
-def seconds_of(run: Run[Any]) -> float:
-    """How long a run has been going on."""
-    since = datetime.now(UTC) - run.started if run.started else timedelta()
-    return run.seconds + since.total_seconds()
 
 
 def close_record(run: Run[Any], agent: object, began: float, where: object) -> None:

@@ -1,120 +1,169 @@
-"""The synchronous driver: an ordinary blocking call on the caller's thread."""
+"""The synchronous driver: an ordinary blocking call on the caller's thread.
+
+One thing alone is done in place. Several at once, tools or branches side by side, are done in threads of
+their own, and the caller's thread waits, tells the machines what came, and begins what is next: so nothing
+is begun any more once it is interrupted.
+"""
 
 from __future__ import annotations
 
+import math
+import queue
+import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, assert_never
 
-from acorn._drive.branches import run_branches
-from acorn._drive.bridge import call_sync
-from acorn._drive.record import close_record, open_record
-from acorn._drive.tools import run_tools
-from acorn._loop.asks import AskBranches, AskHook, AskModel, AskTools, Done
+from acorn._drive.bridge import call_sync, is_async, start_on_loop, start_thread
+from acorn._drive.sources import OpenSources
+from acorn._drive.tools import aattempt, attempt, too_long
+from acorn._drive.tree import Tree, raise_if_late
+from acorn._drive.walk import Key, Walk
+from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
 from acorn._loop.stream import Streamer
 from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, ModelResponse, can_stream
-from acorn.record import inside
 from acorn.types import ToolResult
 
+_HEARTBEAT = 0.05
+"""Seconds: a signal that comes just before a wait is noticed after it, so the main thread never waits for long."""
 
-def drive(loop: Loop, agent: object) -> None:
+
+def drive(tree: Tree, run_id: str) -> None:
     """Walk a run to its end."""
     try:
-        for _ in walk(loop, agent, iterates=False):
+        for _ in walk(tree, run_id, iterates=False):
             pass
     except RuntimeError as error:
-        raise_own(error, loop, StopIteration)
+        raise_own(error, tree.loops[run_id], StopIteration)
         raise
 
 
-def walk(loop: Loop, agent: object, *, iterates: bool) -> Generator[StreamChunk[Any]]:
+def walk(tree: Tree, run_id: str, *, iterates: bool) -> Generator[StreamChunk[Any]]:
     """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
-    began, where = open_record(loop.run)
-    with ExitStack() as ends:
-        ends.callback(close_record, loop.run, agent, began, where)
-        try:
-            yield from _Walk(loop, agent, began, iterates).steps()
-        except BaseException as error:
-            loop.abort(error, time.monotonic() - began)
-            raise
-        finally:
-            for close in closers(loop):
-                ends.callback(_close, loop, agent, close)
+    the_walk = SyncWalk(tree, run_id, iterates=iterates)
+    try:
+        yield from the_walk.steps()
+    except BaseException as error:
+        the_walk.end(error)
+        raise
+    finally:
+        the_walk.close()
 
 
-class _Walk:
-    def __init__(self, loop: Loop, agent: object, began: float, iterates: bool) -> None:
-        self.loop = loop
-        self.agent = agent
-        self.began = began
-        self.listener = loop.plan.on_stream
-        self.iterates = iterates
-        self.streams = iterates or self.listener is not None
+class _Returned:
+    """What came of an ask in another thread."""
 
-    def now(self) -> float:
-        return time.monotonic() - self.began
+    __slots__ = ("error", "key", "outcome")
+
+    def __init__(self, key: Key, outcome: Any, error: BaseException | None) -> None:
+        self.key, self.outcome, self.error = key, outcome, error
+
+
+class _Busy:
+    """Something under way in another thread."""
+
+    __slots__ = ("ask", "began", "end")
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self.began = time.monotonic()
+        self.end: Callable[[], Any] = _nothing
+
+    @property
+    def until(self) -> float:
+        return self.began + self.ask.seconds if isinstance(self.ask, AskTool) else math.inf
+
+
+def _nothing() -> None:
+    """A thread cannot be ended."""
+
+
+def _is_timed(ask: Ask) -> bool:
+    return isinstance(ask, AskTool) and ask.seconds != math.inf
+
+
+class SyncWalk(Walk):
+    """A walk on the caller's thread."""
+
+    def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
+        super().__init__(tree, run_id, iterates=iterates)
+        self.busy: dict[Key, _Busy] = {}
+        self._news: queue.SimpleQueue[_Returned | StreamChunk[Any]] = queue.SimpleQueue()
+        self._sources: dict[str, OpenSources] = {}
 
     def steps(self) -> Generator[StreamChunk[Any]]:
-        loop = self.loop
+        self.tree.open(self.root)
         while True:
-            ask = loop.ask(self.now())
-            match ask:
-                case AskModel():
-                    outcome: Any = yield from self.complete(ask)
-                case AskTools():
-                    effects = run_tools(ask, self.place)
-                    outcome = (yield from self.watch(effects)) if self.streams else drained(effects)
-                case AskBranches():
-                    outcome = yield from self.watch(run_branches(ask.children, walk, self.iterates))
-                case AskHook():
-                    outcome = self.call(ask)
-                case Done():
-                    return
-                case _:
-                    assert_never(ask)
-            loop.tell(outcome, self.now())
+            ready = self.ready()
+            if self.ended:
+                self._end_branches()
+            elif len(ready) == 1 and not self.busy and not _is_timed(ready[0][1]):
+                yield from self._do(*ready[0])
+            elif ready or self.busy:
+                for loop, ask in ready:
+                    self._start(loop, ask)
+                yield from self._wait()
+            else:
+                return
 
-    def place(self) -> inside:
-        return inside(self.agent, self.loop.run, self.loop)
+    # In place
 
-    def watch(
-        self, effects: Generator[StreamChunk[Any] | ToolResult, None, list[ToolResult]]
-    ) -> Generator[StreamChunk[Any], None, list[ToolResult]]:
-        """Chunks of branches, and one for each result; all results in the end."""
+    def _do(self, loop: Loop, ask: Ask) -> Generator[StreamChunk[Any]]:
+        run_id = loop.run.id
+        self.tree.begin(run_id, ask.id)
         try:
-            while True:
-                try:
-                    news = next(effects)
-                except StopIteration as end:
-                    results: list[ToolResult] = end.value
-                    return results
-                if isinstance(news, StreamChunk):
-                    yield news
-                elif self.streams:
-                    yield from self.tell([StreamChunk(tool_result=replace(news))])
-        finally:
-            effects.close()
+            outcome = yield from self._perform(loop, ask)
+        except BaseException as error:
+            self.fail(run_id, error)
+        else:
+            self.take(run_id, ask.id, outcome)
 
-    def complete(self, ask: AskModel) -> Generator[StreamChunk[Any], None, ModelResponse]:
-        if not self.streams:
-            with in_time(self.loop, self.now):
-                return ask.model.complete(ask.request)
-        streamer = Streamer(self.loop.spec.output)
-        with closing(self.deltas(ask)) as deltas:
+    def _perform(self, loop: Loop, ask: Ask) -> Generator[StreamChunk[Any], None, Any]:
+        match ask:
+            case AskModel():
+                if self.streams(loop):
+                    return (yield from self._stream(loop, ask))
+                try:
+                    return ask.model.complete(ask.request)
+                except ModelError as error:
+                    raise_if_late(loop, error, self.tree.now(loop.run.id))
+                    raise
+            case AskTool():
+                with self.tree.place(loop.run.id, ask.id):
+                    result = attempt(ask)
+                yield from self._show_result(loop, result)
+                return result
+            case AskHook():
+                try:
+                    with self.tree.place(loop.run.id, ask.id):
+                        return call_sync(ask.function, *ask.arguments)
+                except ask.forgives as error:
+                    return error
+            case AskSource():
+                return self._open_source(loop, ask)
+            case AskBranch():
+                raise AssertionError("a branch is walked, not performed")
+            case _:
+                assert_never(ask)
+
+    def _stream(self, loop: Loop, ask: AskModel) -> Generator[StreamChunk[Any], None, ModelResponse]:
+        streamer = Streamer(loop.spec.output)
+        with closing(self._deltas(loop, ask)) as deltas:
             for delta in deltas:
-                yield from self.tell(streamer.add(delta))
+                yield from self._show(loop, ask.id, streamer.add(delta))
         response, last = streamer.end()
-        yield from self.tell([last])
+        yield from self._show(loop, ask.id, [last])
         return response
 
-    def deltas(self, ask: AskModel) -> Generator[Delta]:
-        with in_time(self.loop, self.now):
+    def _deltas(self, loop: Loop, ask: AskModel) -> Generator[Delta]:
+        try:
             if not can_stream(ask.model):
                 yield from as_deltas(ask.model.complete(ask.request))
                 return
@@ -123,51 +172,132 @@ class _Walk:
                 yield from stream
             finally:
                 getattr(stream, "close", lambda: None)()
+        except ModelError as error:
+            raise_if_late(loop, error, self.tree.now(loop.run.id))
+            raise
 
-    def tell(self, chunks: Any) -> Iterator[StreamChunk[Any]]:
+    def _show(self, loop: Loop, ask_id: str, chunks: Iterable[StreamChunk[Any]]) -> Iterator[StreamChunk[Any]]:
+        """Chunks, when the listener of the run has seen them."""
+        listener = loop.plan.on_stream
         for chunk in chunks:
-            if self.loop.path:
-                chunk.branch, chunk.run_id = self.loop.path, self.loop.run.id
-            if self.listener is not None:
-                with self.place():
-                    call_sync(self.listener, chunk)
+            self.marked(loop, chunk)
+            if listener is not None:
+                with self.tree.place(loop.run.id, ask_id):
+                    call_sync(listener, chunk)
             yield chunk
 
-    def call(self, ask: AskHook) -> Any:
+    def _show_result(self, loop: Loop, result: ToolResult) -> Iterator[StreamChunk[Any]]:
+        if self.streams(loop):
+            yield from self._show(loop, f"tool {result.id}", [StreamChunk(tool_result=replace(result))])
+
+    # Beside each other
+
+    def _start(self, loop: Loop, ask: Ask) -> None:
+        key = (loop.run.id, ask.id)
+        busy = self.busy[key] = _Busy(ask)
+        self.tree.begin(*key)
+        if isinstance(ask, AskTool) and is_async(ask.tool.function):
+            future: Future[ToolResult] = Future()
+            busy.end = future.cancel
+            future.add_done_callback(lambda done: self._hear(key, done))
+            with self.tree.place(*key):
+                start_on_loop(aattempt(replace(ask, seconds=math.inf)), future)
+        else:
+            start_thread(self._work, key, loop, ask)
+
+    def _hear(self, key: Key, done: Future[ToolResult]) -> None:
+        if not done.cancelled():
+            error = done.exception()
+            self._news.put(_Returned(key, None if error else done.result(), error))
+
+    def _work(self, key: Key, loop: Loop, ask: Ask) -> None:
+        """In a thread of its own; nobody listens any more once the walk is over."""
         try:
-            with self.place():
-                return call_sync(ask.function, *ask.arguments)
-        except ask.forgives as error:
-            return error
+            with closing(self._perform(loop, ask)) as steps:
+                while not self.is_over:
+                    try:
+                        chunk = next(steps)
+                    except StopIteration as end:
+                        self._news.put(_Returned(key, end.value, None))
+                        return
+                    if self.iterates:
+                        self._news.put(chunk)
+        except BaseException as error:
+            self._news.put(_Returned(key, None, error))
 
+    def _wait(self) -> Generator[StreamChunk[Any]]:
+        """Wait for the next news, and take it in."""
+        news = self._next_news()
+        if isinstance(news, StreamChunk):
+            yield news
+        elif news is None:
+            yield from self._end_late_ones()
+        elif news.key in self.busy:  # otherwise its time was up, and the model was told so
+            run_id, ask_id = news.key
+            ask = self.busy.pop(news.key).ask
+            if news.error is not None:
+                self.fail(run_id, news.error)
+                return
+            if isinstance(ask, AskTool) and is_async(ask.tool.function):
+                yield from self._show_result(self.tree.loops[run_id], news.outcome)
+            self.take(run_id, ask_id, news.outcome)
 
-def drained(effects: Generator[Any, None, list[ToolResult]]) -> list[ToolResult]:
-    """All results, where nobody wants to see them one by one."""
-    try:
+    def _next_news(self) -> _Returned | StreamChunk[Any] | None:
+        """The next news; None when the time of a tool is up."""
+        is_main = threading.current_thread() is threading.main_thread()
+        until = min(busy.until for busy in self.busy.values())
         while True:
-            next(effects)
-    except StopIteration as end:
-        results: list[ToolResult] = end.value
-        return results
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            pause = min(left, _HEARTBEAT) if is_main else left
+            try:
+                return self._news.get(timeout=None if pause == math.inf else pause)
+            except queue.Empty:
+                continue
 
+    def _end_late_ones(self) -> Generator[StreamChunk[Any]]:
+        now = time.monotonic()
+        for key, busy in list(self.busy.items()):
+            if busy.until <= now and isinstance(busy.ask, AskTool):
+                busy.end()
+                del self.busy[key]
+                result = too_long(busy.ask, now - busy.began)
+                yield from self._show_result(self.tree.loops[key[0]], result)
+                self.take(*key, result)
 
-@contextmanager
-def in_time(loop: Loop, now: Callable[[], float]) -> Generator[None]:
-    """A request that fails in this block when the time of the run is up has failed of that."""
-    try:
-        yield
-    except ModelError as error:
-        if late := loop.purse.too_late(now()):
-            raise late from error
-        raise
+    # Sources and ends
 
+    def _open_source(self, loop: Loop, ask: AskSource) -> Any:
+        opened = self._sources.setdefault(loop.run.id, OpenSources(loop.plan.agent))
+        with self.tree.place(loop.run.id, ask.id):
+            return opened.open(ask.source)
 
-def _close(loop: Loop, agent: object, close: Callable[[], Any]) -> None:
-    try:
-        with inside(agent, loop.run):
-            call_sync(close)
-    except BaseException as error:
-        could_not_close(loop, error)
+    def _end_branches(self) -> None:
+        while self.ended:
+            run_id, error = self.ended.pop(0)
+            self.end_branch(run_id, self._close_sources(run_id) or error)
+
+    def _close_sources(self, run_id: str) -> Exception | None:
+        """Close what a run has opened; what goes wrong then fails a run that was well until now."""
+        opened = self._sources.pop(run_id, None)
+        if opened is None:
+            return None
+        loop = self.tree.loops[run_id]
+        try:
+            with self.tree.place(run_id, "close"):
+                opened.close()
+        except BaseException as error:
+            return could_not_close(self.tree, loop, error)
+        return None
+
+    def close(self) -> None:
+        """The walk is over, one way or the other."""
+        for run_id in reversed(self.active):
+            error = self._close_sources(run_id)
+            self.tree.close(run_id)
+            if error is not None and run_id == self.root:
+                raise error
 
 
 def raise_own(error: RuntimeError, loop: Loop, kind: type[Exception]) -> None:
@@ -179,19 +309,13 @@ def raise_own(error: RuntimeError, loop: Loop, kind: type[Exception]) -> None:
         raise cause from None
 
 
-def closers(loop: Loop) -> list[Callable[[], Any]]:
-    """How to close the sources that were opened, in the order of their opening."""
-    opened = loop.spec.sources[: (loop.state.opened + 1) // 2]
-    found = [getattr(source, "close", None) for source in opened]
-    return [close for close in found if close is not None]
-
-
-def could_not_close(loop: Loop, error: BaseException) -> None:
+def could_not_close(tree: Tree, loop: Loop, error: BaseException) -> Exception | None:
     """This fails a run that was well until now, but does not hide what went wrong before."""
     first = loop.run.error
-    if first is None:
-        loop.abort(error)
-    elif isinstance(error, Exception):
-        first.add_note(f"Closing a source of tools failed as well: {error!r}")
-        return
-    raise error
+    if first is None or not isinstance(error, Exception):
+        tree.stop(loop.run.id, error)
+        if not isinstance(error, Exception):
+            raise error
+        return error
+    first.add_note(f"Closing a source of tools failed as well: {error!r}")
+    return None

@@ -1,79 +1,81 @@
-"""What the machine can ask of a driver. The answer goes back by `tell`."""
+"""What the machine can ask of a driver. Each ask has an id; the answer goes back under it by `tell`.
+
+An id says what is asked and where in the run: it is the same when a saved run asks again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from acorn._loop.branch_context import BranchContext
+from acorn._loop.plan import Plan
 from acorn._tools.collect import Tool
+from acorn._tools.source import ToolSource
 from acorn.models.port import Model, ModelRequest
-from acorn.types import ToolCall, ToolResult
+from acorn.record import Run
+from acorn.types import ToolCall
 
-if TYPE_CHECKING:
-    from acorn._loop.run import Loop
+
+@dataclass(eq=False, slots=True)
+class AskSource:
+    """Open a source of tools, and keep it open while the run goes on; tell what it lists."""
+
+    id: str
+    source: ToolSource
 
 
 @dataclass(eq=False, slots=True)
 class AskModel:
     """Send this request; tell the `ModelResponse`."""
 
+    id: str
     model: Model
     request: ModelRequest
 
 
 @dataclass(eq=False, slots=True)
-class Invocation:
-    """One function to call."""
+class AskTool:
+    """Call this function, beside the others that are asked for; tell its `ToolResult`."""
 
+    id: str
     call: ToolCall
     tool: Tool
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    result: ToolResult | None = None
-    """Once it has returned, for branches that begin while its siblings are still under way."""
+    seconds: float
+    """How long it may take; infinite where nothing bounds it."""
 
 
 @dataclass(eq=False, slots=True)
-class AskTools:
-    """Call these functions, side by side where they allow it; tell a `ToolResult` for each, in order."""
+class AskBranch:
+    """Walk the run that was born here, beside the others; tell how it ended."""
 
-    invocations: list[Invocation]
-    timeout: float | None
-    """Seconds that the run has left."""
-
-
-@dataclass(eq=False, slots=True)
-class Child:
-    """A branch that was called, as a run of its own."""
-
+    id: str
     call: ToolCall
-    loop: Loop
-    path: str
-
-
-@dataclass(eq=False, slots=True)
-class AskBranches:
-    """Walk these runs, at the same time; tell a `ToolResult` for each, in order."""
-
-    children: list[Child]
+    context: BranchContext
+    make: Callable[[], Plan]
+    """The plan of a new instance of its class; what it raises is an end of the branch too."""
 
 
 @dataclass(eq=False, slots=True)
 class AskHook:
-    """Call a method of the user's; tell what it returned."""
+    """Call a method of the user's, or read a prompt; tell what it returned."""
 
+    id: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
     forgives: tuple[type[Exception], ...] = field(default=())
     """Exceptions that are an answer; they are told like a value. All others end the run."""
 
 
-@dataclass(eq=False, slots=True)
-class Done:
-    """The run is over."""
-
-    output: Any
+Ask = AskSource | AskModel | AskTool | AskBranch | AskHook
 
 
-Ask = AskModel | AskTools | AskBranches | AskHook | Done
+@dataclass(frozen=True, eq=False)
+class BranchEnd:
+    """How a branch ended: its record, and what it failed of. One that could not even begin has no record."""
+
+    run: Run[Any] | None
+    error: Exception | None = None

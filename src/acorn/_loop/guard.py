@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 
-from acorn._loop.messages import result_text
+from acorn._loop.messages import result_content
 from acorn.types import ToolCall, ToolResult
 
 NOTICE = (
@@ -32,7 +32,7 @@ def mark(calls: Sequence[ToolCall], results: Sequence[ToolResult], repeatable: C
     came = [result for result in results if result.id in counted]
     errors = [str(result.error) for result in came if result.error is not None]
     failed = _digest(errors) if errors and len(errors) == len(came) else ""
-    return _digest(done + [result_text(result) for result in came]), failed
+    return _digest(done + [str(result_content(result)) for result in came]), failed
 
 
 def goes_in_circles(marks: Sequence[Mark]) -> bool:

@@ -1,16 +1,16 @@
-"""Messages as acorn writes them: plain dicts in OpenAI's format, content always a string."""
+"""Messages as acorn writes them: plain dicts in OpenAI's format, their content text or, with media in it, parts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acorn._json import to_text
+from acorn._content import content_of
 from acorn._tools.collect import FINISH
 from acorn.errors import AcornError
-from acorn.models.port import ModelResponse
+from acorn.journal import Called
 from acorn.record import Message
-from acorn.types import TOOL_ERROR, ToolCall, ToolResult
+from acorn.types import TOOL_ERROR, Content, ToolResult
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
 FINISHED = "Finished."
@@ -26,16 +26,16 @@ def user(content: str) -> Message:
     return {"role": "user", "content": content}
 
 
-def assistant(response: ModelResponse, calls: Sequence[ToolCall]) -> Message:
+def assistant(content: str, calls: Sequence[Called], extra: Mapping[str, Any]) -> Message:
     """The model's turn, its arguments to the letter."""
-    message: Message = {"role": "assistant", "content": response.content}
+    message: Message = {"role": "assistant", "content": content}
     if calls:
         message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.raw_arguments}}
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in calls
         ]
-    if response.extra:
-        message.update(response.extra)
+    if extra:
+        message.update(extra)
     return message
 
 
@@ -46,20 +46,17 @@ def copied(value: Any) -> Any:
     return [copied(item) for item in value] if isinstance(value, list) else value
 
 
-def tool(call_id: str, content: str) -> Message:
+def tool(call_id: str, content: Content) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def result_text(result: ToolResult) -> str:
+def result_content(result: ToolResult) -> Content:
     """What the model reads of a result."""
     if result.error is not None:
         return f"{TOOL_ERROR}{result.error}"
+    output = result.output
     # Of a subclass of str, an enum say, the bare text.
-    return str.__str__(result.output) if isinstance(result.output, str) else to_text(result.output)
-
-
-def tool_result(result: ToolResult) -> Message:
-    return tool(result.id, result_text(result))
+    return str.__str__(output) if isinstance(output, str) else content_of(output)
 
 
 def call_ids(message: Any) -> list[str]:
@@ -130,15 +127,9 @@ def find_turn(history: Sequence[Any], message: Message) -> int | None:
     return None
 
 
-def place_results(history: list[Message], message: Message, results: Sequence[Message]) -> int:
-    """Put the results of its calls directly behind a turn; where the next message would stand.
-
-    The user may have moved or copied the turn. If it is gone, so are its results.
-    """
+def where_results_go(history: list[Message], turn: Message) -> int | None:
+    """Directly behind their turn, which the user may have moved or copied; None if it is gone, and so are they."""
     if not isinstance(history, list):
         raise AcornError(f"`history` must be a list of messages, got `{type(history).__name__}`.")
-    at = find_turn(history, message)
-    if at is None:
-        return len(history)
-    history[at + 1 : at + 1] = results
-    return at + 1 + len(results)
+    at = find_turn(history, turn)
+    return None if at is None else at + 1

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from acorn._json import safe_repr, shorten, told
 from acorn._loop.messages import NO_RESULT, close_calls, copied, user
-from acorn._loop.outbox import ROLES
+from acorn._loop.wire_history import ROLES
 from acorn._spec import Spec
 from acorn._xml.encode import encode
 from acorn.errors import DeclarationError, InputError

@@ -1,4 +1,4 @@
-"""What one run is made of: a spec bound to an instance, its tools as they stand, its branches, its heritage."""
+"""What one run is made of: a spec bound to an instance, its tools as they stand, its branches."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic_core import to_json
 
 from acorn._json import safe_repr
+from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Budget, Limits
-from acorn._loop.outbox import Outbox
 from acorn._spec import Spec
 from acorn._tools.collect import Tool
 from acorn.chunk import StreamChunk
@@ -21,9 +21,6 @@ from acorn.errors import AcornError
 from acorn.models.port import Model
 from acorn.record import Message
 from acorn.step import Step
-
-if TYPE_CHECKING:
-    from acorn._loop.run import Loop
 
 _BLANK_LINE = re.compile(r"\n\s*\n")
 
@@ -39,31 +36,14 @@ class BranchTool:
     make: Callable[[], Plan]
     """The plan of a new instance of the branch's class."""
     doc: str | None = None
+    inherits: bool = True
+    """Whether it goes on with its parent's conversation; an agent that is a tool has its own."""
 
     @cached_property
     def schema(self) -> dict[str, Any]:
         description = self.described or _BLANK_LINE.split(inspect.cleandoc(self.doc or ""))[0]
         told = {"description": description} if description else {}
         return {"name": self.name, **told, "parameters": self.spec.input.json_schema}
-
-
-@dataclass(frozen=True, eq=False)
-class Heritage:
-    """What a branch has from the run it comes from."""
-
-    parent: Loop
-    history: list[Message]
-    """The parent's conversation, its pending calls answered; the branch's own to change."""
-    openings: tuple[Message, ...]
-    outbox: Outbox
-    tools: tuple[Tool, ...]
-    budgets: tuple[Budget, ...]
-    """Of all runs above."""
-    path: str
-    """`outer/inner`"""
-    depth: int
-    has_input: bool
-    """Whether the branch has an input of its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +56,22 @@ class Plan:
     resolve: Callable[[Any], Model]
     """From what a user declares to a model of the port."""
     agent: object = None
+    module: str = ""
+    """The class of the instance, `package.file:Class`."""
     prompt: Callable[[], Any] | None = None
     on_step: Callable[[Step], Any] | None = None
     on_finish: Callable[[Any], Any] | None = None
     on_stream: Callable[[StreamChunk[Any]], Any] | None = None
     prior: Sequence[Message] = ()
+    deps: Any = None
+    """What `using(deps=...)` brought along."""
     branches: Mapping[str, BranchTool] = field(default_factory=dict[str, BranchTool])
-    heritage: Heritage | None = None
+    context: BranchContext | None = None
+    """What a branch was born with; None for a run of its own."""
+    above: tuple[Budget, ...] = ()
+    """The budgets of all runs above."""
+    inherited: tuple[Tool, ...] = ()
+    """The tools of the run above."""
 
     @cached_property
     def limits(self) -> Limits:
@@ -97,9 +86,11 @@ class Toolset:
     branches: Mapping[str, BranchTool]
     finish: dict[str, Any]
     named: dict[str, Tool] = field(init=False)
+    repeatable: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.named = {tool.name: tool for tool in self.tools}
+        self.repeatable = frozenset(tool.name for tool in self.tools if tool.options.repeatable)
 
     @property
     def definitions(self) -> list[dict[str, Any]]:

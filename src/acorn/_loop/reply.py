@@ -1,21 +1,31 @@
-"""Reading what came back: the calls of a response, what each of them means, and a refusal."""
+"""Reading what came back: the calls of a response, what each of them means, a refusal, and what a run survives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._loop.asks import Invocation
 from acorn._loop.messages import CUT_OFF, fresh_ids
 from acorn._loop.plan import BranchTool, Toolset
 from acorn._tools.bind import ArgumentError
-from acorn._tools.collect import FINISH
-from acorn.errors import ModelError
+from acorn._tools.collect import FINISH, Tool
+from acorn.errors import LimitError, ModelError
 from acorn.models.port import Model, ModelResponse, RawCall
 from acorn.record import Run
 from acorn.types import ToolCall, ToolResult
+
+
+@dataclass(eq=False, slots=True)
+class Invocation:
+    """One function to call."""
+
+    call: ToolCall
+    tool: Tool
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
@@ -38,6 +48,13 @@ def refusal(response: ModelResponse, model: Model) -> ModelError | None:
     text = response.refusal or response.content or "(no text)"
     how = "refused to answer" if response.refusal is not None else "stopped at its content filter"
     return ModelError(f"`{model.name}` {how}: {text[:500]} Change the input or the prompt, or use another model.")
+
+
+def may_go_on(error: BaseException) -> bool:
+    """Whether a run that ends with this was only interrupted: by Ctrl-C, by a limit, by a provider in trouble."""
+    if isinstance(error, ModelError):
+        return error.retryable
+    return isinstance(error, LimitError) or not isinstance(error, Exception)
 
 
 def prepare(call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool) -> Invocation | ToolResult | BranchTool:

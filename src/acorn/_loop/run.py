@@ -1,253 +1,305 @@
-"""The machine: it says what it needs next, and is told what came of it.
+"""The machine: it lists what it needs, is told what was begun, and takes one answer at a time.
 
-    open → prompt → model → (tools → step → model)* → judge → done
+    new → prompt → model → (tools → branches → step → model)* → judge → done
 
-Single turn, corrections and the forced finish are turns of the same wheel. Only this file changes the phase
-of a run. There is no I/O, no clock and no chance in it: drivers perform the asks and pass the time in. The
-methods stand in the order of the walk.
+Single turn, corrections and the forced finish are turns of the same wheel. What has returned is state the
+moment it is told, so a run can be saved between any two tells. Only this file changes the phase of a run.
+There is no I/O, no clock and no chance in it: drivers perform the asks and pass the time in, and asking
+changes nothing. The methods stand in the order of the walk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, assert_never
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, assert_never
 
 from pydantic import BaseModel
 
-from acorn._json import safe_repr, to_text
+from acorn._json import safe_repr, to_text, words_of
 from acorn._loop import finish, guard, messages
-from acorn._loop.asks import Ask, AskBranches, AskHook, AskModel, AskTools, Child, Done, Invocation
-from acorn._loop.branch import ParentEndedError, begin_branch, called_child, inherited_tools, outcome
+from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
+from acorn._loop.branch import (
+    branch_input,
+    branch_result,
+    conversation,
+    first_branch_messages,
+    inherited_spec,
+    inherited_tools,
+)
+from acorn._loop.branch_context import BranchContext, branch_id
+from acorn._loop.limits import Budget, Budgets, Limits
 from acorn._loop.opening import first_messages, input_message, prompt_text
-from acorn._loop.outbox import Outbox
 from acorn._loop.plan import BranchTool, Plan, Toolset, listed_tools, named_tools, thinks
-from acorn._loop.purse import Purse
-from acorn._loop.reply import prepare, read_calls, refusal
-from acorn._loop.scribe import Scribe
+from acorn._loop.reply import Invocation, may_go_on, prepare, read_calls, refusal
 from acorn._loop.state import State, restored
+from acorn._loop.transcript import Transcript
+from acorn._loop.wire_history import WireHistory
 from acorn._spec import read_prompt_file
 from acorn._tools.collect import FINISH, Tool, gather, merge
-from acorn.errors import AcornError, DeclarationError, ToolConflictError
+from acorn.errors import AcornError, BranchError, DeclarationError, ToolConflictError
+from acorn.journal import BranchBegun, BranchEnded, ModelAsked, RunBegun, ToolBegun
 from acorn.models.port import ModelRequest, ModelResponse
 from acorn.record import Message, Run
 from acorn.step import Step
 from acorn.types import ToolCall, ToolResult, Unfinished
 
-if TYPE_CHECKING:
-    from acorn._loop.threaded import Threaded
-
 
 class Loop:
     """One run of one module."""
 
-    def __init__(self, plan: Plan, run: Run[Any], state: State | None = None) -> None:
+    def __init__(self, plan: Plan, run: Run[Any], state: State | None = None, wire: WireHistory | None = None) -> None:
         self.plan = plan
         self.spec = plan.spec
         self.run = run
         self.state = state or State()
-        heritage = plan.heritage
-        self.outbox = Outbox() if heritage is None else heritage.outbox
-        self.openings: tuple[Message, ...] = (input_message(self.spec, run.input),)
+        self.context = plan.context
+        self.wire = wire or WireHistory()
+        self.openings = self._openings()
         """The inputs of this run and those above it, its own first."""
-        if heritage is not None:
-            self.openings = (self.openings if heritage.has_input else ()) + heritage.openings
-        self.ledger = run.ledger
-        self.scribe = Scribe(run)
-        self.purse = Purse(self.spec.owner, plan.limits, self.state.meter, heritage.budgets if heritage else ())
+        self.journal = run.journal
+        self.transcript = Transcript(run)
+        self.budgets = Budgets(self.spec.owner, plan.limits, self.state.meter, plan.above)
+        self._asks: dict[str, Ask] | None = None
+        self._request: ModelRequest | None = None
         self._step: Step | None = None
         self._candidate: BaseModel | None = None
-        self._prepared: list[Invocation | ToolResult | BranchTool] | None = None
-        self._children: list[Child | ToolResult] | None = None
-        self._asked_at = 0.0
-        self._source_tools: list[Tool] = []
-        self._threaded: Threaded | None = None
+        self._prepared: dict[str, Invocation | BranchTool] = {}
+        """The calls of this step that can be performed, by their ids."""
+        self._source_tools: list[tuple[Tool, ...]] = []
+        self._threaded = _threaded() if self.spec.history_format == "thread" else None
         self.toolset = Toolset(
             self._and_inherited(plan.tools), plan.branches, finish.finish_definition(self.spec.output)
         )
         self.model = plan.resolve(self.setting("model"))
-        self.purse.check_price(self.model)
+        self.budgets.check_price(self.model)
 
     # What can be asked of the machine
 
-    def ask(self, now: float) -> Ask:
-        """What is needed next; asking twice gives the same."""
-        if self.parent is not None and self.parent.is_over:
-            raise ParentEndedError
-        self.ledger.now = now
-        match self.state.phase:
-            case "open":
-                return self._ask_source(now)
-            case "prompt":
-                return self._ask_prompt(now)
-            case "model":
-                return self._ask_model(now)
-            case "tools":
-                return self._ask_tools(now)
-            case "branches":
-                return self._ask_branches(now)
-            case "step":
-                return self._ask_step()
-            case "judge":
-                return self._ask_judge()
-            case "done":
-                return Done(self.run.output)
-            case _:
-                assert_never(self.state.phase)
+    def start(self, now: float) -> None:
+        """Begin the run, or go on with one that was loaded."""
+        self.journal.now = now
+        if self.state.phase == "new":
+            context = self.context
+            above = (context.parent_id, context.path, context.call_id) if context else (None, None, None)
+            begun = RunBegun(self.run.id, 0, now, self.plan.module, self.run.input, *above)
+            self.journal.entries.append(begun)
+            self.state.phase = "prompt"
+        if not self.spec.sources:
+            self._sources_are_open(now)
 
-    def tell(self, outcome: Any, now: float) -> None:
-        """What came of the last ask; raises where the run cannot go on."""
-        if self.parent is not None and self.parent.is_over:
-            raise ParentEndedError
-        self.ledger.now = now
-        match self.state.phase:
-            case "open":
-                self._take_source(outcome)
-            case "prompt":
-                self._begin(prompt_text(self.spec, outcome))
-            case "model":
-                self._take_response(outcome, now)
-            case "tools":
-                self._take_results(outcome, now)
-            case "branches":
-                self._take_branches(outcome, now)
-            case "step":
-                self._take_step(outcome, now)
-            case "judge":
-                self._take_judgement(outcome)
-            case "done":
-                raise AssertionError("the run is over")
-            case _:
-                assert_never(self.state.phase)
+    def asks(self, now: float) -> Sequence[Ask]:
+        """What may be under way now; asking twice gives the same."""
+        if self._asks is None or self.plan.limits.seconds is not None:
+            self._asks = {ask.id: ask for ask in self._list(now)}
+        return list(self._asks.values())
 
-    def abort(self, error: BaseException, now: float | None = None) -> None:
-        """End the run here, leaving a record whose history is complete."""
-        state, run = self.state, self.run
-        if isinstance(run.error, ParentEndedError):  # ended from above, and its thread has only noticed now
+    def begin(self, id: str, now: float) -> None:
+        """One of the asks is under way."""
+        ask = self._asked(id)
+        journal = self.journal
+        journal.now = self.state.under_way[id] = now
+        match ask:
+            case AskModel():
+                forced = self.state.reason if self.state.forced else None
+                count = len(ask.request.messages)
+                journal.entries.append(
+                    ModelAsked(self.run.id, self.run.steps + 1, now, id, ask.model.name, count, forced)
+                )
+            case AskTool():
+                call = ask.call
+                journal.entries.append(
+                    ToolBegun(self.run.id, journal.step, now, call.id, call.name, call.raw_arguments)
+                )
+            case AskBranch():
+                self.branch_begun(ask.context, now)
+            case AskHook() | AskSource():
+                pass
+            case _:
+                assert_never(ask)
+
+    def tell(self, id: str, outcome: Any, now: float) -> None:
+        """What came of one ask; raises where the run cannot go on."""
+        ask = self._asked(id)
+        self.journal.now = now
+        began = self.state.under_way.pop(id, None)
+        self._asks = None
+        match ask:
+            case AskModel():
+                self._take_response(outcome, now if began is None else began, now)
+            case AskTool():
+                self._take_result(outcome, began, now)
+            case AskBranch():
+                self._take_branch(ask, outcome, now)
+            case AskSource():
+                self._take_source(ask.source, outcome, now)
+            case AskHook():
+                match self.state.phase:
+                    case "prompt":
+                        prompt = self.spec.prompt
+                        self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
+                    case "step":
+                        self._take_step(outcome, now)
+                    case _:
+                        self._take_judgement(outcome, now)
+            case _:
+                assert_never(ask)
+
+    def stop(self, error: BaseException, now: float) -> None:
+        """End here, leaving a record whose history is complete; what was only interrupted can go on from before."""
+        if self.is_over:
             return
-        self.ledger.now = self.ledger.now if now is None else now
-        self.scribe.abort(error, self._results_until_now(), self.setting("model"))
-        run.error = error
-        run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
-        state.phase = "done"
-        for child in self._children or ():  # a branch in a thread may be busy for long yet
-            if isinstance(child, Child) and child.loop.state.phase != "done":
-                child.loop.abort(ParentEndedError())
-        self._count_children()
+        self.journal.now = now
+        is_final = not may_go_on(error)
+        self.transcript.stop(error, self._results_until_now(), self.setting("model"), is_final=is_final)
+        self.run.error = error
+        self.run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
+        if is_final:
+            self.state.phase = "done"
 
-    def _results_until_now(self) -> list[ToolResult]:
-        """What has returned, though its siblings have not; of the hook's results only if they are some."""
-        try:
-            found = _checked_results(self.results_so_far())
-        except Exception:  # whatever the user has made of them
-            found = self.state.results
-        ended = [child for child in self._children or () if isinstance(child, Child) and child.loop.is_done]
-        return [*found, *(outcome(child.call, child.loop.run, _failure(child.loop.run)) for child in ended)]
+    def _asked(self, id: str) -> Ask:
+        if self._asks is None:
+            self.asks(self.journal.now)
+        found = (self._asks or {}).get(id)
+        if found is None:
+            raise AcornError(f"The run {self.run.id} has not asked for `{id}`.")
+        return found
+
+    def _list(self, now: float) -> Iterator[Ask]:
+        opened = len(self._source_tools)
+        if self.is_over:
+            return
+        if opened < len(self.spec.sources):
+            yield AskSource(f"source {opened}", self.spec.sources[opened])
+            return
+        state = self.state
+        match state.phase:
+            case "prompt":
+                yield AskHook("prompt", self._read_prompt())
+            case "model":
+                yield AskModel(f"model {state.turns + 1}", self.model, self._next_request(now))
+            case "tools":
+                yield from self._list_tools(now)
+            case "branches":
+                yield from self._list_branches()
+            case "step":
+                assert self.plan.on_step is not None
+                yield AskHook(f"on_step {self.run.steps}", self.plan.on_step, (self._the_step(),))
+            case "judge":
+                assert self.plan.on_finish is not None
+                assert self._candidate is not None
+                output = self.spec.output.unwrap(self._candidate)
+                yield AskHook(f"on_finish {state.turns}", self.plan.on_finish, (output,), forgives=(ValueError,))
+            case "new" | "done":
+                return
+            case _:
+                assert_never(state.phase)
 
     def recover(self) -> None:
-        """Make a loaded run ready for its next ask; what was no plain data is made anew."""
-        state, spec = self.state, self.spec
-        if state.answer is not None and "judge" in (state.phase, state.resumes):
+        """Make anew, in a loaded run, what is no plain data."""
+        state = self.state
+        if state.answer is not None and state.phase == "judge":
             said = [call.raw_arguments for call in state.calls if call.id == state.answered_by]
-            self._candidate = restored(spec.output.schema, said[0] if said else state.answer, "answer")
-        if spec.sources:  # they are not open here
-            state.opened, state.resumes, state.phase = 0, state.resumes or state.phase, "open"
-        else:
+            self._candidate = restored(self.spec.output.schema, said[0] if said else state.answer, "answer")
+        if not self.spec.sources:
             self._use_saved_tools()
-
-    def whereabouts(self) -> int | None:
-        """Where in the history the last response stands."""
-        turn = self.scribe.turn
-        return None if turn is None else messages.find_turn(self.run.history, turn)
-
-    def _use_saved_tools(self) -> None:
-        if self.state.tools is not None:
-            self._use_tools(named_tools(self.toolset.tools, self.state.tools))
 
     # Opening
 
-    def _ask_source(self, now: float) -> Ask:
-        """Two asks for each source: open it, then list its tools."""
-        at, listing = divmod(self.state.opened, 2)
-        if at >= len(self.spec.sources):
-            self.state.phase, self.state.resumes = self.state.resumes or "prompt", None
+    def _take_source(self, source: object, outcome: Any, now: float) -> None:
+        place = f"tools of {type(source).__name__}"
+        found, _ = gather(listed_tools(outcome, place), place, {})
+        self._source_tools.append(tuple(found))
+        listed = [tool for tools in self._source_tools for tool in tools]
+        own = merge((*self.plan.tools, *listed), (), self.spec.owner)
+        self._use_tools(self._and_inherited(own))
+        if len(self._source_tools) == len(self.spec.sources):
             self._use_saved_tools()
-            return self.ask(now)
-        source = self.spec.sources[at]
-        return AskHook(source.tools if listing else getattr(source, "open", None) or _nothing)
+            self._sources_are_open(now)
 
-    def _take_source(self, outcome: Any) -> None:
-        at, listing = divmod(self.state.opened, 2)
-        self.state.opened += 1
-        if listing:
-            place = f"tools of {type(self.spec.sources[at]).__name__}"
-            found, _ = gather(listed_tools(outcome, place), place, {})
-            self._source_tools += found
-            own = merge((*self.plan.tools, *self._source_tools), (), self.spec.owner)
-            self._use_tools(self._and_inherited(own))
-
-    def _ask_prompt(self, now: float) -> Ask:
-        if self.plan.prompt is not None:
-            return AskHook(self.plan.prompt)
+    def _sources_are_open(self, now: float) -> None:
         prompt = self.spec.prompt
-        self._begin(read_prompt_file(prompt.file, self.spec.owner) if prompt.file else prompt.text)
-        return self._ask_model(now)
+        if self.state.phase == "prompt" and not prompt.file and self.plan.prompt is None:
+            self._begin(prompt.text, now)
+        elif self.state.phase == "model":
+            self._ask_model(now)
+        elif self.state.phase in ("tools", "branches"):
+            self._prepare(now)
 
-    def _begin(self, prompt: str) -> None:
-        heritage = self.plan.heritage
-        if heritage is None:
-            self.scribe.begin(first_messages(prompt, self.plan.prior, self.openings[0]))
+    def _read_prompt(self) -> Callable[[], Any]:
+        prompt = self.spec.prompt
+        if self.plan.prompt is not None:
+            return self.plan.prompt
+        assert prompt.file is not None
+        return partial(read_prompt_file, prompt.file, self.spec.owner)
+
+    def _begin(self, prompt: str, now: float) -> None:
+        context = self.context
+        if context is None or not context.inherits:
+            self.transcript.begin(first_messages(prompt, self.plan.prior, self.openings[0]), ())
         else:
-            own = dict(self.openings[0]) if heritage.has_input else None
-            history = begin_branch(heritage.history, prompt, own)
-            self.scribe.begin(history, inherited=len(history) - heritage.has_input)
-            if history:
-                self.outbox.change_first(history[0])
-        self.state.phase = "model"
+            own = self.openings[0] if context.has_input else None
+            history, inherited = first_branch_messages(context.history, prompt, own)
+            above = context.history
+            if inherited > len(above) or (above and history[0] != above[0]):
+                above = (messages.copied(history[0]), *above[inherited == len(above) :])
+                self.wire.change_first(history[0])
+            self.transcript.begin(history, above)
+        self._ask_model(now)
 
     # Asking the model
 
-    def _ask_model(self, now: float) -> Ask:
+    def _ask_model(self, now: float) -> None:
+        """Decide what the next request is: with whose words, and whether it must end in an answer."""
         state = self.state
-        self.scribe.notice()
-        self._mind_limits(now)
-        request = self._request(now)
+        state.phase = "model"
+        self.transcript.notice()
+        self._check_limits(now)
+        self._request = None
+        request = self._next_request(now)
+        if self.wire.before:
+            self.transcript.notice_inside(self.wire.before)
+        state.was_forced = False
         wants_answer = state.forced or (self._is_single and not self._has_tools and not self._thinks)
         if wants_answer and not state.fallback:
             if self.model.can_force_tool(request):
-                request.forced_tool = FINISH
+                state.was_forced, request.forced_tool = True, FINISH
             elif state.forced:
                 self._fall_back()
-                request = self._request(now)
-        state.was_forced = request.forced_tool is not None
-        self._asked_at = now
-        return AskModel(self.model, request)
 
-    def _request(self, now: float) -> ModelRequest:
-        sent, write = self.outbox.prepare(self.run.history, *self.openings)
-        self.scribe.settle(self.outbox)
-        is_threaded = self.spec.history_format == "thread"
-        if is_threaded:
-            self._threaded = self._threaded or _threaded()
-            sent = self._threaded.wrap(sent)
+    def _next_request(self, now: float) -> ModelRequest:
         seconds = self.plan.limits.seconds
+        if self._request is None:
+            self._request = self._make_request()
+        if seconds is not None:
+            self._request.timeout = max(0.001, seconds - now)
+        return self._request
+
+    def _make_request(self) -> ModelRequest:
+        state, spec = self.state, self.spec
+        sent, write = self.wire.prepare(self.run.history, *self.openings)
+        if self._threaded is not None:
+            sent = self._threaded.wrap(sent)
         return ModelRequest(
             sent,
             self.toolset.definitions,
             temperature=self.setting("temperature"),
             max_tokens=self.setting("max_tokens"),
-            declared=self.spec.declared | self.state.settings.keys() if self.state.settings else self.spec.declared,
-            cache=self.spec.cache,
-            timeout=None if seconds is None else max(0.001, seconds - now),
-            messages_json=None if is_threaded else write,
+            forced_tool=FINISH if state.was_forced else None,
+            declared=spec.declared | state.settings.keys() if state.settings else spec.declared,
+            cache=spec.cache,
+            messages_json=None if self._threaded is not None else write,
             tools_json=self.toolset.json,
         )
 
-    def _mind_limits(self, now: float) -> None:
-        if not self.purse.limited:
+    def _check_limits(self, now: float) -> None:
+        if not self.budgets.limited:
             return
         history, at = self.run.history, self.whereabouts()
-        new: Sequence[Any] = history if self.scribe.turn is None else [] if at is None else history[at + 1 :]
-        if self.purse.must_answer(new, self.model, self.run.steps, now) and not self.state.forced:
+        new: Sequence[Any] = history if self.transcript.turn is None else [] if at is None else history[at + 1 :]
+        if self.budgets.must_answer(new, self.model, self.run.steps, now) and not self.state.forced:
             self._force("limit")
 
     def _force(self, reason: str) -> None:
@@ -256,20 +308,24 @@ class Loop:
     def _fall_back(self) -> None:
         """Ask for the answer in XML from here on."""
         self.state.fallback = True
-        self.scribe.say(finish.form(self.spec.output, self.spec.xml_output_root))
+        self._request = None
+        self.transcript.say(finish.form(self.spec.output, self.spec.xml_output_root))
 
     # Taking a response
 
-    def _take_response(self, response: ModelResponse, now: float) -> None:
+    def _take_response(self, response: ModelResponse, asked: float, now: float) -> None:
         state, run = self.state, self.run
-        self.purse.pay(response, self.model, run, now - self._asked_at)
-        if error := refusal(response, self.model):
-            raise error
+        self._request = None
+        state.turns += 1
+        self.budgets.pay(response, self.model, run, now - asked)
+        error = refusal(response, self.model)
         calls = read_calls(response.tool_calls, len(run.history))
-        state.response, state.calls, state.results = response, calls, []
-        self.scribe.take_turn(response, calls)
+        self.transcript.take_turn(response, calls, asked, None if error is None else response.refusal or "")
+        if error is not None:
+            raise error
+        state.response, state.calls, state.results = response, calls, {}
         if any(call.name == FINISH for call in calls):
-            self._take_finish(response, calls)
+            self._take_finish(response, calls, now)
         elif state.fallback:
             verdict = finish.judge_xml(
                 self.spec.output,
@@ -278,17 +334,17 @@ class Loop:
                 cut_off=response.stop_reason == "length",
                 max_tokens=self.setting("max_tokens"),
             )
-            self.scribe.answer({}, messages.TOO_LATE)
-            self._weigh(verdict, None)
+            self.transcript.answer({}, messages.TOO_LATE)
+            self._weigh(verdict, None, now)
         elif state.was_forced or (self._is_single and not calls):
-            self.scribe.answer({}, messages.TOO_LATE)
-            self._take_no_answer(response)
+            self.transcript.answer({}, messages.TOO_LATE)
+            self._take_no_answer(response, now)
         else:
-            self._begin_step(calls, now)
+            self._begin_step(now)
 
-    def _take_finish(self, response: ModelResponse, calls: list[ToolCall]) -> None:
+    def _take_finish(self, response: ModelResponse, calls: list[ToolCall], now: float) -> None:
         """Of several answers the first valid one counts; whatever else was called is not executed."""
-        told: dict[str, str] = {}
+        documents: dict[str, str] = {}
         wrong: list[finish.Verdict] = []
         for call in calls:
             if call.name != FINISH:
@@ -300,33 +356,34 @@ class Loop:
                 max_tokens=self.setting("max_tokens"),
             )
             if verdict.instance is not None:
-                self._weigh(verdict, call.id)
+                self._consider(verdict.instance, call.id, now)
                 return
-            told[call.id] = verdict.document
+            documents[call.id] = verdict.document
             wrong.append(verdict)
-        self.scribe.answer(told, messages.SKIPPED)
-        self._correct(wrong[0], None)
+        self.transcript.answer(documents, messages.SKIPPED)
+        self._correct(wrong[0], None, now)
 
-    def _take_no_answer(self, response: ModelResponse) -> None:
+    def _take_no_answer(self, response: ModelResponse, now: float) -> None:
         """Neither `__finish__` nor a step: at the end of the loop XML is next, in a single turn a retry is spent."""
         verdict = finish.no_answer(
             response.content, cut_off=response.stop_reason == "length", max_tokens=self.setting("max_tokens")
         )
         if self.state.forced and not self._is_single:
             self._fall_back()
+            self._ask_model(now)
         elif self._is_single and not self._can_force():
             self._spend(verdict)
             self._fall_back()
+            self._ask_model(now)
         else:
-            self._correct(verdict, verdict.document)
-        self.state.phase = "model"
+            self._correct(verdict, verdict.document, now)
 
-    def _correct(self, verdict: finish.Verdict, said: str | None) -> None:
+    def _correct(self, verdict: finish.Verdict, said: str | None, now: float) -> None:
         """Spend a retry; `said` goes to the model as a user message."""
         self._spend(verdict)
         if said is not None:
-            self.scribe.say(said)
-        self.state.phase = "model"
+            self.transcript.say(said)
+        self._ask_model(now)
 
     def _spend(self, verdict: finish.Verdict) -> None:
         attempts = self.state.corrections + 1
@@ -334,20 +391,28 @@ class Loop:
             raise finish.out_of_retries(verdict, self.spec.owner, self.run.model, attempts)
         self.state.corrections = attempts
 
-    # A step: tools, hook, and what the hook changed
+    # A step: tools, branches, hook, and what the hook changed
 
-    def _begin_step(self, calls: list[ToolCall], now: float) -> None:
+    def _begin_step(self, now: float) -> None:
         self.run.steps += 1
-        if calls:
-            self.state.phase = "tools"
-        else:
-            self._end_tools(now)
+        self.state.phase = "tools"
+        self._prepare(now)
+        self._end_tools_if_done(now)
 
-    def _ask_tools(self, now: float) -> Ask:
-        if self._prepared is None:
-            self._prepared = [prepare(call, self.toolset, self.run, self._was_cut(call)) for call in self.state.calls]
-        invocations = [made for made in self._prepared if isinstance(made, Invocation)]
-        return AskTools(invocations, self.state.meter.seconds_for_tools(self.plan.limits, now))
+    def _prepare(self, now: float) -> None:
+        """Find what each open call of the step means; one that cannot be performed has its result at once."""
+        state = self.state
+        self._prepared = {}
+        for call in state.calls:
+            if call.id in state.results:
+                continue
+            found = prepare(call, self.toolset, self.run, self._was_cut(call))
+            if isinstance(found, ToolResult):
+                self._note_result(found, None)
+                continue
+            self._prepared[call.id] = found
+            if isinstance(found, BranchTool) and not found.inherits and call.id not in state.branches:
+                self._bear(found, call, {}, now)
 
     def _was_cut(self, call: ToolCall) -> bool:
         """Whether the token limit fell into these arguments: half an object, or nothing yet."""
@@ -355,79 +420,215 @@ class Loop:
         is_last = call is self.state.calls[-1]
         return response is not None and response.stop_reason == "length" and is_last and not call.arguments
 
-    def _take_results(self, results: Sequence[ToolResult], now: float) -> None:
-        """The results of the functions, with those that never came to one; branches are next."""
-        assert self._prepared is not None
-        executed = iter(results)
-        self.state.results = [
-            next(executed) if isinstance(made, Invocation) else made
-            for made in self._prepared
-            if not isinstance(made, BranchTool)
+    def _open_tools(self) -> list[str]:
+        """The calls that come before the branches and have no result yet."""
+        done = self.state.results
+        return [
+            call_id
+            for call_id, made in self._prepared.items()
+            if call_id not in done and not (isinstance(made, BranchTool) and made.inherits)
         ]
-        has_branches = len(self.state.results) < len(self._prepared)
-        self._prepared = None
-        if has_branches:
-            self.state.phase = "branches"
-        else:
-            self._end_tools(now)
 
-    def _ask_branches(self, now: float) -> Ask:
-        if self._children is None:
-            done = {result.id for result in self.state.results}
-            calls = [call for call in self.state.calls if call.id not in done]
-            begun = {call.id: call.name for call in calls}
-            self._children = [called_child(self, self.toolset.branches[call.name], call, begun, now) for call in calls]
-        return AskBranches([child for child in self._children if isinstance(child, Child)])
+    def _list_tools(self, now: float) -> Iterator[Ask]:
+        """Those that may run at the same time, in the order of the response; `parallel=False` stands alone."""
+        limit = self.state.meter.seconds_for_tools(self.plan.limits, now)
+        prepared, step = self._prepared, self.run.steps
+        for at, call_id in enumerate(self._open_tools()):
+            made = prepared[call_id]
+            is_alone = isinstance(made, Invocation) and not made.tool.options.parallel
+            if is_alone and at > 0:
+                return
+            if isinstance(made, BranchTool):
+                yield AskBranch(
+                    f"branch {step} {call_id}", self._call(call_id), self.state.branches[call_id], made.make
+                )
+            else:
+                own = made.tool.options.timeout or math.inf
+                seconds = own if limit is None else min(own, limit)
+                yield AskTool(f"tool {step} {call_id}", made.call, made.tool, made.args, made.kwargs, seconds)
+            if is_alone:
+                return
 
-    def _take_branches(self, results: Sequence[ToolResult], now: float) -> None:
-        """All results in the order of the calls."""
-        assert self._children is not None
-        ended = iter(results)
+    def _take_result(self, result: ToolResult, began: float | None, now: float) -> None:
+        self._note_result(result, began)
+        self.transcript.notice()
+        self._end_tools_if_done(now)
+
+    def _note_result(self, result: ToolResult, began: float | None) -> None:
+        self.state.results[result.id] = result
+        self.transcript.returned(result, began)
+
+    def _end_tools_if_done(self, now: float) -> None:
         state = self.state
-        found = [child if isinstance(child, ToolResult) else next(ended) for child in self._children]
-        by_id = {result.id: result for result in (*state.results, *found)}
-        state.results = [by_id[call.id] for call in state.calls]
-        self._count_children()
-        self._end_tools(now)
+        if state.phase == "tools" and not self._open_tools():
+            state.phase = "branches"
+            open_calls = [call for call in state.calls if call.id not in state.results]
+            begun = {call.id: call.name for call in open_calls}
+            for call in open_calls:
+                branch = self._prepared[call.id]
+                assert isinstance(branch, BranchTool)
+                self._bear(branch, call, begun, now)
+        if state.phase == "branches" and len(state.results) == len(state.calls):
+            state.phase = "step"
+            self._prepared = {}
+            if self.plan.on_step is None:
+                self._take_step(None, now)
 
-    def _count_children(self) -> None:
-        """What the branches used is part of what the run used."""
-        for child in self._children or []:
-            if isinstance(child, Child):
-                self.count_child(child.loop.run)
-        self._children = None
+    def _list_branches(self) -> Iterator[Ask]:
+        for call_id, context in self.state.branches.items():
+            branch = self._prepared.get(call_id)
+            if not isinstance(branch, BranchTool):
+                raise AcornError(
+                    f"The branch `{context.name}` of the saved run is not declared on `{self.spec.owner}` any more; "
+                    f"declare it to go on."
+                )
+            yield AskBranch(f"branch {self.run.steps} {call_id}", self._call(call_id), context, branch.make)
 
-    def count_child(self, child: Run[Any]) -> None:
+    def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
+        result = branch_result(ask.call, end)
+        self.state.branches.pop(ask.call.id, None)
+        self.state.results[result.id] = result
+        if end.run is None:
+            self.transcript.returned(result, None)
+        else:
+            self.branch_ended(ask.context, end.run, result, now)
+        self._end_tools_if_done(now)
+
+    def _call(self, call_id: str) -> ToolCall:
+        return next(call for call in self.state.calls if call.id == call_id)
+
+    # Branches of this run
+
+    def _bear(self, branch: BranchTool, call: ToolCall, begun: Mapping[str, str], now: float) -> None:
+        """Give birth to a branch that the model called, or give the model the error to read."""
+        try:
+            given = branch_input(branch.spec.input, branch.name, call)
+            place = f"{self.run.steps}/{call.id}"
+            context = self.birth(
+                branch.name, branch.spec.input.is_empty, given, place, now, begun, call.id, branch.inherits
+            )
+        except Exception as error:  # an input's validators are the user's
+            self._note_result(ToolResult(call.id, call.name, error=words_of(error)), None)
+        else:
+            self.state.branches[call.id] = context
+
+    def birth(
+        self,
+        name: str,
+        is_empty: bool,
+        given: BaseModel,
+        place: str,
+        now: float,
+        begun: Mapping[str, str] = {},
+        call_id: str | None = None,
+        inherits: bool = True,
+    ) -> BranchContext:
+        """What a branch of this run is born with, as the run is now."""
+        above = self.context
+        depth, path = (above.depth + 1, f"{above.path}/{name}") if above else (1, name)
+        if depth > self.spec.max_depth:
+            raise BranchError(
+                f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{self.spec.owner}` is "
+                f"{self.spec.max_depth}; finish without it, or raise `max_depth`."
+            )
+        limits, meter = self.plan.limits, self.state.meter
+        settings, tools = self._as_changed()
+        left = replace(meter.for_branches(limits, self.model.price()), seconds=meter.seconds_for_tools(limits, now))
+        history: list[Message] = []
+        if inherits:
+            turn = self.transcript.turn if self.state.phase in ("tools", "branches", "step", "judge") else None
+            at = None if turn is None else messages.find_turn(self.run.history, turn)
+            history = conversation(self.wire.copies_of(self.run.history), at, self._results_so_far(), begun)
+        return BranchContext(
+            branch_id(self.run.id, place),
+            self.run.id,
+            name,
+            path,
+            depth,
+            place,
+            call_id,
+            given,
+            has_input=not is_empty,
+            inherits=inherits,
+            history=tuple(history),
+            openings=self.openings if inherits else (),
+            settings=dict(settings),
+            tools=tuple([tool.name for tool in tools]) if inherits else (),
+            limits=left,
+        )
+
+    def branch_plan(self, context: BranchContext, plan: Plan) -> Plan:
+        """The plan of a branch's instance, with all that it has from this run."""
+        spec = inherited_spec(
+            plan.spec, self.spec, context.settings, context.depth, context.limits.seconds, inherits=context.inherits
+        )
+        left = Limits(context.limits.tokens, context.limits.cost)
+        budget = Budget(self.spec.owner, left, self.state.meter.spent)
+        known = {tool.name: tool for tool in (*self.toolset.tools, *self._as_changed()[1])}
+        return replace(
+            plan,
+            spec=spec,
+            context=context,
+            above=(budget, *self.budgets.all[1:]),
+            inherited=named_tools(tuple(known.values()), context.tools) if context.inherits else (),
+            deps=self.run.deps if plan.deps is None else plan.deps,
+        )
+
+    def branch(self, context: BranchContext, plan: Plan) -> Loop:
+        """The run of a branch that was born here."""
+        whole = self.branch_plan(context, plan)
+        run: Run[Any] = Run(context.run_id, context.input, deps=whole.deps, branch=context.path)
+        return Loop(whole, run, wire=self.wire.fork() if context.inherits else None)
+
+    def branch_begun(self, context: BranchContext, now: float) -> None:
+        journal = self.journal
+        journal.entries.append(
+            BranchBegun(self.run.id, journal.step, now, context.run_id, context.path, context.call_id)
+        )
+
+    def branch_ended(self, context: BranchContext, child: Run[Any], result: ToolResult, now: float) -> None:
+        """What a branch used is part of what the run used."""
+        journal = self.journal
+        journal.entries.append(
+            BranchEnded(
+                self.run.id,
+                journal.step,
+                now,
+                child.id,
+                context.path,
+                context.call_id,
+                child.stop_reason,
+                child.seconds,
+                messages.result_content(result),
+                result.error,
+                replace(child.usage),
+                child.cost,
+            )
+        )
         self.run.usage.add(child.usage)
         if child.cost is not None:
             self.run.cost = (self.run.cost or 0.0) + child.cost
 
-    def results_so_far(self) -> list[ToolResult]:
+    # The hook
+
+    def _results_so_far(self) -> list[ToolResult]:
         """The results of the step under way, as `on_step` has left them by now."""
         if self._step is not None:
             return list(self._step.tool_results)
-        prepared = [made.result if isinstance(made, Invocation) else made for made in self._prepared or ()]
-        return [*self.state.results, *(made for made in prepared if isinstance(made, ToolResult))]
+        return list(self.state.results.values())
 
-    def as_changed(self) -> tuple[dict[str, Any], tuple[Tool, ...]]:
+    def _results_until_now(self) -> list[ToolResult]:
+        """The same; of the hook's results only if they are some, whatever the user has made of them."""
+        try:
+            return _checked_results(self._results_so_far())
+        except Exception:
+            return list(self.state.results.values())
+
+    def _as_changed(self) -> tuple[dict[str, Any], tuple[Tool, ...]]:
         """The settings that were changed during the run, and the tools, as `on_step` has left them by now."""
         if self._step is None:
             return self.state.settings, self.toolset.tools
         return self.state.settings | self._step.changes(), self._step.chosen_tools()
-
-    @property
-    def turn(self) -> Message | None:
-        """The response whose calls may not be answered in the history yet."""
-        return self.scribe.turn if self.state.phase in ("tools", "branches", "step", "judge") else None
-
-    def _end_tools(self, now: float) -> None:
-        self.state.phase = "step"
-        if self.plan.on_step is None:
-            self._take_step(None, now)
-
-    def _ask_step(self) -> Ask:
-        assert self.plan.on_step is not None
-        return AskHook(self.plan.on_step, (self._the_step(),))
 
     def _the_step(self) -> Step:
         state = self.state
@@ -435,10 +636,15 @@ class Loop:
             assert state.response is not None
             settings = {name: self.setting(name) for name in ("model", "temperature", "max_tokens")}
             self._step = Step(
-                self.spec, self.run, state.response, state.calls, state.results, self.toolset.tools, settings
+                self.spec, self.run, state.response, state.calls, self._ordered(), self.toolset.tools, settings
             )
             self._step.branch = self.path or None
         return self._step
+
+    def _ordered(self) -> list[ToolResult]:
+        """All results in the order of the calls."""
+        found = self.state.results
+        return [found[call.id] for call in self.state.calls]
 
     def _take_step(self, returned: Any, now: float) -> None:
         """Write the step into the history as the hook left it, and decide what comes next."""
@@ -449,29 +655,27 @@ class Loop:
                 f"`{self.spec.owner}.on_step` must return the step or nothing, got {safe_repr(returned)[:120]}."
             )
         context: str | None = None
-        results = state.results
         if step is not None:
             results = _checked_results(step.tool_results)
             context = "\n".join(step._context) or None
             self._adopt(step)
-        behind = self.scribe.place_results(results)
-        if context is not None:
-            self.scribe.say(context, behind)
-        self.scribe.notice()
+        else:
+            results = self._ordered()
+        self.transcript.place_results(results, context)
         state.meter.longest_step = max(state.meter.longest_step, now - state.meter.step_began)
         state.meter.step_began = now
         if step is not None and step._finished is not None:
-            self._mind_steps()
-            self._consider(step._finished, None)
+            self._force_at_last_step()
+            self._consider(step._finished, None, now)
         elif self._is_single:
             assert state.response is not None
             self._end(Unfinished(self.spec.owner, state.response.content, state.calls, results), "unfinished")
         else:
-            self._mind_circles(results)
+            self._notice_circles(results)
             if not state.calls:
-                self.scribe.say(messages.REMINDER)
-            self._mind_steps()
-            state.phase = "model"
+                self.transcript.say(messages.REMINDER)
+            self._force_at_last_step()
+            self._ask_model(now)
 
     def _adopt(self, step: Step) -> None:
         """Take over the settings and tools that the hook changed."""
@@ -480,53 +684,48 @@ class Loop:
             state.settings[name] = value
             if name == "model":
                 self.model = self.plan.resolve(value)
-                self.purse.check_price(self.model)
+                self.budgets.check_price(self.model)
         chosen = step.chosen_tools()
         if chosen != self.toolset.tools:
             state.tools = [tool.name for tool in chosen]
             self._use_tools(chosen)
 
-    def _mind_steps(self) -> None:
+    def _force_at_last_step(self) -> None:
         if self.spec.max_steps is not None and self.run.steps >= self.spec.max_steps and not self.state.forced:
             self._force("forced")
 
-    def _mind_circles(self, results: Sequence[ToolResult]) -> None:
+    def _notice_circles(self, results: Sequence[ToolResult]) -> None:
         state = self.state
         if self.spec.loop_guard is None:
             return
-        repeatable = [tool.name for tool in self.toolset.tools if tool.options.repeatable]
-        state.marks = [*state.marks[-5:], guard.mark(state.calls, results, repeatable)]
+        state.marks = [*state.marks[-5:], guard.mark(state.calls, results, self.toolset.repeatable)]
         if not guard.goes_in_circles(state.marks):
             return
         if not state.noticed:
             state.noticed = True
-            self.scribe.say(guard.NOTICE)
+            self.transcript.say(guard.NOTICE)
         elif self.spec.loop_guard == "force":
             self._force("loop")
 
     # The answer
 
-    def _weigh(self, verdict: finish.Verdict, call_id: str | None) -> None:
+    def _weigh(self, verdict: finish.Verdict, call_id: str | None, now: float) -> None:
         if verdict.instance is None:
-            self._correct(verdict, verdict.document)
+            self._correct(verdict, verdict.document, now)
         else:
-            self._consider(verdict.instance, call_id)
+            self._consider(verdict.instance, call_id, now)
 
-    def _consider(self, instance: BaseModel, call_id: str | None) -> None:
+    def _consider(self, instance: BaseModel, call_id: str | None, now: float) -> None:
         """An answer that validates: let `on_finish` see it."""
         state = self.state
         self._candidate, state.answered_by = instance, call_id
-        state.answer = to_text(instance)
         state.phase = "judge"
         if self.plan.on_finish is None:
             self._accept(self.spec.output.unwrap(instance))
+        else:
+            state.answer = to_text(instance)
 
-    def _ask_judge(self) -> Ask:
-        assert self.plan.on_finish is not None
-        assert self._candidate is not None
-        return AskHook(self.plan.on_finish, (self.spec.output.unwrap(self._candidate),), forgives=(ValueError,))
-
-    def _take_judgement(self, outcome: Any) -> None:
+    def _take_judgement(self, outcome: Any, now: float) -> None:
         state = self.state
         assert self._candidate is not None
         if not isinstance(outcome, ValueError):
@@ -534,10 +733,10 @@ class Loop:
             return
         verdict = finish.rejected(str(outcome) or type(outcome).__name__, state.answer or "", self._said())
         if state.answered_by is None:
-            self._correct(verdict, verdict.document)
+            self._correct(verdict, verdict.document, now)
         else:
-            self.scribe.answer({state.answered_by: verdict.document}, messages.SKIPPED)
-            self._correct(verdict, None)
+            self.transcript.answer({state.answered_by: verdict.document}, messages.SKIPPED)
+            self._correct(verdict, None, now)
 
     def _said(self) -> str:
         """The answer as it came: arguments, XML, or what `step.finish` was given."""
@@ -550,13 +749,13 @@ class Loop:
     def _accept(self, output: Any) -> None:
         state = self.state
         if state.answered_by is not None:
-            self.scribe.answer({state.answered_by: messages.FINISHED}, messages.SKIPPED)
+            self.transcript.answer({state.answered_by: messages.FINISHED}, messages.SKIPPED)
         was_given = state.answered_by is None and not state.fallback  # by `step.finish`
         self._end(output, "step" if was_given else state.reason)
 
     def _end(self, output: Any, reason: str) -> None:
         self.run.output, self.run.stop_reason = output, reason
-        self.scribe.end(output)
+        self.transcript.end(output, reason)
         self.state.phase = "done"
 
     # Small facts
@@ -564,21 +763,12 @@ class Loop:
     @property
     def path(self) -> str:
         """The branch this is, `outer/inner`; '' for a run of its own."""
-        return "" if self.plan.heritage is None else self.plan.heritage.path
-
-    @property
-    def parent(self) -> Loop | None:
-        """The run that this is a branch of."""
-        return None if self.plan.heritage is None else self.plan.heritage.parent
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it came to an end of its own, well or not."""
-        return self.state.phase == "done" and self.run.stop_reason != "cancelled"
+        return "" if self.context is None else self.context.path
 
     @property
     def is_over(self) -> bool:
-        return self.state.phase == "done" or (self.parent is not None and self.parent.is_over)
+        """Whether it has ended or was stopped."""
+        return self.run.stop_reason is not None
 
     @property
     def _has_tools(self) -> bool:
@@ -593,15 +783,31 @@ class Loop:
         return thinks(self.setting("model"))
 
     def _can_force(self) -> bool:
-        return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._request(0.0))
+        return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._make_request())
 
     def setting(self, name: str) -> Any:
         found = self.state.settings
         return found[name] if name in found else getattr(self.spec, name)
 
+    def whereabouts(self) -> int | None:
+        """Where in the history the last response stands."""
+        turn = self.transcript.turn
+        return None if turn is None else messages.find_turn(self.run.history, turn)
+
+    def _openings(self) -> tuple[Message, ...]:
+        context = self.context
+        own = (input_message(self.spec, self.run.input),)
+        if context is None or not context.inherits:
+            return own
+        return (own if context.has_input else ()) + context.openings
+
     def _and_inherited(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-        heritage = self.plan.heritage
-        return tools if heritage is None else inherited_tools(heritage.tools, tools, self.plan.branches)
+        above = self.plan.inherited
+        return inherited_tools(above, tools, self.plan.branches) if above else tools
+
+    def _use_saved_tools(self) -> None:
+        if self.state.tools is not None:
+            self._use_tools(named_tools(self.toolset.tools, self.state.tools))
 
     def _use_tools(self, tools: tuple[Tool, ...]) -> None:
         if taken := [tool.name for tool in tools if tool.name in self.plan.branches]:
@@ -611,21 +817,13 @@ class Loop:
         self.toolset = Toolset(tools, self.plan.branches, self.toolset.finish)
 
 
-def _threaded() -> Threaded:
-    from acorn._loop.threaded import Threaded  # with the classes of the events, which other runs do not need
-
-    return Threaded()
-
-
-def _nothing(*_: Any) -> None:
-    """Stands where the user has no hook."""
-
-
-def _failure(run: Run[Any]) -> Exception | None:
-    return run.error if isinstance(run.error, Exception) else None
-
-
 def _checked_results(results: Any) -> list[ToolResult]:
     if not isinstance(results, list) or not all(isinstance(result, ToolResult) for result in results):
         raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")
     return results
+
+
+def _threaded() -> Any:
+    from acorn._loop.threaded import Threaded  # with the classes of the events, which other runs do not need
+
+    return Threaded()

@@ -1,59 +1,170 @@
-"""A run between two asks as plain JSON data, and as a run again, here or elsewhere."""
+"""A run between two tells as plain JSON data, and as a run again, here or elsewhere.
+
+What is saved is the journal, of which only the new entries need to be written, and the machine's memory,
+which is small. The history is made again from the journal. Hooks change things in place, so a run is
+continued from what was saved, never replayed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from pydantic_core import to_json
 
-from acorn._json import to_plain
+from acorn import journal
+from acorn._json import to_plain, words_of
 from acorn._loop import messages
+from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.state import State, restored
-from acorn.record import Run
-from acorn.thread.events import dump_events
+from acorn.errors import StoreError
+from acorn.journal import (
+    Called,
+    Entry,
+    HistoryEdited,
+    MessagesSaid,
+    ModelAnswered,
+    ResultSaid,
+    ResultsSaid,
+    RunBegun,
+)
+from acorn.record import Message, Run
 from acorn.types import Usage
 
+FORMAT = 1
+"""The version of what is written here; a reader knows its own and those before it."""
 
-def save(loop: Loop) -> dict[str, Any]:
-    """Everything that is needed to go on, but for functions and keys."""
-    run = loop.run
+
+def save(loop: Loop, since: int = 0) -> dict[str, Any]:
+    """Everything that is needed to go on, but for functions and keys; of the journal the entries from `since` on."""
+    run, context = loop.run, loop.context
+    if not loop.is_over:
+        loop.transcript.notice()
+        loop.transcript.notice_inside(history_of(run.journal.entries))
     return {
+        "format": FORMAT,
+        "module": loop.plan.module,
         "run": {
             "id": run.id,
             "input": to_plain(run.input),
-            "history": to_plain(run.history),
-            "thread": dump_events(run.thread),
-            "iteration": run.ledger.iteration,
-            "unnoticed": loop.scribe.unnoticed(),
+            "output": to_plain(run.output),
             "usage": {name: getattr(run.usage, name) for name in run.usage.__slots__},
             "cost": run.cost,
             "model": run.model,
             "steps": run.steps,
-            "seconds": run.seconds,
+            "stop_reason": run.stop_reason,
+            "started": None if run.started is None else run.started.isoformat(),
+            "seconds": run.journal.now,
+            "error": None if run.error is None else words_of(run.error),
         },
+        "branch": None if context is None else context.to_json(),
+        "since": since,
+        "journal": [written(entry) for entry in run.journal.entries[since:]],
         "state": {**loop.state.to_json(), "turn": loop.whereabouts()},
     }
 
 
 def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
-    """The run as it was saved, ready for its next ask."""
-    told = saved["run"]
-    given = restored(plan.spec.input.schema, to_json(told["input"], inf_nan_mode="constants"), "input")
-    kept = {name: told[name] for name in ("id", "history", "cost", "model", "steps", "seconds")}
-    run: Run[Any] = Run(input=given, usage=Usage(**told["usage"]), deps=deps, **kept)
-    run.ledger.note("events", told["thread"])
-    run.ledger.iteration, run.ledger.since = told["iteration"], run.seconds
+    """The run as it was saved, ready for its next asks. `plan` is of a branch if the run is one."""
+    if saved["format"] > FORMAT:
+        raise StoreError(
+            f"The run was saved in format {saved['format']}, and this acorn knows up to {FORMAT}; upgrade acorn."
+        )
+    kept = saved["run"]
+    given = restored(plan.spec.input.schema, to_json(kept["input"], inf_nan_mode="constants"), "input")
     state = State.from_json(saved["state"])
+    run: Run[Any] = Run(
+        kept["id"],
+        given,
+        usage=Usage(**kept["usage"]),
+        cost=kept["cost"],
+        model=kept["model"],
+        steps=kept["steps"],
+        started=None if kept["started"] is None else datetime.fromisoformat(kept["started"]),
+        seconds=kept["seconds"],
+        deps=deps,
+        branch=None if plan.context is None else plan.context.path,
+    )
+    run.journal.entries[:] = [read(entry) for entry in saved["journal"]]
+    run.journal.now = kept["seconds"]
+    run.journal.step = max((entry.step for entry in run.journal.entries if isinstance(entry, ModelAnswered)), default=0)
+    run.history = history_of(run.journal.entries)
     loop = Loop(plan, run, state)
-    loop.scribe.overlook(told["unnoticed"])
+    if state.phase == "done":
+        run.stop_reason = kept["stop_reason"]
     if state.response is not None:
         # The user has removed the turn where it is not in the history, or may yet put it back.
-        turn = messages.assistant(state.response, state.calls) if state.turn is None else run.history[state.turn]
-        phase = state.resumes or state.phase
-        is_open = phase in ("tools", "branches", "step") or (phase == "judge" and state.answered_by is not None)
-        loop.scribe.resume(turn, state.calls if is_open else [])
+        called = [Called(call.id, call.name, call.raw_arguments) for call in state.calls]
+        made = messages.assistant(state.response.content, called, state.response.extra)
+        turn = made if state.turn is None else run.history[state.turn]
+        is_open = state.phase in ("tools", "branches", "step") or (
+            state.phase == "judge" and state.answered_by is not None
+        )
+        loop.transcript.resume(turn, state.calls if is_open else [])
     loop.recover()
     return loop
+
+
+def saved_context(saved: Mapping[str, Any]) -> BranchContext | None:
+    """What a saved branch was born with."""
+    return None if saved["branch"] is None else BranchContext.from_json(saved["branch"])
+
+
+def history_of(entries: Iterable[Entry]) -> list[Message]:
+    """The history that a journal tells of, in messages of its own."""
+    history: list[Message] = []
+    for entry in entries:
+        match entry:
+            case MessagesSaid():
+                at = len(history) if entry.where is None else entry.where
+                history[at:at] = map(messages.copied, entry.messages)
+            case ModelAnswered() if entry.refusal is None:
+                history.append(messages.assistant(entry.content, entry.calls, messages.copied(entry.extra)))
+            case ResultsSaid():
+                made = (
+                    [] if entry.where is None else [messages.tool(each.call_id, each.content) for each in entry.results]
+                )
+                made += [] if entry.context is None else [messages.user(entry.context)]
+                at = len(history) if entry.where is None else entry.where
+                history[at:at] = map(messages.copied, made)
+            case HistoryEdited():
+                history[entry.where : entry.where + entry.removed] = map(messages.copied, entry.messages)
+            case _:
+                pass
+    return history
+
+
+# Entries as JSON
+
+
+def written(entry: Entry) -> dict[str, Any]:
+    """An entry as plain data, with the name of its class."""
+    plain: dict[str, Any] = {"entry": type(entry).__name__, **entry._asdict()}
+    if isinstance(entry, RunBegun):
+        plain["input"] = to_plain(entry.input)
+    if "usage" in plain:
+        plain["usage"] = {name: getattr(plain["usage"], name) for name in Usage.__slots__}
+    return plain
+
+
+_NESTED = {"calls": Called, "results": ResultSaid}
+_TUPLES = ("messages", "waits", "added")
+
+
+def read(plain: Mapping[str, Any]) -> Entry:
+    """An entry as it was written."""
+    fields = dict(plain)
+    kind: Any = getattr(journal, fields.pop("entry"))
+    for name, inner in _NESTED.items():
+        if name in fields:
+            fields[name] = tuple([inner(*each) for each in fields[name]])
+    for name in _TUPLES:
+        if isinstance(fields.get(name), list):
+            fields[name] = tuple(fields[name])
+    if "usage" in fields:
+        fields["usage"] = Usage(**fields["usage"])
+    entry: Entry = kind(**fields)
+    return entry

@@ -7,31 +7,32 @@ not in it: tools are kept by name, and a model dict without its secrets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from acorn._json import shorten, to_plain, to_text
+from acorn._json import shorten, to_text
+from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Meter, Spent
-from acorn._secrets import redact, secrets_in
+from acorn._loop.settings import read_settings, written_settings
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
 from acorn.types import ToolCall, ToolResult, Usage
 
-Phase = Literal["open", "prompt", "model", "tools", "branches", "step", "judge", "done"]
+Phase = Literal["new", "prompt", "model", "tools", "branches", "step", "judge", "done"]
 
 
 @dataclass
 class State:
     """The machine's memory."""
 
-    phase: Phase = "open"
-    opened: int = 0
-    """How many of the opening asks, two for each source of tools, are behind us."""
-    resumes: Phase | None = None
-    """Where a loaded run goes on, once its sources are open again."""
+    phase: Phase = "new"
+    turns: int = 0
+    """How many responses the model has given."""
+    under_way: dict[str, float] = field(default_factory=dict[str, float])
+    """The asks that were begun and are not answered yet, and when each was begun."""
     corrections: int = 0
     forced: bool = False
     """Whether every further request must end in an answer."""
@@ -47,7 +48,10 @@ class State:
     """The names of the tools as `on_step` left them."""
     response: ModelResponse | None = None
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
-    results: list[ToolResult] = field(default_factory=list[ToolResult])
+    results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+    """What has returned in this step, by the id of its call."""
+    branches: dict[str, BranchContext] = field(default_factory=dict[str, BranchContext])
+    """The branches that were born in this step and have not ended, by the id of their call."""
     turn: int | None = None
     """Where in the history the response stands, in a saved run; the user may move it."""
     answer: str | None = None
@@ -60,31 +64,52 @@ class State:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; what the model would read of a tool's output is the same afterwards."""
-        # Outputs and models may be objects that nobody can copy, so they are left out of `asdict`.
-        plain: dict[str, Any] = asdict(replace(self, results=[], settings={}))
-        plain["results"] = [_result(result) for result in self.results]
-        plain["settings"] = dict(self.settings)
-        if "model" in self.settings:
-            plain["settings"]["model"] = _without_secrets(self.settings["model"])
+        plain = dict(vars(self))
+        plain["response"] = None if self.response is None else _response(self.response)
+        plain["calls"] = [_fields(call) for call in self.calls]
+        plain["results"] = [_result(result) for result in self.results.values()]
+        plain["branches"] = [context.to_json() for context in self.branches.values()]
+        plain["settings"] = written_settings(self.settings)
+        last = self.meter.last
+        plain["meter"] = {
+            **vars(self.meter),
+            "last": None if last is None else _fields(last),
+            "spent": vars(self.meter.spent),
+            "own": vars(self.meter.own),
+        }
         return plain
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> State:
         """The memory as it was written."""
-        fields: dict[str, Any] = {**plain, "settings": _read_settings(plain["settings"])}
+        fields: dict[str, Any] = {**plain, "settings": read_settings(plain["settings"])}
         if fields["response"] is not None:
             reply = dict(fields["response"])
             reply["tool_calls"] = [RawCall(**call) for call in reply["tool_calls"]]
             reply["usage"] = Usage(**reply["usage"])
+            reply["waits"] = tuple(reply["waits"])
             fields["response"] = ModelResponse(**reply)
         fields["calls"] = [ToolCall(**call) for call in fields["calls"]]
-        fields["results"] = [ToolResult(**result) for result in fields["results"]]
+        fields["results"] = {result["id"]: ToolResult(**result) for result in fields["results"]}
+        born = map(BranchContext.from_json, fields["branches"])
+        fields["branches"] = {str(context.call_id): context for context in born}
         fields["marks"] = [tuple(mark) for mark in fields["marks"]]
         meter = dict(fields["meter"])
         meter["last"] = Usage(**meter["last"]) if meter["last"] else None
-        meter["spent"] = Spent(**meter["spent"])
+        # What the branches have spent is added again by those that are loaded below it.
+        meter["spent"], meter["own"] = Spent(**meter["own"]), Spent(**meter["own"])
         fields["meter"] = Meter(**meter)
         return cls(**fields)
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass with slots; nothing in it is copied."""
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def _response(response: ModelResponse) -> dict[str, Any]:
+    calls = [_fields(call) for call in response.tool_calls]
+    return {**vars(response), "tool_calls": calls, "usage": _fields(response.usage)}
 
 
 def restored(schema: type[BaseModel], text: str | bytes, what: str) -> BaseModel:
@@ -98,13 +123,7 @@ def restored(schema: type[BaseModel], text: str | bytes, what: str) -> BaseModel
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    return {
-        "id": result.id,
-        "name": result.name,
-        "output": _output(result.output),
-        "error": result.error,
-        "seconds": result.seconds,
-    }
+    return {**_fields(result), "output": _output(result.output)}
 
 
 def _output(output: Any) -> Any:
@@ -114,34 +133,3 @@ def _output(output: Any) -> Any:
     text = to_text(output)
     plain = from_json(text)
     return text if isinstance(plain, str) else plain
-
-
-_HARMLESS = (
-    "model", "id", "base_url", "api_base", "api_version", "custom_llm_provider", "num_retries", "retry_delay",
-    "timeout", "thinking", "reasoning_effort", "top_p", "top_k", "seed", "stop", "presence_penalty",
-    "frequency_penalty", "parallel_tool_calls", "service_tier", "drop_params", "input_cost_per_token",
-    "output_cost_per_token",
-)  # fmt: skip
-_OBJECT = "(an object)"
-"""What is written of a model that is neither an id nor a dict."""
-
-
-def _without_secrets(model: Any) -> Any:
-    """A model dict by the keys that are known to be harmless, and an address without its password."""
-    if isinstance(model, dict):
-        kept = {key: value for key, value in model.items() if key in _HARMLESS and to_plain(value) == value}
-        addresses = {key: value for key, value in kept.items() if isinstance(value, str) and "://" in value}
-        return kept | {key: redact(value, secrets_in(model)) for key, value in addresses.items()}
-    if isinstance(model, list | tuple):
-        return [_without_secrets(each) for each in model]
-    return model if isinstance(model, str) else _OBJECT
-
-
-def _read_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    model = settings.get("model")
-    if _OBJECT in (model if isinstance(model, list) else [model]):
-        raise AcornError(
-            "The saved run had a model that `on_step` gave as an object, and objects are not saved; "
-            "set `step.model` to an id or a dict, so that a run can go on elsewhere."
-        )
-    return settings

@@ -83,6 +83,10 @@ class ModelResponse:
     """Why the model would not answer."""
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
     """Further fields of the assistant message that must be sent back, such as signed thinking blocks."""
+    attempts: int = 1
+    """How many requests it took."""
+    waits: tuple[float, ...] = ()
+    """Seconds waited before each further one."""
 
 
 @dataclass(slots=True, eq=False)

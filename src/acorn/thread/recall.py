@@ -1,14 +1,29 @@
-"""From the notes of a run to its events. `Run.thread` calls it."""
+"""From the journal of a run to its events. `Run.thread` calls it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
 from typing import Any, assert_never
 
 from pydantic_core import from_json
 
-from acorn._ledger import Ledger, Note
+from acorn.journal import (
+    BranchBegun,
+    BranchEnded,
+    Entry,
+    Failed,
+    Finished,
+    HistoryEdited,
+    Interrupted,
+    Message,
+    MessagesSaid,
+    ModelAnswered,
+    ModelAsked,
+    ResultSaid,
+    ResultsSaid,
+    RunBegun,
+    ToolBegun,
+    ToolReturned,
+)
 from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
@@ -17,66 +32,86 @@ from acorn.thread.events import (
     Spoken,
     ToolCallEvent,
     ToolResultEvent,
-    parse_events,
 )
 from acorn.thread.messages import Said, events_of, keep_rest, outcome
 
 
-def recall(ledger: Ledger, started: datetime | None, branch: str | None, run_id: str) -> list[AgentEvent]:
+def recall(run: Any) -> list[AgentEvent]:
     """All that a run did, its branches where they began; a branch begins with what it has from its parent."""
-    return _recall(ledger, started, branch, run_id, is_whole=True)
+    return _Recall(run, is_whole=True).events
 
 
-def _recall(
-    ledger: Ledger, started: datetime | None, branch: str | None, run_id: str, *, is_whole: bool
-) -> list[AgentEvent]:
-    began = None if started is None else started.timestamp() - ledger.since
-    events: list[AgentEvent] = []
-    for note in tuple(ledger.notes):  # the run may be going on
-        if note.kind == "branch":
-            run = note.what[0]
-            events += _recall(run.ledger, run.started, run.branch, run.id, is_whole=False)
-            continue
-        made = _events(note, 0 if is_whole else ledger.inherited)
+class _Recall:
+    def __init__(self, run: Any, *, is_whole: bool) -> None:
+        self._run = run
+        self._is_whole = is_whole
+        self._began = None if run.started is None else run.started.timestamp()
+        self.events: list[AgentEvent] = []
+        self._is_open = False
+        """Whether calls wait for their results, which come before what the user has added meanwhile."""
+        self._waiting: list[AgentEvent] = []
+        entries = tuple(run.journal.entries)  # the run may be going on
+        for at, entry in enumerate(entries):
+            # An interruption that was not the end is no part of the story.
+            if not isinstance(entry, Interrupted) or at == len(entries) - 1:
+                self._add(entry)
+        self.events += self._waiting
+
+    def _add(self, entry: Entry) -> None:
+        step = entry.step
+        match entry:
+            case MessagesSaid():
+                said = entry.messages if self._is_whole else entry.messages[entry.inherited :]
+                is_first = not self.events and self._is_whole
+                self._tell(entry, _conversation(said, step) if is_first or entry.inherited else _spoken(said, step))
+            case ModelAnswered():
+                if entry.refusal is None:
+                    self._tell(entry, _turn(entry))
+                    self._is_open = bool(entry.calls)
+            case ResultsSaid():
+                self._close(entry, entry.results)
+                if entry.context is not None:
+                    self._tell(entry, [MessageEvent(iteration=step, role="user", content=entry.context)])
+                self._release()
+            case HistoryEdited():
+                added = _conversation([entry.messages[at] for at in entry.added], step)
+                self._tell(entry, added, waits=self._is_open)
+            case BranchBegun():
+                children = [child for child in list(self._run.branches) if child.id == entry.child_id]
+                for child in children:
+                    self.events += _Recall(child, is_whole=False).events
+            case Finished():
+                self._tell(entry, [_end(entry)])
+            case Failed() | Interrupted():
+                self._close(entry, entry.results)
+                self._release()
+                self._tell(entry, [ErrorEvent(iteration=step, error=entry.error)])
+            case RunBegun() | ModelAsked() | ToolBegun() | ToolReturned() | BranchEnded():
+                pass
+            case _:
+                assert_never(entry)
+
+    def _close(self, entry: Entry, results: tuple[ResultSaid, ...]) -> None:
+        self._tell(entry, [_result(result, entry.step) for result in results])
+
+    def _release(self) -> None:
+        self.events += self._waiting
+        self._waiting, self._is_open = [], False
+
+    def _tell(self, entry: Entry, made: Any, *, waits: bool = False) -> None:
+        run = self._run
         for event in made:
             if isinstance(event, Spoken) and event.rest:
                 event.rest = _own(event.rest)
-        if note.kind != "events":
-            for event in made:
-                if began is not None:
-                    event.timestamp = int((began + note.at) * 1000)
-                if branch is not None:
-                    event.branch, event.run_id = branch, run_id
-        events += made
-    return events
+            if self._began is not None:
+                event.timestamp = int((self._began + entry.at) * 1000)
+            if run.branch is not None:
+                event.branch, event.run_id = run.branch, run.id
+        (self._waiting if waits else self.events).extend(made)
 
 
-def _events(note: Note, inherited: int) -> Iterable[AgentEvent]:
-    what: Any = note.what
-    match note.kind:
-        case "messages":
-            return _conversation(what[0][inherited:], note.iteration)
-        case "said":
-            return [MessageEvent(iteration=note.iteration, role=what[0], content=what[1])]
-        case "turn":
-            return _turn(note)
-        case "result":
-            return [_result(note)]
-        case "error":
-            return [ErrorEvent(iteration=note.iteration, error=what[0])]
-        case "completion":
-            text, form = what
-            return [CompletionEvent(iteration=note.iteration, result=_read(text) if form == "json" else text)]
-        case "events":
-            return parse_events(_own(what[0]))
-        case "branch":
-            return []
-        case _:
-            assert_never(note.kind)
-
-
-def _conversation(messages: list[dict[str, Any]], iteration: int) -> list[AgentEvent]:
-    """Messages from before the run, all of one iteration."""
+def _conversation(messages: Any, iteration: int) -> list[AgentEvent]:
+    """Messages that were not said in this run, all of one iteration."""
     events: list[AgentEvent] = []
     for message in messages:
         made = events_of(message, iteration)
@@ -86,31 +121,52 @@ def _conversation(messages: list[dict[str, Any]], iteration: int) -> list[AgentE
     return events
 
 
-def _turn(note: Note) -> list[Said]:
-    content, calls, extra = note.what
-    message: dict[str, Any] = {"role": "assistant", "content": content}
-    if calls:
+def _spoken(messages: Any, iteration: int) -> list[AgentEvent]:
+    return [event for message in messages for event in events_of(message, iteration)]
+
+
+def _turn(entry: ModelAnswered) -> list[Said]:
+    message: Message = {"role": "assistant", "content": entry.content}
+    if entry.calls:
         message["tool_calls"] = [
-            {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-            for call_id, name, arguments in calls
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in entry.calls
         ]
-    return events_of(message | extra, note.iteration)
+    return events_of(message | entry.extra, entry.step)
 
 
-def _result(note: Note) -> ToolResultEvent | ErrorEvent:
-    given, text, form, seconds = note.what
-    call_id = str(given or "")  # a hook may have made anything of it
+def _result(said: ResultSaid, iteration: int) -> ToolResultEvent | ErrorEvent:
+    call_id = str(said.call_id or "")  # a hook may have made anything of it
+    message = {"role": "tool", "tool_call_id": said.call_id, "content": said.content}
+    text = said.content if isinstance(said.content, str) else ""
     made: ToolResultEvent | ErrorEvent
-    if form in ("stopped", "skipped"):
-        made = ErrorEvent(iteration=note.iteration, error=text, recoverable=form == "skipped", tool_call_id=call_id)
-    elif form == "error":
-        made = outcome(call_id, text, note.iteration)
+    if said.form in ("stopped", "skipped"):
+        is_recoverable = said.form == "skipped"
+        made = ErrorEvent(iteration=iteration, error=text, recoverable=is_recoverable, tool_call_id=call_id)
+    elif said.form == "error":
+        made = outcome(call_id, text, iteration)
+    elif not isinstance(said.content, str):
+        made = _first_result(events_of(message, iteration))
     else:
-        result = _read(text) if form == "json" else text
-        made = ToolResultEvent(iteration=note.iteration, tool_call_id=call_id, result=result)
+        result = _read(text) if said.form == "json" else text
+        made = ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=result)
+    seconds: Any = said.seconds
     made.seconds = seconds if isinstance(seconds, int | float) else None
-    keep_rest([made], {"role": "tool", "tool_call_id": given, "content": text})
+    keep_rest([made], message)
     return made
+
+
+def _first_result(events: list[Said]) -> ToolResultEvent | ErrorEvent:
+    found = events[0]
+    assert isinstance(found, ToolResultEvent | ErrorEvent)
+    return found
+
+
+def _end(entry: Finished) -> CompletionEvent | ErrorEvent:
+    if entry.form == "error":
+        return ErrorEvent(iteration=entry.step, error=entry.content)
+    result = _read(entry.content) if entry.form == "json" else entry.content
+    return CompletionEvent(iteration=entry.step, result=result)
 
 
 def _read(text: str) -> Any:
@@ -122,7 +178,7 @@ def _read(text: str) -> Any:
 
 
 def _own(value: Any) -> Any:
-    """The value in dicts and lists that nobody else holds, so that who changes an event changes no note."""
+    """The value in dicts and lists that nobody else holds, so that who changes an event changes no entry."""
     if isinstance(value, dict):
         return {key: _own(item) for key, item in value.items()}
     return [_own(item) for item in value] if isinstance(value, list) else value

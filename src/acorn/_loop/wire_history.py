@@ -30,11 +30,13 @@ ODD: Any = object()
 """Stands in the copy for a message that cannot be compared; it equals nothing."""
 
 
-class Outbox:
+class WireHistory:
     """The sent side of one run's conversation."""
 
     def __init__(self) -> None:
         self._begin()
+        self.before: list[Message] = []
+        """What the last `prepare` had copies of, if it found something changed."""
 
     def _begin(self) -> None:
         self._seen: list[Message] = []
@@ -44,19 +46,17 @@ class Outbox:
         self._ids: set[str] = set()
         self._is_odd = False
 
-    @property
-    def copies(self) -> list[Message]:
-        """Private copies of the history as it was last sent, but for the odd ones."""
-        return self._seen
+    def copies_of(self, history: list[Message]) -> list[Message]:
+        """Private copies of a history, those from the last request where they still say the same."""
+        known = list(self._seen) if self._knows(history) else []
+        known += [_private(message) for message in history[len(known) :]]
+        if self._is_odd:
+            known = [_private(message) if copy is ODD else copy for message, copy in zip(history, known, strict=True)]
+        return known
 
-    @property
-    def odd_ones(self) -> list[int]:
-        """Where messages stand that cannot be compared, and have no copy."""
-        return [at for at, copy in enumerate(self._seen) if copy is ODD] if self._is_odd else []
-
-    def fork(self) -> Outbox:
+    def fork(self) -> WireHistory:
         """The same for a branch, which goes on from here by itself."""
-        other = Outbox()
+        other = WireHistory()
         other._seen, other._sent, other._pieces = list(self._seen), list(self._sent), list(self._pieces)
         other._strays, other._ids, other._is_odd = set(self._strays), set(self._ids), self._is_odd
         return other
@@ -78,7 +78,9 @@ class Outbox:
 
     def prepare(self, history: list[Message], *openings: Message) -> tuple[list[Message], Callable[[], bytes]]:
         """The messages to send, and their JSON on demand; `openings` are inputs, should they have been trimmed."""
+        self.before = []
         if not (self._knows(history) and self._add(history, len(self._seen))):
+            self.before = self._seen
             self._begin()
             self._add(history, 0)
         messages = list(self._sent)
@@ -133,6 +135,11 @@ class Outbox:
             return b"[%s]" % b",".join(parts)
 
         return write
+
+
+def _private(message: Any) -> Any:
+    copied, plain = _take(message, 0)
+    return plain if copied is ODD else copied
 
 
 def _usual_end(tail: Sequence[Any], used: set[str]) -> list[Message] | None:

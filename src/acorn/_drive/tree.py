@@ -1,0 +1,182 @@
+"""A run and all runs below it: found by their ids, told one thing at a time, heard, and ended together.
+
+Whoever drives a run or a branch does it through its tree, from whatever thread. A branch that the user's
+code begins stands in the same tree as those that the model calls.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from acorn._drive.record import close_record, open_record
+from acorn._log import logger
+from acorn._loop.asks import Ask
+from acorn._loop.branch_context import BranchContext
+from acorn._loop.plan import Plan
+from acorn._loop.run import Loop
+from acorn.errors import ModelError
+from acorn.record import Heard, Place, Run, listeners
+from acorn.types import ToolResult
+
+
+class ParentEndedError(BaseException):
+    """The run above has ended, so what was begun inside it ends as well; no failure of the branch's own."""
+
+    def __str__(self) -> str:
+        return "the run above has ended"
+
+
+class _Life:
+    """What a run has while it goes on, beside its machine."""
+
+    __slots__ = ("began", "handed", "heard", "where")
+
+    def __init__(self, began: float, where: object, heard: tuple[Heard, ...], handed: int) -> None:
+        self.began = began
+        """The reading of the clock from which its seconds count."""
+        self.where = where
+        """The thread or task that it began in."""
+        self.heard = heard
+        """Who listens to it."""
+        self.handed = handed
+        """How many of its entries they have heard."""
+
+
+class Tree:
+    """The machines of one run and its branches."""
+
+    def __init__(self, root: Loop) -> None:
+        self.loops: dict[str, Loop] = {root.run.id: root}
+        self._lives: dict[str, _Life] = {}
+        self._lock = threading.RLock()
+
+    def now(self, run_id: str) -> float:
+        """Seconds into a run."""
+        return time.monotonic() - self._lives[run_id].began
+
+    def place(self, run_id: str, ask_id: str) -> Place:
+        """Where the code that an ask calls is."""
+        return Place(self, run_id, ask_id)
+
+    # The walk of one run
+
+    def open(self, run_id: str) -> None:
+        """A run begins, or goes on."""
+        run = self.loops[run_id].run
+        began, where = open_record(run)
+        self._lives[run_id] = _Life(began, where, listeners(), len(run.journal.entries))
+        with self._lock:
+            self.loops[run_id].start(self.now(run_id))
+            self._hand_over(run_id)
+
+    def asks(self, run_id: str) -> Sequence[Ask]:
+        return self.loops[run_id].asks(time.monotonic() - self._lives[run_id].began)
+
+    def begin(self, run_id: str, ask_id: str) -> None:
+        life = self._lives[run_id]
+        with self._lock:
+            self._alive(run_id).begin(ask_id, time.monotonic() - life.began)
+            if life.heard:
+                self._hand_over(run_id)
+
+    def tell(self, run_id: str, ask_id: str, outcome: Any) -> None:
+        life = self._lives[run_id]
+        with self._lock:
+            loop = self._alive(run_id)
+            try:
+                loop.tell(ask_id, outcome, time.monotonic() - life.began)
+            finally:
+                if life.heard:
+                    self._hand_over(run_id)
+
+    def stop(self, run_id: str, error: BaseException) -> None:
+        """A run ends here; so do those below it."""
+        with self._lock:
+            for below in reversed(list(self._below(run_id))):
+                if not self.loops[below].is_over:
+                    self._stop(below, ParentEndedError())
+                    self.close(below)
+            self._stop(run_id, error)
+
+    def _stop(self, run_id: str, error: BaseException) -> None:
+        self.loops[run_id].stop(error, self.now(run_id))
+        self._hand_over(run_id)
+
+    def close(self, run_id: str) -> None:
+        """A run has ended: its record is complete."""
+        life, loop = self._lives[run_id], self.loops[run_id]
+        close_record(loop.run, loop.plan.agent, life.began, life.where)
+
+    def _alive(self, run_id: str) -> Loop:
+        loop = self.loops[run_id]
+        if loop.is_over:  # ended from above, and its thread notices now
+            raise ParentEndedError
+        return loop
+
+    # Its branches
+
+    def branch(self, context: BranchContext, plan: Plan) -> None:
+        """A branch stands in the tree, below the run that it was born in."""
+        with self._lock:
+            parent = self._alive(context.parent_id)
+            child = parent.branch(context, plan)
+            self.loops[context.run_id] = child
+            parent.run.branches.append(child.run)
+
+    def birth(self, parent_id: str, name: str, plan: Plan, given: Any, place: str) -> BranchContext:
+        """A branch that the user's code begins."""
+        with self._lock:
+            parent, now = self._alive(parent_id), self.now(parent_id)
+            context = parent.birth(name, plan.spec.input.is_empty, given, place, now)
+            self.branch(context, plan)
+            parent.branch_begun(context, now)
+            self._hand_over(parent_id)
+            return context
+
+    def branch_ended(self, context: BranchContext, result: ToolResult) -> None:
+        """A branch that the user's code began has ended."""
+        with self._lock:
+            parent = self.loops[context.parent_id]
+            if not parent.is_over:
+                parent.branch_ended(context, self.loops[context.run_id].run, result, self.now(context.parent_id))
+                self._hand_over(context.parent_id)
+
+    def _below(self, run_id: str) -> Iterator[str]:
+        for loop in list(self.loops.values()):
+            if loop.context is not None and loop.context.parent_id == run_id:
+                yield loop.run.id
+                yield from self._below(loop.run.id)
+
+    def lineage(self, run_id: str) -> Iterator[tuple[Any, Run[Any]]]:
+        """An instance and its run, and then those that it is a branch of."""
+        loop: Loop | None = self.loops[run_id]
+        while loop is not None:
+            yield loop.plan.agent, loop.run
+            loop = None if loop.context is None else self.loops.get(loop.context.parent_id)
+
+    # Who listens
+
+    def _hand_over(self, run_id: str) -> None:
+        """Let the listeners hear the new entries, in order."""
+        life, entries = self._lives[run_id], self.loops[run_id].journal.entries
+        while life.handed < len(entries):
+            entry = entries[life.handed]
+            life.handed += 1
+            for heard in life.heard:
+                try:
+                    heard.callback(entry)
+                except Exception as error:
+                    if heard.is_vital:
+                        raise
+                    # Its words may hold what was said.
+                    logger.error("A listener failed with %s.", type(error).__name__)
+                    logger.debug("The listener's error:", exc_info=error)
+
+
+def raise_if_late(loop: Loop, error: ModelError, now: float) -> None:
+    """A request that fails when the time of the run is up has failed of that."""
+    if late := loop.budgets.too_late(now):
+        raise late from error

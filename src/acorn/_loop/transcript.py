@@ -1,0 +1,282 @@
+"""The one writer of both books of a run: the history, which the model sees, and the journal of what happened.
+
+The history is also the user's, who may move, edit and remove anything in it; the journal is nobody's but
+ours. Everything that enters the history has its entry, with its place, so that the history can be made
+again from the journal alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import is_
+from typing import Any
+
+from acorn._json import to_plain, to_text, words_of
+from acorn._loop import messages
+from acorn._loop.wire_history import ROLES
+from acorn._secrets import redact, secrets_in
+from acorn._xml.report import INVALID
+from acorn.journal import (
+    Called,
+    Failed,
+    Finished,
+    Form,
+    HistoryEdited,
+    Interrupted,
+    MessagesSaid,
+    ModelAnswered,
+    ResultSaid,
+    ResultsSaid,
+    ToolReturned,
+)
+from acorn.models.port import ModelResponse
+from acorn.record import Message, Run
+from acorn.types import ToolCall, ToolResult, Unfinished
+
+
+class Transcript:
+    """Writes for one run."""
+
+    def __init__(self, run: Run[Any]) -> None:
+        self.run = run
+        self.journal = run.journal
+        self._id = run.id
+        self.turn: Message | None = None
+        """The model's last turn, as it was put into the history."""
+        self._unanswered: list[ToolCall] = []
+        self._noted: list[Message] = list(run.history)
+        """What the history is if nobody else has written in it."""
+
+    # What the run says
+
+    def begin(self, history: list[Message], copies: Sequence[Message]) -> None:
+        """The messages that a run begins with; a branch has the first of them from its parent, in `copies`."""
+        self.run.history, self._noted = history, list(history)
+        own = map(messages.copied, history[len(copies) :])
+        self._say((*copies, *own), None, len(copies))
+
+    def say(self, content: str) -> None:
+        """A user message of ours, at the end."""
+        message = messages.user(content)
+        self.run.history.append(message)
+        self._noted.append(message)
+        self._say((messages.user(content),), None, 0)
+
+    def _say(self, said: tuple[Message, ...], where: int | None, inherited: int) -> None:
+        journal = self.journal
+        journal.entries.append(MessagesSaid(self._id, journal.step, journal.now, said, where, inherited))
+
+    # What the model says
+
+    def take_turn(self, response: ModelResponse, calls: list[ToolCall], asked: float, refusal: str | None) -> None:
+        """The model's turn; a refusal is noted, but is no part of the conversation."""
+        journal = self.journal
+        journal.step = self.run.steps + 1  # a turn belongs to the step that it begins
+        made = tuple([Called(call.id, call.name, call.raw_arguments) for call in calls])
+        extra = response.extra
+        journal.entries.append(
+            ModelAnswered(
+                self._id,
+                journal.step,
+                journal.now,
+                asked,
+                self.run.model or "",
+                response.content,
+                response.reasoning,
+                made,
+                messages.copied(extra) if extra else {},
+                response.stop_reason,
+                refusal,
+                replace(response.usage),
+                response.cost,
+                response.attempts,
+                response.waits,
+            )
+        )
+        if refusal is None:
+            self.turn, self._unanswered = messages.assistant(response.content, made, extra), calls
+            self.run.history.append(self.turn)
+            self._noted.append(self.turn)
+
+    def resume(self, turn: Message, unanswered: list[ToolCall]) -> None:
+        """The turn of a run that was saved in the middle of it."""
+        self.turn, self._unanswered = turn, unanswered
+
+    # What came of its calls
+
+    def returned(self, result: ToolResult, began: float | None) -> None:
+        """A call has its result; what the model reads of it is decided later."""
+        journal = self.journal
+        content = messages.result_content(result)
+        journal.entries.append(
+            ToolReturned(self._id, journal.step, journal.now, result.id, result.name, began, content, _error(result))
+        )
+
+    def answer(self, told: Mapping[str, str], otherwise: str) -> None:
+        """Results of our own for the calls of the turn: what was wrong with an answer, or why a call was skipped."""
+        placed: list[ResultSaid] = []
+        for call in self._unanswered:
+            text = told.get(call.id, otherwise)
+            form: Form = "skipped" if call.id not in told else "error" if text.startswith(INVALID) else "text"
+            placed.append(ResultSaid(call.id, text, form, None))
+        if placed:
+            self._place(placed, None)
+
+    def place_results(self, results: Iterable[ToolResult], context: str | None) -> None:
+        """What the tools returned, as the hook left it, and what it shows beside them."""
+        placed = [_said(result) for result in results]
+        if placed or context is not None:
+            self._place(placed, context)
+
+    def _place(self, placed: Sequence[ResultSaid], context: str | None) -> None:
+        assert self.turn is not None
+        self.notice()
+        history: Any = self.run.history
+        where = messages.where_results_go(history, self.turn)
+        made = [messages.tool(said.call_id, said.content) for said in placed] if where is not None else []
+        if context is not None:
+            made.append(messages.user(context))
+        at = len(history) if where is None else where
+        history[at:at] = made
+        self._noted[at:at] = made
+        self._unanswered = []
+        journal = self.journal
+        journal.entries.append(ResultsSaid(self._id, journal.step, journal.now, tuple(placed), context, where))
+
+    # What the user does to the history
+
+    def notice(self) -> None:
+        """Note what the user has changed, if it is other messages or another order."""
+        history: Any = self.run.history
+        noted = self._noted
+        if not isinstance(history, list):  # the user may have put anything there
+            return
+        if len(history) == len(noted) and all(map(is_, history, noted)):
+            return
+        where = _first_difference(history, noted)
+        behind = _first_difference(history[where:][::-1], noted[where:][::-1])
+        there, gone = len(history) - behind, len(noted) - behind
+        added = {at for at in _added(history, noted) if _is_message(history[at])}
+        self._edited(where, gone - where, history[where:there], [at - where for at in sorted(added)])
+        self._noted = history.copy()
+
+    def notice_inside(self, copies: Sequence[Message]) -> None:
+        """Note messages that were edited in place since these copies were made."""
+        for at, (message, copy) in enumerate(zip(self.run.history, copies, strict=False)):
+            if message != copy and to_plain(message) != copy:
+                self._edited(at, 1, [message], [])
+
+    def _edited(self, where: int, removed: int, made: Sequence[Any], added: Sequence[int]) -> None:
+        journal = self.journal
+        plain = tuple([to_plain(message) for message in made])
+        journal.entries.append(HistoryEdited(self._id, journal.step, journal.now, where, removed, plain, tuple(added)))
+
+    # The end
+
+    def end(self, output: Any, reason: str) -> None:
+        """The run's output."""
+        self.notice()
+        form: Form = "text" if isinstance(output, str) else "json"
+        text = str.__str__(output) if isinstance(output, str) else ""
+        if isinstance(output, Unfinished):
+            called = ", ".join(f"`{call.name}`" for call in output.tool_calls)
+            text = f"Unfinished: in a single turn the model called {called} and gave no answer."
+            form = "error"
+        elif form == "json":
+            text = to_text(output)
+        journal = self.journal
+        journal.entries.append(Finished(self._id, journal.step, journal.now, reason, text, form))
+
+    def stop(self, error: BaseException, results: Sequence[ToolResult], model: Any, *, is_final: bool) -> None:
+        """Complete the record, with the results that there are, and say why it ends here.
+
+        One entry tells all of it, and it is not part of the history's story: an interrupted run goes on from before.
+        """
+        open_calls, history = self._unanswered, self.run.history
+        self.notice()
+        said: list[ResultSaid] = []
+        if not isinstance(history, list):  # the user may have put anything there
+            self.turn = None
+        if open_calls and self.turn is not None:
+            here = {result.id: result for result in results}
+            wanted = [call.id for call in open_calls]
+            done = [_said(result) for result in results if result.id in wanted]
+            stopped = [call_id for call_id in wanted if call_id not in here]
+            said = [*done, *(ResultSaid(call_id, messages.STOPPED, "stopped", None) for call_id in stopped)]
+            where = messages.where_results_go(history, self.turn)
+            if where is not None:
+                history[where:where] = [messages.tool(each.call_id, each.content) for each in done]
+        if isinstance(history, list):
+            messages.close_calls(history, messages.STOPPED)
+        kind = Failed if is_final else Interrupted
+        journal = self.journal
+        journal.entries.append(kind(self._id, journal.step, journal.now, _words(error, model), tuple(said)))
+
+
+def _said(result: ToolResult) -> ResultSaid:
+    content = messages.result_content(result)
+    # A date and the like are strings in JSON. The text is kept, as it is where a run was saved.
+    is_text = not isinstance(content, str) or isinstance(result.output, str) or content.startswith('"')
+    form: Form = "error" if result.error is not None else "text" if is_text else "json"
+    return ResultSaid(result.id, content, form, result.seconds)
+
+
+def _error(result: ToolResult) -> str | None:
+    return None if result.error is None else str(result.error)
+
+
+def _is_message(message: Any) -> bool:
+    """What is no message will be complained of before it is sent."""
+    return isinstance(message, dict) and message.get("role") in ROLES
+
+
+def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:
+    at = 0
+    for at, (mine, theirs) in enumerate(zip(one, other, strict=False), start=1):
+        if mine is not theirs:
+            return at - 1
+    return at
+
+
+def _added(history: list[Any], noted: Sequence[Message]) -> list[int]:
+    """Where messages stand that were not there before: neither the very ones, nor copies of some that are gone.
+
+    The copy of a turn or of a result is known by its ids, though it was edited; any other by its text.
+    """
+    left = Counter(map(id, noted))
+    strangers: list[int] = []
+    for at, message in enumerate(history):
+        if left[id(message)]:
+            left[id(message)] -= 1
+        else:
+            strangers.append(at)
+    if not strangers:
+        return []
+    gone: Counter[str] = Counter()
+    for message in noted:
+        if left[id(message)]:
+            left[id(message)] -= 1
+            gone.update(_marks(message))
+    added: list[int] = []
+    for at in strangers:
+        marks = [mark for mark in _marks(history[at]) if gone[mark]]
+        gone.subtract(marks)
+        if not marks:
+            added.append(at)
+    return added
+
+
+def _marks(message: Any) -> list[str]:
+    """By what a copy of a message is known."""
+    ids = [f"call {call_id}" for call_id in messages.call_ids(message) if call_id]
+    if ids:
+        return ids
+    if isinstance(message, dict) and message.get("role") == "tool":
+        return [f"result {message.get('tool_call_id')}"]
+    return [to_text(message)]
+
+
+def _words(error: BaseException, model: Any) -> str:
+    return redact(words_of(error), secrets_in(model) if isinstance(model, dict) else ())

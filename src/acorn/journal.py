@@ -1,0 +1,277 @@
+"""The journal of a run: what happened, entry by entry, each with the run, the step and the time.
+
+The loop alone writes it, beside the history, and nobody changes an entry afterwards: what could be edited
+is in it as a copy. The thread, the stores, telemetry and the views are made from it.
+
+    with acorn.listen(print):
+        agent(question="...")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from acorn.types import Content, Usage
+
+Message = dict[str, Any]
+Form = Literal["text", "json", "error", "skipped", "stopped"]
+"""What the text of a result is; a skipped call was never begun, a stopped one never returned."""
+
+
+class Called(NamedTuple):
+    """A call as the model made it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ResultSaid(NamedTuple):
+    """What the model reads of one call."""
+
+    call_id: str
+    content: Content
+    form: Form
+    seconds: float | None
+    """How long the function or branch took; None where none was called."""
+
+
+class RunBegun(NamedTuple):
+    """A run has begun; nothing is asked yet."""
+
+    run_id: str
+    step: int
+    at: float
+    """Seconds into the run."""
+    module: str
+    """`package.file:Class`."""
+    input: Any
+    """The input model."""
+    parent_id: str | None = None
+    """The run that this is a branch of."""
+    branch: str | None = None
+    """Its path, `outer/inner`."""
+    call_id: str | None = None
+    """The call that began it; None for a branch begun by the user's code."""
+
+
+class MessagesSaid(NamedTuple):
+    """Messages that acorn has put into the history: the first ones, a reminder, a correction."""
+
+    run_id: str
+    step: int
+    at: float
+    messages: tuple[Message, ...]
+    where: int | None = None
+    """Before which message they stand; None is the end."""
+    inherited: int = 0
+    """How many of the first messages a branch has from its parent."""
+
+
+class ModelAsked(NamedTuple):
+    """A request is on its way to the model."""
+
+    run_id: str
+    step: int
+    at: float
+    ask_id: str
+    model: str
+    messages: int
+    """How many messages are in it."""
+    forced: str | None
+    """Why it must end in an answer: `forced` (max_steps), `limit` or `loop`."""
+
+
+class ModelAnswered(NamedTuple):
+    """The model's turn, and what it cost."""
+
+    run_id: str
+    step: int
+    at: float
+    asked: float
+    """When the request was begun."""
+    model: str
+    content: str
+    reasoning: str | None
+    calls: tuple[Called, ...]
+    extra: Message
+    """Further keys of the assistant message, such as signed thinking blocks."""
+    stop_reason: str
+    refusal: str | None
+    """Why the model would not answer; such a turn is not in the history."""
+    usage: Usage
+    cost: float | None
+    attempts: int
+    """How many requests it took."""
+    waits: tuple[float, ...]
+    """Seconds waited before each further one."""
+
+
+class ToolBegun(NamedTuple):
+    """A function is called."""
+
+    run_id: str
+    step: int
+    at: float
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ToolReturned(NamedTuple):
+    """A call has its result, before `on_step` may change it."""
+
+    run_id: str
+    step: int
+    at: float
+    call_id: str
+    name: str
+    began: float | None
+    """When the function was called; None where it was not: an unknown tool, wrong arguments."""
+    content: Content
+    """What a model would read of it."""
+    error: str | None
+
+
+class BranchBegun(NamedTuple):
+    """A run below this one has begun: a branch, or an agent that is a tool."""
+
+    run_id: str
+    step: int
+    at: float
+    child_id: str
+    branch: str
+    """Its path, `outer/inner`."""
+    call_id: str | None
+    """The call that began it; None where the user's code did."""
+
+
+class BranchEnded(NamedTuple):
+    """A run below this one has ended, well or not."""
+
+    run_id: str
+    step: int
+    at: float
+    child_id: str
+    branch: str
+    call_id: str | None
+    stop_reason: str | None
+    seconds: float
+    content: Content
+    """What a model would read of it."""
+    error: str | None
+    usage: Usage
+    cost: float | None
+
+
+class ResultsSaid(NamedTuple):
+    """The results of a turn, as the model reads them, have entered the history."""
+
+    run_id: str
+    step: int
+    at: float
+    results: tuple[ResultSaid, ...]
+    context: str | None
+    """What `add_to_context` shows beside them."""
+    where: int | None
+    """Where in the history they stand; None where their turn was removed."""
+
+
+class HistoryEdited(NamedTuple):
+    """The user has changed the history: `history[where : where + removed]` is now `messages`."""
+
+    run_id: str
+    step: int
+    at: float
+    where: int
+    removed: int
+    messages: tuple[Message, ...]
+    added: tuple[int, ...]
+    """Which of them were nowhere before; the others were moved, copied or edited."""
+
+
+class Finished(NamedTuple):
+    """The run has its output."""
+
+    run_id: str
+    step: int
+    at: float
+    stop_reason: str
+    content: str
+    """The output as text, or as JSON; of an unfinished single turn, what it lacks."""
+    form: Form
+
+
+class Failed(NamedTuple):
+    """The run is over without an output."""
+
+    run_id: str
+    step: int
+    at: float
+    error: str
+    """`ValueError: what it said`, without secrets."""
+    results: tuple[ResultSaid, ...]
+    """What the calls that were open are answered with in the record."""
+
+
+class Interrupted(NamedTuple):
+    """The run was stopped by Ctrl-C, cancellation, a limit or a provider in trouble, and can go on from before it."""
+
+    run_id: str
+    step: int
+    at: float
+    error: str
+    results: tuple[ResultSaid, ...]
+
+
+Entry = (
+    RunBegun
+    | MessagesSaid
+    | ModelAsked
+    | ModelAnswered
+    | ToolBegun
+    | ToolReturned
+    | BranchBegun
+    | BranchEnded
+    | ResultsSaid
+    | HistoryEdited
+    | Finished
+    | Failed
+    | Interrupted
+)
+Listener = Callable[[Entry], object]
+
+
+class Journal:
+    """The entries of one run, in the order in which they were made."""
+
+    __slots__ = ("entries", "now", "step")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.step = 0
+        """The step that the next entry belongs to."""
+        self.now = 0.0
+
+
+__all__ = [
+    "BranchBegun",
+    "BranchEnded",
+    "Called",
+    "Entry",
+    "Failed",
+    "Finished",
+    "HistoryEdited",
+    "Interrupted",
+    "Journal",
+    "Listener",
+    "MessagesSaid",
+    "ModelAnswered",
+    "ModelAsked",
+    "ResultSaid",
+    "ResultsSaid",
+    "RunBegun",
+    "ToolBegun",
+    "ToolReturned",
+]

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 from pydantic_core import to_json
 
-from acorn import ToolResult
-from acorn._drive.tools import run_tools
-from acorn._loop.asks import AskTools
 from acorn.models import ModelRequest, ModelResponse, RawCall
 
 
@@ -48,14 +44,3 @@ def calling(*calls: tuple[Any, str, str], content: str = "", **fields: Any) -> M
 def finishing(**fields: Any) -> ModelResponse:
     """A response that finishes."""
     return calling(("the_end", "__finish__", to_json(fields).decode()))
-
-
-def all_results(ask: AskTools) -> list[ToolResult]:
-    """What the tools return, without a driver."""
-    effects = run_tools(ask, nullcontext)
-    while True:
-        try:
-            next(effects)
-        except StopIteration as end:
-            results: list[ToolResult] = end.value
-            return results

@@ -35,7 +35,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._call import _loop
+from acorn._call import new_loop
 from acorn._loop.asks import AskBranches, AskModel, AskTools
 from acorn._loop.branch import ParentEndedError
 from acorn._loop.run import Loop

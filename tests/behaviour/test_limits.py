@@ -16,7 +16,7 @@ from tests.behaviour.conftest import Call, Script
 from tests.provider_rules import assert_complete, assert_request_valid
 
 from acorn import DeclarationError, LimitError, Run, Step, ToolResult, Usage, capture, module, tool
-from acorn._call import _loop
+from acorn._call import new_loop
 from acorn._loop.asks import AskModel, AskTools, Done
 from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish

@@ -22,7 +22,7 @@ from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import RawModel, all_results, calling, finishing
 
 from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_run, module, tool
-from acorn._call import _loop
+from acorn._call import new_loop
 from acorn._json import to_plain
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
 from acorn._loop.run import Loop

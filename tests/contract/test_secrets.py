@@ -15,7 +15,7 @@ from tests.loopback import Fault, Request
 from tests.raw_model import all_results
 
 from acorn import ModelError, Step, module, tool
-from acorn._call import _loop
+from acorn._call import new_loop
 from acorn._loop.asks import AskHook, AskModel, AskTools, Done
 from acorn._loop.saved import save
 from acorn._secrets import redact, secrets_in

@@ -63,10 +63,10 @@ class _Outcome:
 
 
 class _Busy:
-    __slots__ = ("task",)
+    __slots__ = ("ask", "task")
 
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        self.task = task
+    def __init__(self, ask: Ask, task: asyncio.Task[None]) -> None:
+        self.ask, self.task = ask, task
 
     def end(self) -> None:
         self.task.cancel()
@@ -98,27 +98,39 @@ class AsyncWalk(Walk):
                 except BaseException as error:
                     self.fail(loop.run.id, error)
                 else:
-                    self.take(*outcome.key, outcome.value)
+                    shown = await self._take(ask, outcome)
+                    if shown is not None:
+                        yield shown
             elif ready or self.busy:
                 for loop, ask in ready:
                     key = (loop.run.id, ask.id)
                     self.tree.begin(*key)
-                    self.busy[key] = _Busy(asyncio.ensure_future(self._work(loop, ask, _Outcome(key))))
+                    self.busy[key] = _Busy(ask, asyncio.ensure_future(self._work(loop, ask, _Outcome(key))))
                 news = await self._news.get()
                 if isinstance(news, StreamChunk):
                     yield news
                 self._news.task_done()
                 if isinstance(news, _Outcome):
-                    self._hear(news)
+                    shown = await self._take(self.busy.pop(news.key).ask, news)
+                    if shown is not None:
+                        yield shown
             else:
                 return
 
-    def _hear(self, outcome: _Outcome) -> None:
-        self.busy.pop(outcome.key, None)
+    async def _take(self, ask: Ask, outcome: _Outcome) -> StreamChunk[Any] | None:
+        """Tell an outcome; a tool's is shown when it is safe in the machine."""
+        run_id = outcome.key[0]
         if outcome.error is not None:
-            self.fail(outcome.key[0], outcome.error)
-        else:
-            self.take(*outcome.key, outcome.value)
+            self.fail(run_id, outcome.error)
+            return None
+        self.take(*outcome.key, outcome.value)
+        loop = self.tree.loops[run_id]
+        if isinstance(ask, AskTool) and self.streams(loop):
+            try:
+                return await self._show(loop, ask.id, StreamChunk(tool_result=replace(outcome.value)))
+            except BaseException as error:
+                self.fail(run_id, error)
+        return None
 
     async def _work(self, loop: Loop, ask: Ask, outcome: _Outcome) -> None:
         """In a task of its own. What it ends with is told, not raised: Ctrl-C in a task would stop the event loop."""
@@ -149,9 +161,6 @@ class AsyncWalk(Walk):
             case AskTool():
                 with place:
                     outcome.value = await aattempt(ask)
-                if self.streams(loop):
-                    shown: StreamChunk[Any] = StreamChunk(tool_result=replace(outcome.value))
-                    yield await self._show(loop, ask.id, shown)
             case AskHook():
                 try:
                     with place:

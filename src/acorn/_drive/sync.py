@@ -122,8 +122,18 @@ class SyncWalk(Walk):
             outcome = yield from self._perform(loop, ask)
         except BaseException as error:
             self.fail(run_id, error)
-        else:
-            self.take(run_id, ask.id, outcome)
+            return
+        yield from self._take(run_id, ask, outcome)
+
+    def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
+        """Tell an outcome; a tool's is shown when it is safe in the machine."""
+        self.take(run_id, ask.id, outcome)
+        loop = self.tree.loops[run_id]
+        if isinstance(ask, AskTool) and self.streams(loop):
+            try:
+                yield from self._show(loop, ask.id, [StreamChunk(tool_result=replace(outcome))])
+            except BaseException as error:
+                self.fail(run_id, error)
 
     def _perform(self, loop: Loop, ask: Ask) -> Generator[StreamChunk[Any], None, Any]:
         match ask:
@@ -137,9 +147,7 @@ class SyncWalk(Walk):
                     raise
             case AskTool():
                 with self.tree.place(loop.run.id, ask.id):
-                    result = attempt(ask)
-                yield from self._show_result(loop, result)
-                return result
+                    return attempt(ask)
             case AskHook():
                 try:
                     with self.tree.place(loop.run.id, ask.id):
@@ -186,10 +194,6 @@ class SyncWalk(Walk):
                     call_sync(listener, chunk)
             yield chunk
 
-    def _show_result(self, loop: Loop, result: ToolResult) -> Iterator[StreamChunk[Any]]:
-        if self.streams(loop):
-            yield from self._show(loop, f"tool {result.id}", [StreamChunk(tool_result=replace(result))])
-
     # Beside each other
 
     def _start(self, loop: Loop, ask: Ask) -> None:
@@ -233,14 +237,11 @@ class SyncWalk(Walk):
         elif news is None:
             yield from self._end_late_ones()
         elif news.key in self.busy:  # otherwise its time was up, and the model was told so
-            run_id, ask_id = news.key
-            ask = self.busy.pop(news.key).ask
+            run_id, ask = news.key[0], self.busy.pop(news.key).ask
             if news.error is not None:
                 self.fail(run_id, news.error)
-                return
-            if isinstance(ask, AskTool) and is_async(ask.tool.function):
-                yield from self._show_result(self.tree.loops[run_id], news.outcome)
-            self.take(run_id, ask_id, news.outcome)
+            else:
+                yield from self._take(run_id, ask, news.outcome)
 
     def _next_news(self) -> _Returned | StreamChunk[Any] | None:
         """The next news; None when the time of a tool is up."""
@@ -262,9 +263,7 @@ class SyncWalk(Walk):
             if busy.until <= now and isinstance(busy.ask, AskTool):
                 busy.end()
                 del self.busy[key]
-                result = too_long(busy.ask, now - busy.began)
-                yield from self._show_result(self.tree.loops[key[0]], result)
-                self.take(*key, result)
+                yield from self._take(key[0], busy.ask, too_long(busy.ask, now - busy.began))
 
     # Sources and ends
 

@@ -57,6 +57,6 @@ async def _collected(items: AsyncIterable[Any]) -> list[Any]:
 
 
 def _failed(ask: AskTool, error: BaseException, began: float) -> ToolResult:
-    if str(error) == "coroutine raised StopIteration" and isinstance(error.__cause__, StopIteration):
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         error = error.__cause__  # Python lets none out of a coroutine
     return ToolResult(ask.call.id, ask.call.name, error=words_of(error), seconds=time.monotonic() - began)

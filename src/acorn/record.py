@@ -21,7 +21,7 @@ from typing_extensions import TypeVar
 
 from acorn._json import to_plain, told
 from acorn.errors import AcornError
-from acorn.journal import Journal, Listener
+from acorn.journal import Entry, Journal, Listener, RunBegun
 from acorn.types import Usage
 
 if TYPE_CHECKING:
@@ -80,7 +80,19 @@ class Run(Generic[Out]):
 
     def __getstate__(self) -> dict[str, Any]:
         # The record hangs on the error of a run, which must reach another process whatever the run was about.
-        return {**vars(self), "deps": None, "input": _portable(self.input), "output": _portable(self.output)}
+        journal = Journal()
+        journal.entries = [_portable_entry(entry) for entry in self.journal.entries]
+        return {
+            **vars(self),
+            "deps": None,
+            "input": _portable(self.input),
+            "output": _portable(self.output),
+            "journal": journal,
+        }
+
+
+def _portable_entry(entry: Entry) -> Entry:
+    return entry._replace(input=_portable(entry.input)) if isinstance(entry, RunBegun) else entry
 
 
 def _portable(value: Any) -> Any:

@@ -408,7 +408,9 @@ def test_a_model_that_cannot_force_is_asked_without(call: Call, script: Script) 
 def test_a_model_dict_that_asks_for_thinking_is_not_forced(settings: dict[str, Any], forces: bool) -> None:
     agent = Asker(model={"model": "some/model", **settings})
     plan = Plan(spec_of(agent), (), resolve=lambda declared: ScriptedModel([]))
-    ask = Loop(plan, Run("id", Question(question="?"))).ask(0.0)
+    loop = Loop(plan, Run("id", Question(question="?")))
+    loop.start(0.0)
+    (ask,) = loop.asks(0.0)
     assert isinstance(ask, AskModel)
     assert ask.request.forced_tool == ("__finish__" if forces else None)
 

@@ -489,7 +489,7 @@ def test_no_secret_is_in_the_thread() -> None:
     told = json.dumps(dump_events(caught.value.run.thread))  # type: ignore[attr-defined]
     assert "could not log in with" in told
     assert SECRET not in told
-    assert SECRET not in repr(caught.value.run.ledger.notes)  # type: ignore[attr-defined]
+    assert SECRET not in repr(caught.value.run.journal.entries)  # type: ignore[attr-defined]
 
 
 # Who can read it, and when

@@ -1,12 +1,13 @@
 """The asynchronous driver: the same walk on the caller's event loop.
 
-One thing alone is awaited in place; several at once are tasks. Cancelling the walk cancels what is under way.
+One thing alone is awaited in place; several at once are tasks, and so is every tool: one that takes no notice
+of its cancellation does not save the run from it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, assert_never
@@ -44,8 +45,15 @@ async def awalk(tree: Tree, run_id: str, *, iterates: bool) -> AsyncGenerator[St
         async with aclosing(the_walk.steps()) as chunks:
             async for chunk in chunks:
                 yield chunk
+    except (
+        GeneratorExit
+    ) as error:  # the event loop may be ending too, so nothing is waited for before the record is done
+        the_walk.end(error, the_walk.returned())
+        await the_walk.stop()
+        raise
     except BaseException as error:
-        the_walk.end(error)
+        await the_walk.stop()
+        the_walk.end(error, the_walk.returned())
         raise
     finally:
         await the_walk.close()
@@ -68,9 +76,6 @@ class _Busy:
     def __init__(self, ask: Ask, task: asyncio.Task[None]) -> None:
         self.ask, self.task = ask, task
 
-    def end(self) -> None:
-        self.task.cancel()
-
 
 class AsyncWalk(Walk):
     """A walk on the caller's event loop."""
@@ -86,8 +91,10 @@ class AsyncWalk(Walk):
         while True:
             ready = self.ready()
             if self.ended:
-                await self._end_branches()
-            elif len(ready) == 1 and not self.busy:
+                shown = await self._end_branch(*self.ended.pop(0))
+                if shown is not None:
+                    yield shown
+            elif len(ready) == 1 and not self.busy and not isinstance(ready[0][1], AskTool):
                 loop, ask = ready[0]
                 outcome = _Outcome((loop.run.id, ask.id))
                 self.tree.begin(*outcome.key)
@@ -124,12 +131,14 @@ class AsyncWalk(Walk):
             self.fail(run_id, outcome.error)
             return None
         self.take(*outcome.key, outcome.value)
-        loop = self.tree.loops[run_id]
-        if isinstance(ask, AskTool) and self.streams(loop):
+        return await self._show_result(self.tree.loops[run_id], ask, outcome.value)
+
+    async def _show_result(self, loop: Loop, ask: Ask, result: Any) -> StreamChunk[Any] | None:
+        if isinstance(ask, AskTool | AskBranch) and self.streams(loop):
             try:
-                return await self._show(loop, ask.id, StreamChunk(tool_result=replace(outcome.value)))
+                return await self._show(loop, ask.id, StreamChunk(tool_result=replace(result)))
             except BaseException as error:
-                self.fail(run_id, error)
+                self.fail(loop.run.id, error)
         return None
 
     async def _work(self, loop: Loop, ask: Ask, outcome: _Outcome) -> None:
@@ -215,10 +224,24 @@ class AsyncWalk(Walk):
 
     # Sources and ends
 
-    async def _end_branches(self) -> None:
-        while self.ended:
-            run_id, error = self.ended.pop(0)
-            self.end_branch(run_id, await self._close_sources(run_id) or error)
+    async def stop(self) -> None:
+        """Cancel what is under way, and wait for it."""
+        self.is_over = True
+        tasks = [busy.task for busy in self.busy.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def returned(self) -> Iterator[tuple[Key, Any]]:
+        """What has come and was not taken in yet."""
+        while not self._news.empty():
+            news = self._news.get_nowait()
+            if isinstance(news, _Outcome) and news.error is None and news.key in self.busy:
+                yield news.key, news.value
+
+    async def _end_branch(self, run_id: str, error: Exception | None) -> StreamChunk[Any] | None:
+        return await self._show_result(*self.end_branch(run_id, await self._close_sources(run_id) or error))
 
     async def _close_sources(self, run_id: str) -> Exception | None:
         opened = self._sources.pop(run_id, None)
@@ -232,12 +255,7 @@ class AsyncWalk(Walk):
         return None
 
     async def close(self) -> None:
-        """The walk is over, one way or the other: nothing of it goes on."""
-        tasks = [busy.task for busy in self.busy.values()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
+        """The walk is over, one way or the other."""
         for run_id in reversed(self.active):
             error = await self._close_sources(run_id)
             self.tree.close(run_id)

@@ -51,7 +51,8 @@ def walk(tree: Tree, run_id: str, *, iterates: bool) -> Generator[StreamChunk[An
     try:
         yield from the_walk.steps()
     except BaseException as error:
-        the_walk.end(error)
+        the_walk.stop()
+        the_walk.end(error, the_walk.returned())
         raise
     finally:
         the_walk.close()
@@ -103,7 +104,7 @@ class SyncWalk(Walk):
         while True:
             ready = self.ready()
             if self.ended:
-                self._end_branches()
+                yield from self._end_branches()
             elif len(ready) == 1 and not self.busy and not _is_timed(ready[0][1]):
                 yield from self._do(*ready[0])
             elif ready or self.busy:
@@ -128,12 +129,15 @@ class SyncWalk(Walk):
     def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""
         self.take(run_id, ask.id, outcome)
-        loop = self.tree.loops[run_id]
-        if isinstance(ask, AskTool) and self.streams(loop):
+        if isinstance(ask, AskTool):
+            yield from self._show_result(self.tree.loops[run_id], ask.id, outcome)
+
+    def _show_result(self, loop: Loop, ask_id: str, result: ToolResult) -> Generator[StreamChunk[Any]]:
+        if self.streams(loop):
             try:
-                yield from self._show(loop, ask.id, [StreamChunk(tool_result=replace(outcome))])
+                yield from self._show(loop, ask_id, [StreamChunk(tool_result=replace(result))])
             except BaseException as error:
-                self.fail(run_id, error)
+                self.fail(loop.run.id, error)
 
     def _perform(self, loop: Loop, ask: Ask) -> Generator[StreamChunk[Any], None, Any]:
         match ask:
@@ -265,6 +269,21 @@ class SyncWalk(Walk):
                 del self.busy[key]
                 yield from self._take(key[0], busy.ask, too_long(busy.ask, now - busy.began))
 
+    def stop(self) -> None:
+        """Nobody waits any more for what is under way."""
+        if self.busy:
+            time.sleep(0.001)  # a tool that has returned this moment still has to say so
+        self.is_over = True
+        for busy in self.busy.values():
+            busy.end()
+
+    def returned(self) -> Iterator[tuple[Key, Any]]:
+        """What has come and was not taken in yet."""
+        while not self._news.empty():
+            news = self._news.get()
+            if isinstance(news, _Returned) and news.error is None and news.key in self.busy:
+                yield news.key, news.outcome
+
     # Sources and ends
 
     def _open_source(self, loop: Loop, ask: AskSource) -> Any:
@@ -272,10 +291,11 @@ class SyncWalk(Walk):
         with self.tree.place(loop.run.id, ask.id):
             return opened.open(ask.source)
 
-    def _end_branches(self) -> None:
+    def _end_branches(self) -> Generator[StreamChunk[Any]]:
         while self.ended:
             run_id, error = self.ended.pop(0)
-            self.end_branch(run_id, self._close_sources(run_id) or error)
+            loop, ask, result = self.end_branch(run_id, self._close_sources(run_id) or error)
+            yield from self._show_result(loop, ask.id, result)
 
     def _close_sources(self, run_id: str) -> Exception | None:
         """Close what a run has opened; what goes wrong then fails a run that was well until now."""

@@ -6,22 +6,19 @@ are performed. A branch that the user's code begins is walked by whoever called 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
-from acorn._drive.tree import Tree
+from acorn._drive.tree import ParentEndedError, Tree
 from acorn._loop.asks import Ask, AskBranch, BranchEnd
+from acorn._loop.branch import branch_result
 from acorn._loop.run import Loop
 from acorn.chunk import StreamChunk
+from acorn.types import ToolResult
 
 Key = tuple[str, str]
 """A run and one of its asks."""
-
-
-class Busy(Protocol):
-    """Something under way beside the caller."""
-
-    def end(self) -> Any: ...
 
 
 class Walk:
@@ -33,12 +30,14 @@ class Walk:
         self.iterates = iterates
         self.active = [run_id]
         """The runs that go on, each before its branches."""
-        self.calls: dict[str, Key] = {}
-        """By the id of a branch, the ask that it is the answer to."""
-        self.busy: Mapping[Key, Busy] = {}
+        self.calls: dict[str, tuple[str, AskBranch]] = {}
+        """By the id of a branch, the run and the ask that it answers."""
+        self.busy: Mapping[Key, Any] = {}
         """What is under way beside the caller."""
         self.ended: list[tuple[str, Exception | None]] = []
         """Branches that have ended, and what each failed of; their parents are to be told."""
+        self.failed: list[str] = []
+        """Where something went wrong that ends all, and the runs above it."""
         self.is_over = False
 
     def ready(self) -> list[tuple[Loop, Ask]]:
@@ -54,6 +53,21 @@ class Walk:
                     found.append((tree.loops[run_id], ask))
         return found
 
+    def _begin_branch(self, run_id: str, ask: AskBranch) -> None:
+        tree, child_id = self.tree, ask.context.run_id
+        try:
+            tree.branch(ask.context, ask.make())
+        except Exception as error:  # the class is the user's, and so is its `__init__`
+            self.take(run_id, ask.id, BranchEnd(None, error))
+            return
+        self.calls[child_id] = (run_id, ask)
+        tree.begin(run_id, ask.id)
+        self.active.append(child_id)
+        try:
+            tree.open(child_id)
+        except Exception as error:
+            self.fail(child_id, error)
+
     def streams(self, loop: Loop) -> bool:
         return self.iterates or loop.plan.on_stream is not None
 
@@ -62,23 +76,6 @@ class Walk:
         if loop.path:
             chunk.branch, chunk.run_id = loop.path, loop.run.id
         return chunk
-
-    # Branches
-
-    def _begin_branch(self, run_id: str, ask: AskBranch) -> None:
-        tree, child_id = self.tree, ask.context.run_id
-        try:
-            tree.branch(ask.context, ask.make())
-        except Exception as error:  # the class is the user's, and so is its `__init__`
-            self.take(run_id, ask.id, BranchEnd(None, error))
-            return
-        self.calls[child_id] = (run_id, ask.id)
-        tree.begin(run_id, ask.id)
-        self.active.append(child_id)
-        try:
-            tree.open(child_id)
-        except Exception as error:
-            self.fail(child_id, error)
 
     # What comes of an ask
 
@@ -94,25 +91,30 @@ class Walk:
 
     def fail(self, run_id: str, error: BaseException) -> None:
         """A run has failed: a branch gives its parent an error to read, anything else goes up and ends all."""
-        self.tree.stop(run_id, error)
         if run_id != self.root and isinstance(error, Exception):
+            self.tree.stop(run_id, error)
             self.ended.append((run_id, error))
             return
+        self.failed = [run_id]
         while run_id != self.root:
             run_id = self.calls[run_id][0]
-            self.tree.stop(run_id, error)
+            self.failed.append(run_id)
         raise error
 
-    def end_branch(self, run_id: str, error: Exception | None) -> None:
-        """A branch has ended, and its sources are closed: tell its parent."""
+    def end_branch(self, run_id: str, error: Exception | None) -> tuple[Loop, AskBranch, ToolResult]:
+        """A branch has ended, and its sources are closed: tell its parent. What the parent was told can be shown."""
         self.active.remove(run_id)
         self.tree.close(run_id)
-        parent_id, ask_id = self.calls.pop(run_id)
-        self.take(parent_id, ask_id, BranchEnd(self.tree.loops[run_id].run, error))
+        parent_id, ask = self.calls.pop(run_id)
+        end = BranchEnd(self.tree.loops[run_id].run, error)
+        self.take(parent_id, ask.id, end)
+        return self.tree.loops[parent_id], ask, branch_result(ask.call, end)
 
-    def end(self, error: BaseException) -> None:
-        """Whatever is under way ends: the walk is over."""
-        self.is_over = True
-        for busy in list(self.busy.values()):
-            busy.end()
-        self.tree.stop(self.root, error)
+    def end(self, error: BaseException, returned: Iterable[tuple[Key, Any]]) -> None:
+        """The walk is over: its runs end here, and with them all that is below. What had returned by now is kept."""
+        for key, outcome in returned:
+            # A machine that has been stopped, or that goes wrong now, is past caring.
+            with suppress(Exception, ParentEndedError):
+                self.tree.tell(*key, outcome)
+        for run_id in (*self.failed, self.root):
+            self.tree.stop(run_id, error)

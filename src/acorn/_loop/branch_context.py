@@ -44,7 +44,7 @@ class BranchContext:
     """What was changed of the parent's settings by then."""
     tools: tuple[str, ...] = ()
     """The names of the parent's tools by then."""
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     """What was left for it."""
 
     def to_json(self) -> dict[str, Any]:

@@ -257,11 +257,10 @@ class Loop:
         state.phase = "model"
         self.transcript.notice()
         self._check_limits(now)
-        self._request = None
+        self._request, state.was_forced = None, False
         request = self._next_request(now)
         if self.wire.before:
             self.transcript.notice_inside(self.wire.before)
-        state.was_forced = False
         wants_answer = state.forced or (self._is_single and not self._has_tools and not self._thinks)
         if wants_answer and not state.fallback:
             if self.model.can_force_tool(request):

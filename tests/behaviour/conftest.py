@@ -1,5 +1,6 @@
-"""Behaviour runs four ways. A promise holds in all of them: sync, sync inside a running event loop, async, and sync
-with the conversation sent as one `<thread>` document. The last is not for tests of the message list itself.
+"""Behaviour runs in several ways. A promise holds in all of them: sync, sync inside a running event loop, async, and
+sync with the conversation sent as one `<thread>` document; the last is not for tests of the message list itself. Those
+of loop, history, branches, hooks and limits also run with the run saved and loaded anew after every single tell.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ from typing import Any
 import pytest
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel
+from tests.saved_tree import SavedTree
 from tests.threaded_model import Given, RawThreadedModel, ThreadedModel
 
 from acorn import Run, capture, module
+from acorn._call import new_loop
+from acorn._drive.sync import drive
 from acorn.testing import ScriptedModel
 
 AS_THREAD = "as a thread"
+SAVED = "saved and loaded"
+SAVED_FILES = ("test_loop.py", "test_history.py", "test_branches.py", "test_hooks.py", "test_limits.py")
 
 
 class Call:
-    """Calls a module in one of the four ways."""
+    """Calls a module in one of the ways."""
 
     def __init__(self, way: str) -> None:
         self.way = way
@@ -50,9 +56,16 @@ class Call:
             agent.history_format = "thread"
         if self.way in ("sync", AS_THREAD):
             return agent.run(*args, **kwargs)
+        if self.way == SAVED:
+            return self._saved(agent, *args, **kwargs)
         if self.way == "async":
             return asyncio.run(self._async(agent, *args, **kwargs))
         return asyncio.run(self._inside(agent, *args, **kwargs))
+
+    def _saved(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
+        loop = new_loop(agent, args, kwargs)
+        drive(SavedTree(loop), loop.run.id)
+        return loop.run
 
     async def _async(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
         return await agent.arun(*args, **kwargs)
@@ -61,17 +74,24 @@ class Call:
         return agent.run(*args, **kwargs)
 
 
-@pytest.fixture(params=["sync", "inside a loop", "async", AS_THREAD])
+@pytest.fixture(params=["sync", "inside a loop", "async", AS_THREAD, SAVED])
 def call(request: pytest.FixtureRequest) -> Call:
     return Call(request.param)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What only a list of messages holds is not in a document."""
-    spared = [item for item in items if item.get_closest_marker("message_list") and _way(item) == AS_THREAD]
+    """What only a list of messages holds is not in a document, and what only a process holds is not saved."""
+    spared = [item for item in items if _is_spared(item)]
     if spared:
         config.hook.pytest_deselected(items=spared)
         items[:] = [item for item in items if item not in spared]
+
+
+def _is_spared(item: pytest.Item) -> bool:
+    if _way(item) == AS_THREAD:
+        return item.get_closest_marker("message_list") is not None
+    is_saved = item.path.name in SAVED_FILES and item.get_closest_marker("live_objects") is None
+    return _way(item) == SAVED and not is_saved
 
 
 def _way(item: pytest.Item) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.behaviour.conftest import Call
+from tests.behaviour.conftest import SAVED, Call
 from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import calling, finishing
 
@@ -670,8 +670,9 @@ def sent_of(call: Call, *messages: Any) -> list[Message]:
         self.history.extend(given)
 
     run, requests = walk(call, [LOOK, CELLAR, DONE], put_in)
-    assert run.history[4 : 4 + len(given)] == before
-    assert all(mine is theirs for mine, theirs in zip(run.history[4:], given, strict=False))
+    if call.way != SAVED:  # a run that was loaded has messages of its own
+        assert run.history[4 : 4 + len(given)] == before
+        assert all(mine is theirs for mine, theirs in zip(run.history[4:], given, strict=False))
     sent = requests[1][4:]
     if "Please go on" in str(sent[-1:]):  # behind the model's words comes a reminder, in that request alone
         del sent[-1]
@@ -805,6 +806,7 @@ def test_results_with_odd_ids_and_content_find_their_calls(call: Call) -> None:
     assert [message["content"] for message in sent[1:]] == [[{"type": "text", "text": "five"}], '{"seen":1}', ""]
 
 
+@pytest.mark.live_objects
 def test_what_cannot_be_written_is_sent_as_its_repr(call: Call) -> None:
     circle: dict[str, Any] = {"role": "user", "content": "Hi"}
     circle["self"] = circle
@@ -821,6 +823,7 @@ def test_what_cannot_be_written_is_sent_as_its_repr(call: Call) -> None:
     assert [message["content"] for message in requests[2][4:7]] == ["Hi", "Hm", "Go on"]
 
 
+@pytest.mark.live_objects
 def test_an_object_whose_comparison_fails_is_read_anew_each_time(call: Call) -> None:
     class Sour:
         word = "before"
@@ -956,6 +959,7 @@ def test_an_edit_of_an_early_message_at_step_150_is_in_the_next_request(
 
 @pytest.mark.parametrize("early", ["plain", "half a surrogate: \ud800", "größer"])
 @pytest.mark.message_list
+@pytest.mark.live_objects
 def test_what_was_sent_before_is_not_made_again(call: Call, early: str) -> None:
     @at_step(1)
     def add(self: Looker, step: Step) -> None:

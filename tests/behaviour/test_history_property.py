@@ -22,8 +22,8 @@ from tests.raw_model import RawModel, calling, finishing
 from tests.threaded_model import conversation
 
 from acorn import AcornError, Run, Step, ToolResult, capture, current_run, module, tool
-from acorn._loop.outbox import Outbox
 from acorn._loop.threaded import Threaded
+from acorn._loop.wire_history import WireHistory
 from acorn.models import ModelRequest, ModelResponse
 
 RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 600
@@ -246,7 +246,7 @@ class Watch:
         self.opening: Message = {}
 
     def answer(self, request: ModelRequest) -> ModelResponse:
-        messages, write = Outbox().prepare(self.runs[0].history, self.opening)
+        messages, write = WireHistory().prepare(self.runs[0].history, self.opening)
         if self.is_threaded:
             messages = Threaded().wrap(messages)
         assert request.messages == messages, "what was kept from earlier requests differs from a fresh reading"

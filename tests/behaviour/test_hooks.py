@@ -341,6 +341,7 @@ def test_snippet_history_of_the_reference(call: Call, script: Script, capsys: py
     assert model.requests[1].messages[-1] == {"role": "user", "content": "Remember to cite sources."}
 
 
+@pytest.mark.live_objects
 def test_snippet_step_methods_of_the_reference(call: Call, script: Script) -> None:
     def new_search_function(query: str) -> str:
         """Search elsewhere."""
@@ -584,6 +585,7 @@ def test_a_hook_of_a_base_class_is_inherited(call: Call, script: Script) -> None
 # Changes that hold for the remaining steps
 
 
+@pytest.mark.live_objects
 def test_a_changed_model_answers_the_remaining_steps_and_the_forced_call(call: Call, script: Script) -> None:
     second = script("Hm.", DONE, name="second")
     first = script(SEARCH, name="first")
@@ -654,6 +656,7 @@ def test_a_wrong_setting_is_refused_where_it_is_set(
     assert after == [True]
 
 
+@pytest.mark.live_objects
 def test_changes_of_a_run_do_not_reach_the_next(call: Call, script: Script) -> None:
     other = script(DONE)
 
@@ -683,6 +686,7 @@ def test_a_model_dict_may_be_changed_in_place_for_this_run_alone() -> None:
 # Tools
 
 
+@pytest.mark.live_objects
 def test_an_added_tool_can_be_called_and_forced_calls_still_carry_it(call: Call, script: Script) -> None:
     class Adder(Researcher):
         max_steps = 2
@@ -792,6 +796,7 @@ def test_what_cannot_be_a_tool_cannot_be_added(call: Call, script: Script) -> No
     call(hooked(add)(model=script(SEARCH, DONE)), question="?")
 
 
+@pytest.mark.live_objects
 def test_the_list_of_tools_may_be_changed_and_replaced(call: Call, script: Script) -> None:
     def shout(text: str) -> str:
         """Say it loud."""
@@ -1253,6 +1258,7 @@ def test_an_output_of_a_hook_that_is_sent_back_lets_a_single_turn_go_on(call: Ca
     assert (run.output, run.stop_reason) == (RIGHT, "finish")
 
 
+@pytest.mark.live_objects
 def test_outputs_that_json_cannot_hold_are_returned_as_they_are(call: Call, script: Script) -> None:
     class Odd(BaseModel):
         data: bytes

@@ -17,7 +17,7 @@ from tests.provider_rules import assert_complete, assert_request_valid
 
 from acorn import DeclarationError, LimitError, Run, Step, ToolResult, Usage, capture, module, tool
 from acorn._call import new_loop
-from acorn._loop.asks import AskModel, AskTools, Done
+from acorn._loop.asks import AskModel, AskTool
 from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -268,18 +268,22 @@ def test_regular_runs_end_with_an_answer_within_their_limit(seed: int) -> None:
 
 def on_a_clock(agent: Worker, model_takes: float, tools_take: float) -> tuple[Run[Any], float, list[float]]:
     """Drive a run by a clock of our own: its record, the time it took, and what its tools were given."""
-    loop = _loop(agent, (), {})
+    loop = new_loop(agent, (), {})
     now = 0.0
     given: list[float] = []
-    while not isinstance(ask := loop.ask(now), Done):
-        if isinstance(ask, AskModel):
+    loop.start(now)
+    while asks := loop.asks(now):
+        for ask in asks:
+            loop.begin(ask.id, now)
+        if isinstance(asks[0], AskModel):
             now += model_takes
-            loop.tell(ask.model.complete(ask.request), now)
-        elif isinstance(ask, AskTools):
-            assert ask.timeout is not None
-            given.append(ask.timeout)
-            now += min(tools_take, ask.timeout)
-            loop.tell([ToolResult(made.call.id, made.call.name, "x") for made in ask.invocations], now)
+            loop.tell(asks[0].id, asks[0].model.complete(asks[0].request), now)
+            continue
+        tools = [ask for ask in asks if isinstance(ask, AskTool)]
+        given.append(tools[0].seconds)
+        now += min(tools_take, tools[0].seconds)
+        for ask in tools:
+            loop.tell(ask.id, ToolResult(ask.call.id, ask.call.name, "x"), now)
     return loop.run, now, given
 
 

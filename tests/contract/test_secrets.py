@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Request
-from tests.raw_model import all_results
 
 from acorn import ModelError, Step, module, tool
 from acorn._call import new_loop
-from acorn._loop.asks import AskHook, AskModel, AskTools, Done
+from acorn._drive.tools import attempt
+from acorn._loop.asks import AskHook, AskModel, AskTool
 from acorn._loop.saved import save
 from acorn._secrets import redact, secrets_in
 from acorn.testing import Reply, call, finish
@@ -246,20 +246,23 @@ def test_a_saved_run_holds_no_key(wire: Wire, watch: Watch) -> None:
         def on_step(self, step: Step) -> None:
             step.model = {**config, "top_p": 0.5}
 
-    loop = _loop(Changing(model=config), (), {})
-    while True:
+    loop = new_loop(Changing(model=config), (), {})
+    loop.start(0.0)
+    while asks := loop.asks(0.0):
         watch.add(json.dumps(save(loop)))
-        match loop.ask(0.0):
-            case AskModel() as ask:
+        ask = asks[0]
+        loop.begin(ask.id, 0.0)
+        match ask:
+            case AskModel():
                 outcome: Any = ask.model.complete(ask.request)
                 watch.add(ask, ask.model, ask.request, outcome)
-            case AskTools() as ask:
-                outcome = all_results(ask)
-            case AskHook() as ask:
+            case AskTool():
+                outcome = attempt(ask)
+            case AskHook():
                 outcome = ask.function(*ask.arguments)
-            case Done():
-                break
-        loop.tell(outcome, 0.0)
+            case _:
+                raise AssertionError(ask)
+        loop.tell(ask.id, outcome, 0.0)
     assert loop.run.output == "done"
     assert any('"top_p": 0.5' in text for text in watch.seen)
     watch.add(loop.run, loop.run.history)

@@ -45,12 +45,13 @@ class Walk:
         tree, busy = self.tree, self.busy
         found: list[tuple[Loop, Ask]] = []
         for run_id in self.active:  # grows while we go through it
-            for ask in tree.asks(run_id):
-                if isinstance(ask, AskBranch):
-                    if ask.context.run_id not in self.calls:
-                        self._begin_branch(run_id, ask)
-                elif (run_id, ask.id) not in busy:
-                    found.append((tree.loops[run_id], ask))
+            asks = tree.asks(run_id)
+            while new := [a for a in asks if isinstance(a, AskBranch) and a.context.run_id not in self.calls]:
+                for branch in new:
+                    self._begin_branch(run_id, branch)
+                asks = tree.asks(run_id)  # others, where one could not begin
+            loop = tree.loops[run_id]
+            found += [(loop, a) for a in asks if not isinstance(a, AskBranch) and (run_id, a.id) not in busy]
         return found
 
     def _begin_branch(self, run_id: str, ask: AskBranch) -> None:

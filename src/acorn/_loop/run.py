@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from acorn._json import safe_repr, to_text, words_of
 from acorn._loop import finish, guard, messages
@@ -203,6 +204,10 @@ class Loop:
         if state.answer is not None and state.phase == "judge":
             said = [call.raw_arguments for call in state.calls if call.id == state.answered_by]
             self._candidate = restored(self.spec.output.schema, said[0] if said else state.answer, "answer")
+        for call in state.calls:  # what a branch returned is no plain data
+            branch, result = self.plan.branches.get(call.name), state.results.get(call.id)
+            if branch is not None and result is not None and result.error is None:
+                result.output = branch.spec.output.revive(result.output)
         if not self.spec.sources:
             self._use_saved_tools()
 
@@ -223,8 +228,8 @@ class Loop:
         prompt = self.spec.prompt
         if self.state.phase == "prompt" and not prompt.file and self.plan.prompt is None:
             self._begin(prompt.text, now)
-        elif self.state.phase == "model":
-            self._ask_model(now)
+        elif self.state.phase == "model" and not self.state.under_way:
+            self._ask_model(now)  # in a loaded run; its limits may be others now
         elif self.state.phase in ("tools", "branches"):
             self._prepare(now)
 
@@ -575,8 +580,10 @@ class Loop:
 
     def branch(self, context: BranchContext, plan: Plan) -> Loop:
         """The run of a branch that was born here."""
-        whole = self.branch_plan(context, plan)
-        run: Run[Any] = Run(context.run_id, context.input, deps=whole.deps, branch=context.path)
+        whole, given = self.branch_plan(context, plan), context.input
+        if not isinstance(given, BaseModel):  # it was saved
+            given = restored(plan.spec.input.schema, to_json(given, inf_nan_mode="constants"), "input of a branch")
+        run: Run[Any] = Run(context.run_id, given, deps=whole.deps, branch=context.path)
         return Loop(whole, run, wire=self.wire.fork() if context.inherits else None)
 
     def branch_begun(self, context: BranchContext, now: float) -> None:

@@ -20,7 +20,7 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.state import State, restored
-from acorn.errors import StoreError
+from acorn.errors import AcornError, StoreError
 from acorn.journal import (
     Called,
     Entry,
@@ -93,8 +93,10 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     run.journal.step = max((entry.step for entry in run.journal.entries if isinstance(entry, ModelAnswered)), default=0)
     run.history = history_of(run.journal.entries)
     loop = Loop(plan, run, state)
+    for budget in plan.above:
+        budget.spent.add(state.meter.own.tokens, state.meter.own.cost)
     if state.phase == "done":
-        run.stop_reason = kept["stop_reason"]
+        _close(run, plan, kept)
     if state.response is not None:
         # The user has removed the turn where it is not in the history, or may yet put it back.
         called = [Called(call.id, call.name, call.raw_arguments) for call in state.calls]
@@ -106,6 +108,15 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
         loop.transcript.resume(turn, state.calls if is_open else [])
     loop.recover()
     return loop
+
+
+def _close(run: Run[Any], plan: Plan, kept: Mapping[str, Any]) -> None:
+    """What became of a run that was over."""
+    run.stop_reason = kept["stop_reason"]
+    if kept["error"] is not None:
+        run.error = AcornError(kept["error"])
+        return
+    run.output = plan.spec.output.revive(kept["output"])
 
 
 def saved_context(saved: Mapping[str, Any]) -> BranchContext | None:

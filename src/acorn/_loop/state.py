@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from acorn._json import shorten, to_text
+from acorn._json import shorten, to_plain, to_text
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Meter, Spent
 from acorn._loop.settings import read_settings, written_settings
@@ -66,7 +66,7 @@ class State:
         """As plain data; what the model would read of a tool's output is the same afterwards."""
         plain = dict(vars(self))
         plain["response"] = None if self.response is None else _response(self.response)
-        plain["calls"] = [_fields(call) for call in self.calls]
+        plain["calls"] = to_plain([_fields(call) for call in self.calls])  # a hook may have made anything of them
         plain["results"] = [_result(result) for result in self.results.values()]
         plain["branches"] = [context.to_json() for context in self.branches.values()]
         plain["settings"] = written_settings(self.settings)

@@ -157,9 +157,11 @@ class Transcript:
             return
         where = _first_difference(history, noted)
         behind = _first_difference(history[where:][::-1], noted[where:][::-1])
+        added = [at for at in _added(history, noted) if _is_message(history[at])]
+        if added:  # of a message that now stands there twice, the second may be in what else is the same
+            where, behind = min(where, added[0]), min(behind, len(history) - added[-1] - 1)
         there, gone = len(history) - behind, len(noted) - behind
-        added = {at for at in _added(history, noted) if _is_message(history[at])}
-        self._edited(where, gone - where, history[where:there], [at - where for at in sorted(added)])
+        self._edited(where, gone - where, history[where:there], [at - where for at in added])
         self._noted = history.copy()
 
     def notice_inside(self, copies: Sequence[Message]) -> None:

@@ -115,9 +115,12 @@ class WireHistory:
         self._strays |= lost
         self._seen += [copy for copy, _ in taken]
         self._is_odd = self._is_odd or any(copy is ODD for copy, _ in taken)
+        first = self._seen[0] if self._seen else None
+        # Counted as if there always were a system message: a branch may put one before its parent's conversation.
+        count = known if isinstance(first, dict) and first["role"] in _SYSTEM else known + 1
         for at, message in enumerate(tail):
             if message["role"] == "assistant":
-                self._sent += _turn(message, known + at, answers.get(at, {}), self._ids)
+                self._sent += _turn(message, count + at, answers.get(at, {}), self._ids)
             elif message["role"] != "tool" and (content := _content(message.get("content"))) is not None:
                 self._sent.append(_said(message, content))
         return True

@@ -16,6 +16,7 @@ from typing import Any, ForwardRef
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
+from pydantic_core import to_json
 
 from acorn._json import shorten, told
 from acorn._schema.generate import JsonSchema, schema_of
@@ -62,6 +63,15 @@ class Shape:
         if self.wrapped:
             return instance.__dict__[RESULT]
         return None if self.is_empty else instance
+
+    def revive(self, plain: Any) -> Any:
+        """The value from plain data; the data itself where it is something else."""
+        whole = {RESULT: plain} if self.wrapped else plain
+        try:
+            text = to_json(whole, inf_nan_mode="constants")
+            return self.unwrap(self.schema.model_validate_json(text, by_alias=True, by_name=True))
+        except (ValidationError, ValueError):
+            return plain
 
     def from_call(self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseModel:
         """The instance that a call's arguments stand for; `InputError` names every wrong one."""

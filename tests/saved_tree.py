@@ -1,0 +1,74 @@
+"""Machines that are written as JSON text and made anew after every single tell, as if each were the last of a process.
+
+Drivers do not notice: they know runs by their ids. What is under way goes on, and is told to the new machine.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from acorn._drive.tree import Tree
+from acorn._json import to_plain
+from acorn._loop.asks import AskHook, AskSource
+from acorn._loop.branch_context import BranchContext
+from acorn._loop.plan import Plan
+from acorn._loop.run import Loop
+from acorn._loop.saved import load, save, saved_context
+
+
+class SavedTree(Tree):
+    """A tree of such machines."""
+
+    def __init__(self, root: Loop) -> None:
+        super().__init__(root)
+        self._plans: dict[str, Plan] = {root.run.id: root.plan}
+        self.restarts = 0
+
+    def branch(self, context: BranchContext, plan: Plan) -> None:
+        with self._lock:
+            super().branch(context, plan)
+            self._plans[context.run_id] = plan
+
+    def tell(self, run_id: str, ask_id: str, outcome: Any) -> None:
+        with self._lock:
+            super().tell(run_id, ask_id, outcome)
+            if not any(self._in_a_hook(loop) for loop in self.loops.values()):
+                self._begin_anew()
+
+    def _in_a_hook(self, loop: Loop) -> bool:
+        """A hook holds the step in its hands; it is nothing that another process could go on with."""
+        asks = [] if loop.is_over else loop.asks(self.now(loop.run.id))
+        return any(isinstance(ask, AskHook | AskSource) and ask.id in loop.state.under_way for ask in asks)
+
+    def _begin_anew(self) -> None:
+        texts = {run_id: json.dumps(save(loop)) for run_id, loop in self.loops.items()}
+        before = dict(self.loops)
+        for run_id, text in texts.items():  # a parent stands before its branches
+            assert text == json.dumps(save(before[run_id])), "saving changed the run"
+            old, saved = before[run_id], json.loads(text)
+            context, plan = saved_context(saved), self._plans[run_id]
+            if context is not None:
+                plan = self.loops[context.parent_id].branch_plan(context, plan)
+            new = load(plan, saved, old.run.deps)
+            assert old.is_over or new.run.history == json.loads(json.dumps(to_plain(old.run.history)))
+            self._keep_the_record(old, new)
+            self.loops[run_id] = new
+            if context is not None:
+                self.loops[context.parent_id].run.branches.append(new.run)
+            if not new.is_over and run_id in self._lives:
+                now = self.now(run_id)
+                new.start(now)
+                for at, tools in enumerate(old._source_tools):
+                    new.tell(f"source {at}", [tool.function for tool in tools], now)
+        self.restarts += 1
+
+    def _keep_the_record(self, old: Loop, new: Loop) -> None:
+        """The user's code may hold the record; in another process it would be given this one."""
+        kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "history", "seconds")}
+        fresh = vars(new.run)
+        if old.is_over:
+            fresh.update(kept)
+        vars(old.run).clear()
+        vars(old.run).update(fresh)
+        new.run = new.transcript.run = old.run

@@ -15,7 +15,7 @@ from tests.loopback import Fault, Loopback, Request
 
 from acorn import ModelError, Step, module, tool
 from acorn.models import ModelRequest
-from acorn.models.litellm import LiteLLMModel
+from acorn.models.litellm.adapter import LiteLLMModel
 from acorn.testing import Reply, call, finish
 from acorn.types import Usage
 

@@ -20,7 +20,7 @@ from tests.provider_rules import assert_complete
 from acorn import LimitError, ModelError, Partial, Run, StreamChunk, ToolResult, capture, module, tool
 from acorn.models import ModelRequest, ModelResponse
 from acorn.models.assemble import Assembly
-from acorn.models.litellm import LiteLLMModel
+from acorn.models.litellm.adapter import LiteLLMModel
 from acorn.models.port import Delta
 from acorn.testing import Reply, call, finish
 from acorn.types import Usage

@@ -57,10 +57,11 @@ LATE_IMPORTS = {
     ("record", "acorn"),  # the events' classes, which a run that nobody looks at does not need
     ("_loop/run", "acorn"),  # the same, for runs that send their thread
     ("models/resolve", "acorn"),
-    ("models/litellm", "litellm"),
-    ("models/litellm", "httpx"),
-    ("models/failure", "httpx"),
-    ("models/raw_stream", "httpx"),
+    ("models/litellm/library", "litellm"),
+    ("models/litellm/library", "httpx"),
+    ("models/litellm/adapter", "httpx"),
+    ("models/litellm/failure", "httpx"),
+    ("models/litellm/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
 }
 

@@ -24,6 +24,6 @@ def resolve(declared: Any, owner: str) -> Model:
             return LocalModel(config)
         except DeclarationError as error:
             raise DeclarationError(f"`{owner}.model` cannot be used: {error}") from error
-    from acorn.models.litellm import LiteLLMModel
+    from acorn.models.litellm.adapter import LiteLLMModel
 
     return LiteLLMModel(config)

@@ -13,12 +13,6 @@ from acorn.errors import ModelError
 LONGEST_WAIT = 60.0
 """A provider that asks for more is not waited for."""
 
-_RETRYABLE = (408, 409, 429)
-
-
-def is_retryable(status: int) -> bool:
-    return status in _RETRYABLE or status >= 500
-
 
 @dataclass(frozen=True)
 class Retries:

@@ -1,32 +1,27 @@
-"""Any provider, through LiteLLM. The one file that knows it; none of its types or errors leave here.
+"""The model of the port that asks a provider through LiteLLM.
 
-LiteLLM is imported on first use, silenced, and asked for one thing: translate a request, send it once, and
-translate what comes back. Retries are ours. What a model turns out not to take, a default temperature or a
-forced tool, is remembered for the process.
+LiteLLM is asked for one thing: translate a request, send it once, and translate what comes back. What a model
+turns out not to take, a default temperature or a forced tool, is remembered for the process. Retries are not
+made here but around it, by `models/retrying.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import threading
 import time
-import warnings
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from importlib import import_module
+from functools import cached_property
 from typing import Any
 
 from pydantic_core import from_json
 
 from acorn._secrets import redact, secrets_in, veiled
 from acorn.errors import ModelError
-from acorn.models.dialect import StreamReader, cache_points, copied, fitting, read_response
-from acorn.models.failure import (
+from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response
+from acorn.models.litellm.failure import (
     LATE,
     advice,
     causes,
@@ -35,12 +30,12 @@ from acorn.models.failure import (
     is_too_long,
     on_the_wire,
     provider_text,
-    retry_after,
 )
+from acorn.models.litellm.library import TIMEOUT, http_client, library, takes_client
+from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.quiet import quieten
-from acorn.models.raw_stream import RawStream
 from acorn.models.retry import Attempts, Retries
+from acorn.models.status import retry_after
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
 # What of a model dict is not LiteLLM's business, or not the user's.
@@ -51,10 +46,7 @@ _OURS = (
 _WHO = ("user", "metadata", "headers", "extra_headers")
 """Arguments that say who asks: what a model takes does not depend on them."""
 _STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-_TIMEOUT, _CONNECT_TIMEOUT = 600.0, 10.0
-_OWN_HTTP = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
-_SDKS = ("azure", "azure_text", "text-completion-openai", "aiohttp_openai")
-"""Providers whose client is not LiteLLM's own."""
+_CONNECT_TIMEOUT = 10.0
 
 
 @dataclass
@@ -94,7 +86,7 @@ class LiteLLMModel:
         if self._thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
             return False
         try:
-            known = _litellm().get_supported_openai_params(model=self.name, custom_llm_provider=self._given_provider)
+            known = library().get_supported_openai_params(model=self.name, custom_llm_provider=self._given_provider)
         except Exception:  # an unknown provider is asked, and its answer checked
             return True
         return known is None or "tool_choice" in (*known, *self._arguments.get("allowed_openai_params", ()))
@@ -113,7 +105,7 @@ class LiteLLMModel:
         if self._has_price:
             return Price(*(float(self._config.get(name) or 0) for name in _PRICES))
         try:
-            known = _litellm().get_model_info(self.name)
+            known = library().get_model_info(self.name)
         except Exception:  # not in the table
             return None
         if known.get("input_cost_per_token") is None:
@@ -188,7 +180,7 @@ class LiteLLMModel:
         """One request, sent again only to leave out what the model will not take."""
         while True:
             try:
-                raw = _litellm().completion(**self._call(attempt), **how)
+                raw = library().completion(**self._call(attempt), **how)
             except Exception as error:
                 self._learn_or_raise(error, attempt)
             else:
@@ -198,7 +190,7 @@ class LiteLLMModel:
     async def _aonce(self, attempt: _Attempt, **how: Any) -> Any:
         while True:
             try:
-                raw = await _litellm().acompletion(**self._call(attempt), **how, **await self._client())
+                raw = await library().acompletion(**self._call(attempt), **how, **await self._client())
             except Exception as error:
                 self._learn_or_raise(error, attempt)
             else:
@@ -207,9 +199,8 @@ class LiteLLMModel:
 
     async def _client(self) -> dict[str, Any]:
         """Our own HTTP client where LiteLLM takes one: its async one sends twice when a connection breaks."""
-        is_taken = self.provider not in _SDKS and os.environ.get(_OWN_HTTP, "").lower() == "true"
-        own = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
-        return {"client": await _http_client()} if is_taken and own else {}
+        is_free = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
+        return {"client": await http_client()} if is_free and takes_client(self.provider) else {}
 
     def _call(self, attempt: _Attempt) -> dict[str, Any]:
         request, left_out = attempt.request, _refused(self._key) | attempt.left_out
@@ -237,7 +228,7 @@ class LiteLLMModel:
         # Their JSON is kept from request to request, and reading it is the quickest deep copy.
         written = request.messages_json
         messages: list[dict[str, Any]] = copied(request.messages) if written is None else from_json(written())
-        if "claude" not in self.name and self.provider in ("openai", "azure", *_litellm().openai_compatible_providers):
+        if "claude" not in self.name and self.provider in ("openai", "azure", *library().openai_compatible_providers):
             for message in messages:  # another model's, from before a change of models
                 message.pop("thinking_blocks", None)
         return messages
@@ -245,7 +236,7 @@ class LiteLLMModel:
     def _timeout(self, left: float | None) -> Any:
         import httpx
 
-        given = self._config.get("timeout", self._config.get("request_timeout", _TIMEOUT))
+        given = self._config.get("timeout", self._config.get("request_timeout", TIMEOUT))
         if isinstance(given, httpx.Timeout):
             parts = given.as_dict()
         else:
@@ -283,7 +274,7 @@ class LiteLLMModel:
     def provider(self) -> str:
         """The provider's name as LiteLLM spells it."""
         try:
-            found = _litellm().get_llm_provider(self.name, self._given_provider, self._arguments.get("api_base"))
+            found = library().get_llm_provider(self.name, self._given_provider, self._arguments.get("api_base"))
             return str(found[1])
         except Exception:  # unknown to LiteLLM as well
             return self.name.partition("/")[0]
@@ -327,9 +318,6 @@ class LiteLLMModel:
         )
 
 
-# LiteLLM itself
-
-_lock = threading.Lock()
 # What a model would not take, for as long as the process lives.
 _learned: dict[tuple[str, ...], set[str]] = {}
 
@@ -341,68 +329,3 @@ def forget_refusals() -> None:
 
 def _refused(key: tuple[str, ...]) -> set[str]:
     return _learned.get(key, set())
-
-
-@lru_cache(maxsize=1)
-def _litellm() -> Any:
-    """The library, imported once and made quiet."""
-    with _lock:
-        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no price list from the network
-        # Its own HTTP code: the SDK under it walks every message of every request.
-        os.environ.setdefault(_OWN_HTTP, "True")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import litellm
-
-            library: Any = litellm
-            import_module("litellm.litellm_core_utils.logging_worker")  # not every version loads it by itself
-            for kind in (library.ModelResponse, library.ModelResponseStream):
-                kind()  # completed when first made, with warnings of their own
-        quieten(library)
-        return library
-
-
-_clients: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[Any], Any]] = {}
-
-
-async def _http_client() -> Any:
-    """One client for each event loop. A loop that ends closes its async generators, and so this one's client."""
-    loop = asyncio.get_running_loop()
-    if loop not in _clients:
-        for ended in [known for known in list(_clients) if known.is_closed()]:
-            _clients.pop(ended, None)
-        keeper = _keep_client()
-        _clients[loop] = keeper, await anext(keeper)
-    return _clients[loop][1]
-
-
-async def _keep_client() -> AsyncGenerator[Any]:
-    client = _client_class()()
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-@lru_cache(maxsize=1)
-def _client_class() -> Any:
-    import httpx
-
-    http: Any = _litellm().llms.custom_httpx.http_handler
-
-    class Once(http.AsyncHTTPHandler):  # type: ignore[misc]
-        """Sends a request exactly once, and leaves nothing open when its loop is gone."""
-
-        def create_client(self, timeout: Any = None, *_: Any, **__: Any) -> Any:
-            return httpx.AsyncClient(
-                timeout=timeout or _TIMEOUT,
-                verify=http.get_ssl_configuration(),
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                follow_redirects=True,
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
-            )
-
-        async def single_connection_post_request(self, *_: Any, **__: Any) -> Any:
-            raise  # called while the error is being handled: hand it on
-
-    return Once

@@ -19,6 +19,7 @@ FLOORS = {
     "errors": 0,
     "types": 0,
     "_secrets": 0,
+    "_log": 0,
     "_json": 1,
     "_schema": 1,
     "_xml": 1,
@@ -56,7 +57,6 @@ LATE_IMPORTS = {
     ),  # the machinery of a call: the drivers bring asyncio, which a program that only declares does not need
     ("record", "acorn"),  # the events' classes, which a run that nobody looks at does not need
     ("_loop/run", "acorn"),  # the same, for runs that send their thread
-    ("models/resolve", "acorn"),
     ("models/litellm/library", "litellm"),
     ("models/litellm/library", "httpx"),
     ("models/litellm/adapter", "httpx"),
@@ -164,6 +164,7 @@ def test_import_acorn_loads_nothing_heavy() -> None:
         "mcp",
         "docstring_parser",
         "asyncio",
+        "logging",
         "xllamacpp",
     ]
     script = f"import sys, acorn; print([name for name in {heavy} if name in sys.modules])"

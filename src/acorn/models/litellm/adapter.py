@@ -7,11 +7,9 @@ made here but around it, by `models/retrying.py`.
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from contextlib import aclosing, closing
+from collections.abc import AsyncIterator, Collection, Generator, Iterator, Mapping
+from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -34,7 +32,6 @@ from acorn.models.litellm.failure import (
 from acorn.models.litellm.library import TIMEOUT, http_client, library, takes_client
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.retry import Attempts, Retries
 from acorn.models.status import retry_after
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
@@ -54,8 +51,6 @@ class _Attempt:
     """One request under way."""
 
     request: ModelRequest
-    left: float | None
-    """Seconds that the run has for it."""
     left_out: set[str] = field(default_factory=set[str])
     """What it found the model not to take."""
     outer: BaseException | None = field(default_factory=sys.exception)
@@ -71,7 +66,6 @@ class LiteLLMModel:
         if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
             self._arguments["api_base"] = str(address).rstrip("/")  # the name that works with every provider
         self._config = config
-        self._retries = Retries.of(config)
         settings = {key: value for key, value in self._arguments.items() if key not in _WHO}
         self._key = (self.name, *sorted(map(repr, veiled(settings).items())))
 
@@ -83,7 +77,7 @@ class LiteLLMModel:
     def can_force_tool(self, request: ModelRequest) -> bool:
         if "tool_choice" in _refused(self._key):
             return False
-        if self._thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
+        if self.thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
             return False
         try:
             known = library().get_supported_openai_params(model=self.name, custom_llm_provider=self._given_provider)
@@ -92,7 +86,7 @@ class LiteLLMModel:
         return known is None or "tool_choice" in (*known, *self._arguments.get("allowed_openai_params", ()))
 
     @property
-    def _thinks(self) -> bool:
+    def thinks(self) -> bool:
         thinking, effort = self._arguments.get("thinking"), self._arguments.get("reasoning_effort")
         is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
         return (bool(thinking) and not is_off) or effort not in (None, "", "none")
@@ -119,62 +113,44 @@ class LiteLLMModel:
     # Asking it
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        attempts = Attempts(self._retries, request.timeout)
-        while True:
-            try:
-                return self._response(self._once(_Attempt(request, attempts.left)), request)
-            except ModelError as error:
-                wait = attempts.wait(error)
-            time.sleep(wait)
+        attempt = _Attempt(request)
+        with self._translating(attempt):
+            return self._response(self._once(attempt), request)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        attempts = Attempts(self._retries, request.timeout)
-        while True:
-            try:
-                return self._response(await self._aonce(_Attempt(request, attempts.left)), request)
-            except ModelError as error:
-                wait = attempts.wait(error)
-            await asyncio.sleep(wait)
+        attempt = _Attempt(request)
+        with self._translating(attempt):
+            return self._response(await self._aonce(attempt), request)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        """The response as it comes; sent again only while nothing of it was handed out."""
-        attempts = Attempts(self._retries, request.timeout)
-        while True:
-            reader, attempt = StreamReader(priced=not self._has_price), _Attempt(request, attempts.left)
-            try:
-                with closing(RawStream(self._once(attempt, **_STREAMED))) as raw:
-                    for chunk in raw:
-                        yield from reader.read(chunk, raw.finish_reason)
-                yield from reader.end(raw.finish_reason, raw.refusal)
-                self._mind_forced(request, reader.called, reader.stop_reason)
-                return
-            except Exception as error:
-                wait = attempts.wait(self._stream_error(error, attempt), is_final=reader.has_begun)
-            time.sleep(wait)
+        reader, attempt = StreamReader(priced=not self._has_price), _Attempt(request)
+        with self._translating(attempt):
+            with closing(RawStream(self._once(attempt, **_STREAMED))) as raw:
+                for chunk in raw:
+                    yield from reader.read(chunk, raw.finish_reason)
+            yield from reader.end(raw.finish_reason, raw.refusal)
+        self._mind_forced(request, reader.called, reader.stop_reason)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        attempts = Attempts(self._retries, request.timeout)
-        while True:
-            reader, attempt = StreamReader(priced=not self._has_price), _Attempt(request, attempts.left)
-            try:
-                async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED))) as raw:
-                    async for chunk in raw:
-                        for delta in reader.read(chunk, raw.finish_reason):
-                            yield delta
-                for delta in reader.end(raw.finish_reason, raw.refusal):
-                    yield delta
-                self._mind_forced(request, reader.called, reader.stop_reason)
-                return
-            except Exception as error:
-                wait = attempts.wait(self._stream_error(error, attempt), is_final=reader.has_begun)
-            await asyncio.sleep(wait)
+        reader, attempt = StreamReader(priced=not self._has_price), _Attempt(request)
+        with self._translating(attempt):
+            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED))) as raw:
+                async for chunk in raw:
+                    for delta in reader.read(chunk, raw.finish_reason):
+                        yield delta
+            for delta in reader.end(raw.finish_reason, raw.refusal):
+                yield delta
+        self._mind_forced(request, reader.called, reader.stop_reason)
 
-    def _stream_error(self, error: Exception, attempt: _Attempt) -> ModelError:
-        if isinstance(error, ModelError):
-            return error
-        made = self._error(error, attempt)
-        made.__cause__ = error
-        return made
+    @contextmanager
+    def _translating(self, attempt: _Attempt) -> Generator[None]:
+        """What fails in this block is a `ModelError`."""
+        try:
+            yield
+        except ModelError:
+            raise
+        except Exception as error:
+            raise self._error(error, attempt) from error
 
     def _once(self, attempt: _Attempt, **how: Any) -> Any:
         """One request, sent again only to leave out what the model will not take."""
@@ -215,7 +191,7 @@ class LiteLLMModel:
             "messages": self._messages(request),
             "tools": copied(request.tools),
             "max_retries": 0,
-            "timeout": self._timeout(attempt.left),
+            "timeout": self._timeout(request.timeout),
             "_skip_mcp_handler": True,  # without it LiteLLM walks all messages for MCP references
         }
         if request.forced_tool and "tool_choice" not in left_out:

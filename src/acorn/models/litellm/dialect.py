@@ -94,8 +94,6 @@ class StreamReader:
         self.called = ""
         """The names of the tools that were called, one behind the other: a name may come in pieces."""
         self.stop_reason = ""
-        self.has_begun = False
-        """Whether anything was handed out."""
 
     def read(self, chunk: Any, finish_reason: str | None) -> Iterator[Delta]:
         """What a chunk of a stream brings; the reason is the provider's own, None while it has given none."""
@@ -114,7 +112,6 @@ class StreamReader:
             self._read_message(choice.delta, found)
         self.stop_reason = found.stop_reason or self.stop_reason
         if found.content or found.reasoning or found.calls or found.stop_reason or found.usage:
-            self.has_begun = True
             yield found
 
     def _read_message(self, message: Any, found: Delta) -> None:

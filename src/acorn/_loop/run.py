@@ -20,7 +20,7 @@ from acorn._loop.asks import Ask, AskBranches, AskHook, AskModel, AskTools, Chil
 from acorn._loop.branch import ParentEndedError, begin_branch, called_child, inherited_tools, outcome
 from acorn._loop.opening import first_messages, input_message, prompt_text
 from acorn._loop.outbox import Outbox
-from acorn._loop.plan import BranchTool, Plan, Toolset, listed_tools, named_tools, thinks
+from acorn._loop.plan import BranchTool, Plan, Toolset, listed_tools, named_tools
 from acorn._loop.purse import Purse
 from acorn._loop.reply import prepare, read_calls, refusal
 from acorn._loop.scribe import Scribe
@@ -28,7 +28,7 @@ from acorn._loop.state import State, restored
 from acorn._spec import read_prompt_file
 from acorn._tools.collect import FINISH, Tool, gather, merge
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
-from acorn.models.port import ModelRequest, ModelResponse
+from acorn.models.port import ModelRequest, ModelResponse, thinks
 from acorn.record import Message, Run
 from acorn.step import Step
 from acorn.types import ToolCall, ToolResult, Unfinished
@@ -590,7 +590,7 @@ class Loop:
 
     @property
     def _thinks(self) -> bool:
-        return thinks(self.setting("model"))
+        return thinks(self.model)
 
     def _can_force(self) -> bool:
         return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._request(0.0))

@@ -8,8 +8,8 @@ made here but around it, by `models/retrying.py`.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Collection, Generator, Iterator, Mapping
-from contextlib import aclosing, closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from acorn._secrets import redact, secrets_in, veiled
 from acorn.errors import ModelError
-from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response
+from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response, within
 from acorn.models.litellm.failure import (
     LATE,
     advice,
@@ -29,7 +29,7 @@ from acorn.models.litellm.failure import (
     on_the_wire,
     provider_text,
 )
-from acorn.models.litellm.library import TIMEOUT, http_client, library, takes_client
+from acorn.models.litellm.library import TIMEOUT, http_client, known_params, library, provider_of, takes_client
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.status import retry_after
@@ -48,13 +48,21 @@ _CONNECT_TIMEOUT = 10.0
 
 @dataclass
 class _Attempt:
-    """One request under way."""
+    """One request under way; what fails inside of it is a `ModelError`."""
 
+    model: LiteLLMModel
     request: ModelRequest
     left_out: set[str] = field(default_factory=set[str])
     """What it found the model not to take."""
     outer: BaseException | None = field(default_factory=sys.exception)
     """What the caller was handling when it began: no cause of what happens here."""
+
+    def __enter__(self) -> _Attempt:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, ModelError):
+            raise self.model._error(error, self) from error
 
 
 class LiteLLMModel:
@@ -66,8 +74,6 @@ class LiteLLMModel:
         if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
             self._arguments["api_base"] = str(address).rstrip("/")  # the name that works with every provider
         self._config = config
-        settings = {key: value for key, value in self._arguments.items() if key not in _WHO}
-        self._key = (self.name, *sorted(map(repr, veiled(settings).items())))
 
     def __repr__(self) -> str:
         return f"LiteLLMModel({self.name!r})"
@@ -75,15 +81,14 @@ class LiteLLMModel:
     # What it can do
 
     def can_force_tool(self, request: ModelRequest) -> bool:
-        if "tool_choice" in _refused(self._key):
+        if "tool_choice" in self._refused:
             return False
         if self.thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
             return False
-        try:
-            known = library().get_supported_openai_params(model=self.name, custom_llm_provider=self._given_provider)
-        except Exception:  # an unknown provider is asked, and its answer checked
-            return True
-        return known is None or "tool_choice" in (*known, *self._arguments.get("allowed_openai_params", ()))
+        known = known_params(self.name, self._given_provider)
+        return (
+            known is None or "tool_choice" in known or "tool_choice" in self._arguments.get("allowed_openai_params", ())
+        )
 
     @property
     def thinks(self) -> bool:
@@ -113,18 +118,16 @@ class LiteLLMModel:
     # Asking it
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        attempt = _Attempt(request)
-        with self._translating(attempt):
+        with _Attempt(self, request) as attempt:
             return self._response(self._once(attempt), request)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        attempt = _Attempt(request)
-        with self._translating(attempt):
+        with _Attempt(self, request) as attempt:
             return self._response(await self._aonce(attempt), request)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reader, attempt = StreamReader(priced=not self._has_price), _Attempt(request)
-        with self._translating(attempt):
+        reader = StreamReader(priced=not self._has_price)
+        with _Attempt(self, request) as attempt:
             with closing(RawStream(self._once(attempt, **_STREAMED))) as raw:
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
@@ -132,8 +135,8 @@ class LiteLLMModel:
         self._mind_forced(request, reader.called, reader.stop_reason)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reader, attempt = StreamReader(priced=not self._has_price), _Attempt(request)
-        with self._translating(attempt):
+        reader = StreamReader(priced=not self._has_price)
+        with _Attempt(self, request) as attempt:
             async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED))) as raw:
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
@@ -141,16 +144,6 @@ class LiteLLMModel:
             for delta in reader.end(raw.finish_reason, raw.refusal):
                 yield delta
         self._mind_forced(request, reader.called, reader.stop_reason)
-
-    @contextmanager
-    def _translating(self, attempt: _Attempt) -> Generator[None]:
-        """What fails in this block is a `ModelError`."""
-        try:
-            yield
-        except ModelError:
-            raise
-        except Exception as error:
-            raise self._error(error, attempt) from error
 
     def _once(self, attempt: _Attempt, **how: Any) -> Any:
         """One request, sent again only to leave out what the model will not take."""
@@ -179,19 +172,19 @@ class LiteLLMModel:
         return {"client": await http_client()} if is_free and takes_client(self.provider) else {}
 
     def _call(self, attempt: _Attempt) -> dict[str, Any]:
-        request, left_out = attempt.request, _refused(self._key) | attempt.left_out
+        request, left_out = attempt.request, self._refused | attempt.left_out
         if "max_completion_tokens" in self._arguments:
             left_out |= {"max_tokens"}  # the same by another name, and no provider takes both
         call: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
         call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
         # LiteLLM writes into what it is given: metadata, content parts, the schemas of tools.
-        call |= copied(fitting(self._arguments, self.provider))
+        call |= copied(self._fitting)
         call |= {
             "model": self.name,
             "messages": self._messages(request),
-            "tools": copied(request.tools),
+            "tools": _own(request.tools, request.tools_json),
             "max_retries": 0,
-            "timeout": self._timeout(request.timeout),
+            "timeout": self._timeout if request.timeout is None else within(self._timeout, request.timeout),
             "_skip_mcp_handler": True,  # without it LiteLLM walks all messages for MCP references
         }
         if request.forced_tool and "tool_choice" not in left_out:
@@ -200,28 +193,31 @@ class LiteLLMModel:
             call["cache_control_injection_points"] = cache_points(request)
         return call
 
+    @cached_property
+    def _fitting(self) -> dict[str, Any]:
+        return fitting(self._arguments, self.provider)
+
     def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
-        # Their JSON is kept from request to request, and reading it is the quickest deep copy.
-        written = request.messages_json
-        messages: list[dict[str, Any]] = copied(request.messages) if written is None else from_json(written())
-        if "claude" not in self.name and self.provider in ("openai", "azure", *library().openai_compatible_providers):
+        messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
+        if self._knows_no_thoughts:
             for message in messages:  # another model's, from before a change of models
                 message.pop("thinking_blocks", None)
         return messages
 
-    def _timeout(self, left: float | None) -> Any:
+    @cached_property
+    def _knows_no_thoughts(self) -> bool:
+        is_openai = self.provider in ("openai", "azure", *library().openai_compatible_providers)
+        return is_openai and "claude" not in self.name
+
+    @cached_property
+    def _timeout(self) -> Any:
         import httpx
 
         given = self._config.get("timeout", self._config.get("request_timeout", TIMEOUT))
         if isinstance(given, httpx.Timeout):
-            parts = given.as_dict()
-        else:
-            whole = None if given is None else float(given)
-            parts = dict.fromkeys(("connect", "read", "write", "pool"), whole)
-            parts["connect"] = _CONNECT_TIMEOUT if whole is None else min(whole, _CONNECT_TIMEOUT)
-        if left is not None:
-            parts = {name: max(0.001, left if part is None else min(part, left)) for name, part in parts.items()}
-        return httpx.Timeout(**parts)
+            return given
+        whole = None if given is None else float(given)
+        return httpx.Timeout(whole, connect=_CONNECT_TIMEOUT if whole is None else min(whole, _CONNECT_TIMEOUT))
 
     # Reading the answer
 
@@ -249,11 +245,7 @@ class LiteLLMModel:
     @cached_property
     def provider(self) -> str:
         """The provider's name as LiteLLM spells it."""
-        try:
-            found = library().get_llm_provider(self.name, self._given_provider, self._arguments.get("api_base"))
-            return str(found[1])
-        except Exception:  # unknown to LiteLLM as well
-            return self.name.partition("/")[0]
+        return provider_of(self.name, self._given_provider, self._arguments.get("api_base"))
 
     def _learn_or_raise(self, error: Exception, attempt: _Attempt) -> None:
         """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
@@ -261,7 +253,7 @@ class LiteLLMModel:
             text, given = str(error), self._given(attempt.request)
             defaults = [name for name in ("temperature", "max_tokens") if name not in given]
             for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
-                if name in text and name not in attempt.left_out | _refused(self._key):
+                if name in text and name not in attempt.left_out | self._refused:
                     attempt.left_out.add(name)
                     return
         else:
@@ -275,7 +267,17 @@ class LiteLLMModel:
     def _remember(self, left_out: set[str]) -> None:
         """Note what the model does not take: it cost a request to find out."""
         if left_out:
-            _learned[self._key] = _refused(self._key) | left_out
+            _learned[self._key] = self._refused | left_out
+
+    @property
+    def _refused(self) -> set[str]:
+        """What this model is known not to take."""
+        return _learned.get(self._key, set()) if _learned else set()
+
+    @cached_property
+    def _key(self) -> tuple[str, ...]:
+        settings = {key: value for key, value in self._arguments.items() if key not in _WHO}
+        return (self.name, *sorted(map(repr, veiled(settings).items())))
 
     def _error(self, error: Exception, attempt: _Attempt) -> ModelError:
         secrets = secrets_in(self._config)
@@ -303,5 +305,6 @@ def forget_refusals() -> None:
     _learned.clear()
 
 
-def _refused(key: tuple[str, ...]) -> set[str]:
-    return _learned.get(key, set())
+def _own(value: Any, written: Callable[[], bytes] | None) -> Any:
+    """A copy to give away. JSON that was written already is kept, and reading it is the quickest way to copy."""
+    return copied(value) if written is None else from_json(written())

@@ -282,6 +282,10 @@ class Odd(ScriptedModel):
     provider = "acme"
 
 
+class Mute(RawModel):
+    stream = astream = None
+
+
 def test_in_all_else_it_is_the_model() -> None:
     retrying = retried(Odd([], name="acme/large", price=Price(1.0, 2.0), forces=False))
     assert (retrying.name, retrying.price(), retrying.provider) == ("acme/large", Price(1.0, 2.0), "acme")
@@ -296,7 +300,7 @@ def test_what_is_asked_of_a_model_is_asked_of_the_model_inside() -> None:
     assert is_model(thoughtful)
     assert is_model(plain)
     assert (thinks(thoughtful), thinks(plain)) == (True, False)
-    assert (can_stream(thoughtful), can_stream(plain)) == (True, False)
+    assert (can_stream(thoughtful), can_stream(plain), can_stream(retried(Mute([])))) == (True, False, False)
 
 
 def test_an_agent_takes_a_model_that_is_retried() -> None:

@@ -76,7 +76,9 @@ class Retrying:
         if name.startswith("_"):  # copy and pickle probe for these before there is a model
             raise AttributeError(name)
         found = getattr(self._model, name)
-        return {"stream": self._stream, "astream": self._astream}.get(name, found)
+        if name in ("stream", "astream") and callable(found):
+            return self._stream if name == "stream" else self._astream
+        return found
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         attempts = _Attempts(self, request)

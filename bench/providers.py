@@ -13,7 +13,7 @@ from loop import PARAGRAPH, Looker
 from measure import Line, cpu
 
 from acorn._module import spec_of
-from acorn.models.litellm import _litellm
+from acorn.models.litellm.library import library
 
 
 def model(url: str) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def model(url: str) -> dict[str, Any]:
 
 def by_hand(url: str, steps: int) -> None:
     """The loop that a user would write: the same requests, results appended, arguments parsed."""
-    litellm = _litellm()
+    litellm = library()
     spec = spec_of(Looker())
     tools = [{"type": "function", "function": tool.schema} for tool in spec.tools]
     tools.append({"type": "function", "function": {"name": "__finish__", "parameters": spec.output.json_schema}})

@@ -15,10 +15,6 @@ from tests.behaviour.conftest import Call, Script
 from typing_extensions import TypedDict
 
 from acorn import ModelError, ParseError, Run, Step, Unfinished, Usage, module, tool
-from acorn._loop.asks import AskModel
-from acorn._loop.plan import Plan
-from acorn._loop.run import Loop
-from acorn._module import spec_of
 from acorn.models import ModelRequest, RawCall
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -394,25 +390,22 @@ def test_a_model_that_cannot_force_is_asked_without(call: Call, script: Script) 
     assert forced(model) == [None]
 
 
-@pytest.mark.parametrize(
-    ("settings", "forces"),
-    [
-        ({}, True),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, False),
-        ({"reasoning_effort": "low"}, False),
-        ({"thinking": {"type": "disabled"}}, True),
-        ({"thinking": None, "reasoning_effort": None}, True),
-        ({"reasoning_effort": "none"}, True),
-    ],
-)
-def test_a_model_dict_that_asks_for_thinking_is_not_forced(settings: dict[str, Any], forces: bool) -> None:
-    agent = Asker(model={"model": "some/model", **settings})
-    plan = Plan(spec_of(agent), (), resolve=lambda declared: ScriptedModel([]))
-    loop = Loop(plan, Run("id", Question(question="?")))
-    loop.start(0.0)
-    (ask,) = loop.asks(0.0)
-    assert isinstance(ask, AskModel)
-    assert ask.request.forced_tool == ("__finish__" if forces else None)
+class ThinkingModel(ScriptedModel):
+    """A model that was asked to think."""
+
+    thinks = True
+
+
+def test_a_model_that_thinks_is_not_forced(call: Call) -> None:
+    with ThinkingModel(["Hm.", finish(answer="Paris")]) as model:
+        assert call(Asker(model=model), question="?") == Answer(answer="Paris")
+    assert forced(model) == [None, None]
+
+
+def test_a_model_that_thinks_can_be_made_to_finish_in_the_end(call: Call) -> None:
+    with ThinkingModel([calling("search", query="a"), finish(answer="Paris", confidence=0.9)]) as model:
+        assert call(Searcher(model=model, max_steps=1), question="?") == RIGHT
+    assert forced(model) == [None, "__finish__"]
 
 
 # The end of the loop

@@ -12,7 +12,8 @@ import pytest
 from tests.loopback import Answer, Loopback, Request
 
 from acorn import ModelError, Run, module
-from acorn.models.litellm import _litellm, forget_refusals
+from acorn.models.litellm.adapter import forget_refusals
+from acorn.models.litellm.library import library
 
 PROVIDER_VARIABLES = (
     "OPENAI_API_KEY",
@@ -127,7 +128,7 @@ def claude(way: str) -> Iterator[Wire]:
 @pytest.fixture(scope="session", autouse=True)
 def litellm_is_loaded() -> None:
     """The import takes seconds, which belong to no test."""
-    _litellm()
+    library()
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback, Request
 
 from acorn import AcornError, LimitError, ModelError, module
-from acorn.models.failure import retry_after
-from acorn.models.retry import LONGEST_WAIT, Retries
+from acorn.models.retrying import LONGEST_WAIT, Retries
+from acorn.models.status import retry_after
 from acorn.testing import Reply, call, finish
 
 

@@ -15,7 +15,9 @@ from tests.loopback import Fault, Loopback, Request
 
 from acorn import ModelError, Step, module, tool
 from acorn.models import ModelRequest
-from acorn.models.litellm import LiteLLMModel
+from acorn.models.litellm.adapter import LiteLLMModel
+from acorn.models.port import thinks
+from acorn.models.resolve import resolve
 from acorn.testing import Reply, call, finish
 from acorn.types import Usage
 
@@ -587,6 +589,21 @@ def test_thinking_that_is_switched_off_does_not_keep_from_forcing(claude: Wire, 
     claude.run(Single(model=claude.model(**not_asked_for)), question="Why?")
     claude.run(Hurried(model=claude.model(**not_asked_for)), question="Why?")
     assert [body.get("tool_choice") for body in claude.bodies()] == [ANTHROPIC_FORCED, None, ANTHROPIC_FORCED]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, False),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, True),
+        ({"reasoning_effort": "low"}, True),
+        ({"thinking": {"type": "disabled"}}, False),
+        ({"thinking": None, "reasoning_effort": None}, False),
+        ({"reasoning_effort": "none"}, False),
+    ],
+)
+def test_a_model_dict_says_whether_the_model_thinks(settings: Json, expected: bool) -> None:
+    assert thinks(resolve({"model": "some/model", **settings}, "Asker")) is expected
 
 
 def test_thinking_stays_behind_when_the_run_changes_to_another_provider(claude: Wire) -> None:

@@ -20,8 +20,8 @@ from tests.provider_rules import assert_complete
 from acorn import LimitError, ModelError, Partial, Run, StreamChunk, ToolResult, capture, module, tool
 from acorn.models import ModelRequest, ModelResponse
 from acorn.models.assemble import Assembly
-from acorn.models.litellm import LiteLLMModel
-from acorn.models.port import Delta
+from acorn.models.port import Delta, can_stream
+from acorn.models.resolve import resolve
 from acorn.testing import Reply, call, finish
 from acorn.types import Usage
 
@@ -100,12 +100,14 @@ def request(**fields: Any) -> ModelRequest:
 
 
 def deltas(way: str, config: Json) -> list[Delta]:
-    """What the adapter gives of one stream."""
+    """What the model gives of one stream."""
+    model = resolve(config, "Test")
+    assert can_stream(model)
     if way == "sync":
-        return list(LiteLLMModel(config).stream(request()))
+        return list(model.stream(request()))
 
     async def main() -> list[Delta]:
-        return [delta async for delta in LiteLLMModel(config).astream(request())]
+        return [delta async for delta in model.astream(request())]
 
     return asyncio.run(main())
 
@@ -161,7 +163,7 @@ def test_what_streams_adds_up_to_what_comes_in_one_piece(wire: Wire, name: str, 
     server = wire.serve(lambda _: reply)
     server.chunk = size
     found = deltas(wire.way, wire.model())
-    plain = LiteLLMModel(wire.model()).complete(request())
+    plain = resolve(wire.model(), "Test").complete(request())
     if name in ("an answer", "counted"):  # the ids of the server count its requests
         plain.tool_calls[0].id = assembled(found).tool_calls[0].id
     for block in plain.extra.get("thinking_blocks", ()):

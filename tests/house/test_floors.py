@@ -19,6 +19,7 @@ FLOORS = {
     "errors": 0,
     "types": 0,
     "_secrets": 0,
+    "_log": 0,
     "_json": 1,
     "_schema": 1,
     "_xml": 1,
@@ -56,11 +57,11 @@ LATE_IMPORTS = {
     ),  # the machinery of a call: the drivers bring asyncio, which a program that only declares does not need
     ("record", "acorn"),  # the events' classes, which a run that nobody looks at does not need
     ("_loop/run", "acorn"),  # the same, for runs that send their thread
-    ("models/resolve", "acorn"),
-    ("models/litellm", "litellm"),
-    ("models/litellm", "httpx"),
-    ("models/failure", "httpx"),
-    ("models/raw_stream", "httpx"),
+    ("models/litellm/library", "litellm"),
+    ("models/litellm/library", "httpx"),
+    ("models/litellm/adapter", "httpx"),
+    ("models/litellm/failure", "httpx"),
+    ("models/litellm/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
 }
 
@@ -163,6 +164,7 @@ def test_import_acorn_loads_nothing_heavy() -> None:
         "mcp",
         "docstring_parser",
         "asyncio",
+        "logging",
         "xllamacpp",
     ]
     script = f"import sys, acorn; print([name for name in {heavy} if name in sys.modules])"

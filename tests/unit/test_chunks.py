@@ -471,6 +471,8 @@ def test_a_whole_response_is_a_stream_of_one_piece() -> None:
         reasoning="hm",
         refusal="no",
         extra={"a": 1},
+        attempts=3,
+        waits=(0.5, 1.0),
     )
     assert vars(response_of(as_deltas(response))) == vars(response)
     assert vars(response_of(as_deltas(ModelResponse()))) == vars(ModelResponse())

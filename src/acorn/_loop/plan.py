@@ -156,12 +156,3 @@ def listed_tools(outcome: Any, place: str) -> list[Any]:
     if not isinstance(outcome, list | tuple):
         raise AcornError(f"The {place} must be a list of functions, got {safe_repr(outcome)[:120]}.")
     return list(outcome)
-
-
-def thinks(model: Any) -> bool:
-    """Whether a model dict asks for thinking, with which no tool can be forced."""
-    if not isinstance(model, dict):
-        return False
-    thinking, effort = model.get("thinking"), model.get("reasoning_effort")
-    is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
-    return (bool(thinking) and not is_off) or effort not in (None, "", "none")

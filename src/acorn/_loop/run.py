@@ -33,7 +33,7 @@ from acorn._loop.branch import (
 from acorn._loop.branch_context import BranchContext, branch_id
 from acorn._loop.limits import Budget, Budgets, Limits
 from acorn._loop.opening import first_messages, input_message, prompt_text
-from acorn._loop.plan import BranchTool, Plan, Toolset, listed_tools, named_tools, thinks
+from acorn._loop.plan import BranchTool, Plan, Toolset, listed_tools, named_tools
 from acorn._loop.reply import Invocation, may_go_on, prepare, read_calls, refusal
 from acorn._loop.state import State, restored
 from acorn._loop.transcript import Transcript
@@ -42,7 +42,7 @@ from acorn._spec import read_prompt_file
 from acorn._tools.collect import FINISH, Tool, gather, merge
 from acorn.errors import AcornError, BranchError, DeclarationError, ToolConflictError
 from acorn.journal import BranchBegun, BranchEnded, ModelAsked, RunBegun, ToolBegun
-from acorn.models.port import ModelRequest, ModelResponse
+from acorn.models.port import ModelRequest, ModelResponse, thinks
 from acorn.record import Message, Run
 from acorn.step import Step
 from acorn.types import ToolCall, ToolResult, Unfinished
@@ -786,7 +786,7 @@ class Loop:
 
     @property
     def _thinks(self) -> bool:
-        return thinks(self.setting("model"))
+        return thinks(self.model)
 
     def _can_force(self) -> bool:
         return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._make_request())

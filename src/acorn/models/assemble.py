@@ -58,6 +58,8 @@ class Assembly:
             self._usage = delta.usage
         if delta.extra:
             rest.extra.update(delta.extra)
+        if delta.attempts > 1:
+            rest.attempts, rest.waits = delta.attempts, delta.waits
         return content, reasoning, [self._add_call(fragment) for fragment in delta.calls]
 
     def _add_call(self, fragment: CallDelta) -> CallParts:
@@ -130,5 +132,7 @@ def as_deltas(response: ModelResponse) -> list[Delta]:
             model=response.model,
             refusal=response.refusal,
             extra=response.extra,
+            attempts=response.attempts,
+            waits=response.waits,
         )
     ]

@@ -113,10 +113,16 @@ class Delta:
     model: str = ""
     refusal: str | None = None
     extra: dict[str, Any] | None = None
+    attempts: int = 1
+    waits: tuple[float, ...] = ()
 
 
 class Model(Protocol):
-    """A language model. Adapters raise `ModelError` and nothing else of their own."""
+    """A language model. Adapters raise `ModelError` and nothing else of their own.
+
+    A model may also have an attribute `thinks`: whether it was asked to think before it answers, so that no
+    tool should be forced from the first call on. Without one it does not.
+    """
 
     @property
     def name(self) -> str:
@@ -153,3 +159,8 @@ def is_model(value: object) -> TypeGuard[Model]:
 def can_stream(model: Model) -> TypeGuard[StreamingModel]:
     """Whether a model gives its response piece by piece."""
     return callable(getattr(model, "stream", None)) and callable(getattr(model, "astream", None))
+
+
+def thinks(model: Model) -> bool:
+    """Whether a model was asked to think before it answers."""
+    return bool(getattr(model, "thinks", False))

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from acorn.errors import DeclarationError
 from acorn.models.port import Model, is_model
+from acorn.models.retrying import Retries, Retrying
+
+
+class _Adapter(NamedTuple):
+    module: str
+    """Imported when it is first needed."""
+    name: str
+    is_retried: bool
+
+    def make(self, config: Mapping[str, Any]) -> Model:
+        adapter: Callable[[Mapping[str, Any]], Model] = getattr(import_module(self.module), self.name)
+        model = adapter(config)
+        return Retrying(model, Retries.of(config)) if self.is_retried else model
+
+
+# By what an id begins with; the first that fits counts.
+_ADAPTERS = {
+    "local/": _Adapter("acorn.models.local", "LocalModel", is_retried=False),
+    "": _Adapter("acorn.models.litellm.adapter", "LiteLLMModel", is_retried=True),
+}
 
 
 def resolve(declared: Any, owner: str) -> Model:
-    """The model to ask; an adapter is imported when it is first needed."""
+    """The model to ask."""
     if declared is None:
         raise DeclarationError(
             f"`{owner}.model` is not set; declare it on the class, or pass it: `{owner}(model='openai/gpt-4o')`."
@@ -17,13 +39,9 @@ def resolve(declared: Any, owner: str) -> Model:
     if is_model(declared):
         return declared
     config = declared if isinstance(declared, dict) else {"model": declared}
-    if str(config.get("model") or config.get("id")).startswith("local/"):
-        from acorn.models.local import LocalModel
-
-        try:
-            return LocalModel(config)
-        except DeclarationError as error:
-            raise DeclarationError(f"`{owner}.model` cannot be used: {error}") from error
-    from acorn.models.litellm import LiteLLMModel
-
-    return LiteLLMModel(config)
+    name = str(config.get("model") or config.get("id"))
+    adapter = next(adapter for prefix, adapter in _ADAPTERS.items() if name.startswith(prefix))
+    try:
+        return adapter.make(config)
+    except DeclarationError as error:
+        raise DeclarationError(f"`{owner}.model` cannot be used: {error}") from error

@@ -20,6 +20,7 @@ from pydantic_core import to_json
 from acorn._tools.collect import FINISH
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
+from acorn.models.status import is_retryable
 from acorn.types import Usage
 
 
@@ -213,13 +214,12 @@ class ScriptedModel:
         )
 
     def _failure(self, failure: Failure) -> ModelError:
-        retryable = failure.status is None or failure.status in (408, 409, 429) or failure.status >= 500
         what = "the connection broke" if failure.status is None else f"HTTP {failure.status}"
         return ModelError(
             f"`{self.name}` failed ({what}): {failure.message}",
             provider="scripted",
             status=failure.status,
-            retryable=retryable,
+            retryable=failure.status is None or is_retryable(failure.status),
         )
 
 

@@ -7,17 +7,14 @@ adapter alone.
 from __future__ import annotations
 
 import json
-import math
 import re
-import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from acorn._secrets import redact
-from acorn.models.retry import is_retryable
+from acorn.models.status import is_retryable
 
 BROKEN = "no connection"
 """It failed before the whole answer was there."""
@@ -189,17 +186,3 @@ def _cleaned(value: Any, secrets: set[str]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_cleaned(item, secrets) for item in value)
     return {key: _cleaned(item, secrets) for key, item in value.items()} if type(value) is dict else value
-
-
-def retry_after(header: str | None) -> float | None:
-    """`Retry-After` in seconds; a date is read too."""
-    if not header:
-        return None
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(header).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return None
-    return None if math.isnan(seconds) else max(0.0, seconds)

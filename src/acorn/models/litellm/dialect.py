@@ -47,6 +47,12 @@ def fitting(arguments: Mapping[str, Any], provider: str) -> dict[str, Any]:
     return found
 
 
+def within(timeout: Any, left: float) -> Any:
+    """A timeout of httpx's that allows no more than is left."""
+    parts = {name: left if part is None else min(part, left) for name, part in timeout.as_dict().items()}
+    return type(timeout)(**{name: max(0.001, part) for name, part in parts.items()})
+
+
 def cache_points(request: ModelRequest) -> list[dict[str, Any]]:
     """LiteLLM counts from the system message on, we from the message behind it."""
     before = 0
@@ -61,22 +67,22 @@ def cache_points(request: ModelRequest) -> list[dict[str, Any]]:
 def read_response(raw: Any) -> ModelResponse:
     """A whole answer; it has a choice."""
     choice = raw.choices[0]
-    message = choice.message
+    message = _held(choice.message)
     extra: dict[str, Any] = {}
-    if thoughts := getattr(message, "thinking_blocks", None):
+    if thoughts := message.get("thinking_blocks"):
         extra["thinking_blocks"] = [dict(block) for block in thoughts]
-    specific = getattr(message, "provider_specific_fields", None) or {}
+    specific = message.get("provider_specific_fields") or {}
     return ModelResponse(
-        content=message.content or "",
+        content=message.get("content") or "",
         tool_calls=[
             RawCall(made.id, _own_name(made.function.name), made.function.arguments or "")
-            for made in message.tool_calls or []
+            for made in message.get("tool_calls") or []
         ],
         stop_reason=_STOPS.get(choice.finish_reason, "stop"),
         usage=_usage(getattr(raw, "usage", None)),
         model=getattr(raw, "model", None) or "",
-        reasoning=getattr(message, "reasoning_content", None),
-        refusal=getattr(message, "refusal", None) or specific.get("refusal"),
+        reasoning=message.get("reasoning_content"),
+        refusal=message.get("refusal") or specific.get("refusal"),
         extra=extra,
     )
 
@@ -94,8 +100,6 @@ class StreamReader:
         self.called = ""
         """The names of the tools that were called, one behind the other: a name may come in pieces."""
         self.stop_reason = ""
-        self.has_begun = False
-        """Whether anything was handed out."""
 
     def read(self, chunk: Any, finish_reason: str | None) -> Iterator[Delta]:
         """What a chunk of a stream brings; the reason is the provider's own, None while it has given none."""
@@ -111,20 +115,19 @@ class StreamReader:
         if self._priced and isinstance(cost := getattr(usage, "cost", None), float):
             found.cost = cost
         if choice is not None:
-            self._read_message(choice.delta, found)
+            self._read_message(_held(choice.delta), found)
         self.stop_reason = found.stop_reason or self.stop_reason
         if found.content or found.reasoning or found.calls or found.stop_reason or found.usage:
-            self.has_begun = True
             yield found
 
-    def _read_message(self, message: Any, found: Delta) -> None:
-        found.content = getattr(message, "content", None) or ""
-        found.reasoning = getattr(message, "reasoning_content", None) or ""
-        for block in getattr(message, "thinking_blocks", None) or []:
+    def _read_message(self, message: Mapping[str, Any], found: Delta) -> None:
+        found.content = message.get("content") or ""
+        found.reasoning = message.get("reasoning_content") or ""
+        for block in message.get("thinking_blocks") or []:
             self._read_thought(block)
         found.calls = tuple(
             CallDelta(part.index, part.id, _own_name(part.function.name), part.function.arguments or "")
-            for part in getattr(message, "tool_calls", None) or []
+            for part in message.get("tool_calls") or []
         )
         self.called += "".join(part.name for part in found.calls if part.name)
 
@@ -150,6 +153,11 @@ class StreamReader:
             yield Delta(refusal=refusal)
         if self._blocks:
             yield Delta(extra={"thinking_blocks": self._blocks})
+
+
+def _held(message: Any) -> dict[str, Any]:
+    """What a message holds. Asking it for what it does not hold is slow: Pydantic words an error each time."""
+    return {**vars(message), **(message.model_extra or {})}
 
 
 def _own_name(name: str | None) -> str:

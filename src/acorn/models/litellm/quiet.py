@@ -1,6 +1,6 @@
 """LiteLLM without its noise: no log lines, no warnings, no work for listeners that are not there.
 
-It gets the library from the adapter, which alone imports it.
+It is given the library by `library`, which alone imports it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,310 @@
+"""The model of the port that asks a provider through LiteLLM.
+
+LiteLLM is asked for one thing: translate a request, send it once, and translate what comes back. What a model
+turns out not to take, a default temperature or a forced tool, is remembered for the process. Retries are not
+made here but around it, by `models/retrying.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import aclosing, closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pydantic_core import from_json
+
+from acorn._secrets import redact, secrets_in, veiled
+from acorn.errors import ModelError
+from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response, within
+from acorn.models.litellm.failure import (
+    LATE,
+    advice,
+    causes,
+    clean,
+    is_bad_request,
+    is_too_long,
+    on_the_wire,
+    provider_text,
+)
+from acorn.models.litellm.library import TIMEOUT, http_client, known_params, library, provider_of, takes_client
+from acorn.models.litellm.raw_stream import RawStream
+from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
+from acorn.models.status import retry_after
+
+_PRICES = ("input_cost_per_token", "output_cost_per_token")
+# What of a model dict is not LiteLLM's business, or not the user's.
+_OURS = (
+    *("model", "id", "timeout", "request_timeout"),
+    *("num_retries", "retry_delay", "max_retries", *_PRICES),
+)
+_WHO = ("user", "metadata", "headers", "extra_headers")
+"""Arguments that say who asks: what a model takes does not depend on them."""
+_STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+_CONNECT_TIMEOUT = 10.0
+
+
+@dataclass
+class _Attempt:
+    """One request under way; what fails inside of it is a `ModelError`."""
+
+    model: LiteLLMModel
+    request: ModelRequest
+    left_out: set[str] = field(default_factory=set[str])
+    """What it found the model not to take."""
+    outer: BaseException | None = field(default_factory=sys.exception)
+    """What the caller was handling when it began: no cause of what happens here."""
+
+    def __enter__(self) -> _Attempt:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, ModelError):
+            raise self.model._error(error, self) from error
+
+
+class LiteLLMModel:
+    """One model of one provider, as a model dict describes it."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.name: str = config.get("model") or config["id"]
+        self._arguments = {key: value for key, value in config.items() if key not in _OURS}
+        if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
+            self._arguments["api_base"] = str(address).rstrip("/")  # the name that works with every provider
+        self._config = config
+
+    def __repr__(self) -> str:
+        return f"LiteLLMModel({self.name!r})"
+
+    # What it can do
+
+    def can_force_tool(self, request: ModelRequest) -> bool:
+        if "tool_choice" in self._refused:
+            return False
+        if self.thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
+            return False
+        known = known_params(self.name, self._given_provider)
+        return (
+            known is None or "tool_choice" in known or "tool_choice" in self._arguments.get("allowed_openai_params", ())
+        )
+
+    @property
+    def thinks(self) -> bool:
+        thinking, effort = self._arguments.get("thinking"), self._arguments.get("reasoning_effort")
+        is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
+        return (bool(thinking) and not is_off) or effort not in (None, "", "none")
+
+    def price(self) -> Price | None:
+        return self._price
+
+    @cached_property
+    def _price(self) -> Price | None:
+        if self._has_price:
+            return Price(*(float(self._config.get(name) or 0) for name in _PRICES))
+        try:
+            known = library().get_model_info(self.name)
+        except Exception:  # not in the table
+            return None
+        if known.get("input_cost_per_token") is None:
+            return None
+        return Price(float(known["input_cost_per_token"]), float(known.get("output_cost_per_token") or 0))
+
+    @property
+    def _has_price(self) -> bool:
+        return any(self._config.get(name) is not None for name in _PRICES)
+
+    # Asking it
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        with _Attempt(self, request) as attempt:
+            return self._response(self._once(attempt), request)
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        with _Attempt(self, request) as attempt:
+            return self._response(await self._aonce(attempt), request)
+
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
+        reader = StreamReader(priced=not self._has_price)
+        with _Attempt(self, request) as attempt:
+            with closing(RawStream(self._once(attempt, **_STREAMED))) as raw:
+                for chunk in raw:
+                    yield from reader.read(chunk, raw.finish_reason)
+            yield from reader.end(raw.finish_reason, raw.refusal)
+        self._mind_forced(request, reader.called, reader.stop_reason)
+
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        reader = StreamReader(priced=not self._has_price)
+        with _Attempt(self, request) as attempt:
+            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED))) as raw:
+                async for chunk in raw:
+                    for delta in reader.read(chunk, raw.finish_reason):
+                        yield delta
+            for delta in reader.end(raw.finish_reason, raw.refusal):
+                yield delta
+        self._mind_forced(request, reader.called, reader.stop_reason)
+
+    def _once(self, attempt: _Attempt, **how: Any) -> Any:
+        """One request, sent again only to leave out what the model will not take."""
+        while True:
+            try:
+                raw = library().completion(**self._call(attempt), **how)
+            except Exception as error:
+                self._learn_or_raise(error, attempt)
+            else:
+                self._remember(attempt.left_out)
+                return raw
+
+    async def _aonce(self, attempt: _Attempt, **how: Any) -> Any:
+        while True:
+            try:
+                raw = await library().acompletion(**self._call(attempt), **how, **await self._client())
+            except Exception as error:
+                self._learn_or_raise(error, attempt)
+            else:
+                self._remember(attempt.left_out)
+                return raw
+
+    async def _client(self) -> dict[str, Any]:
+        """Our own HTTP client where LiteLLM takes one: its async one sends twice when a connection breaks."""
+        is_free = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
+        return {"client": await http_client()} if is_free and takes_client(self.provider) else {}
+
+    def _call(self, attempt: _Attempt) -> dict[str, Any]:
+        request, left_out = attempt.request, self._refused | attempt.left_out
+        if "max_completion_tokens" in self._arguments:
+            left_out |= {"max_tokens"}  # the same by another name, and no provider takes both
+        call: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
+        call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
+        # LiteLLM writes into what it is given: metadata, content parts, the schemas of tools.
+        call |= copied(self._fitting)
+        call |= {
+            "model": self.name,
+            "messages": self._messages(request),
+            "tools": _own(request.tools, request.tools_json),
+            "max_retries": 0,
+            "timeout": self._timeout if request.timeout is None else within(self._timeout, request.timeout),
+            "_skip_mcp_handler": True,  # without it LiteLLM walks all messages for MCP references
+        }
+        if request.forced_tool and "tool_choice" not in left_out:
+            call["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
+        if request.cache:
+            call["cache_control_injection_points"] = cache_points(request)
+        return call
+
+    @cached_property
+    def _fitting(self) -> dict[str, Any]:
+        return fitting(self._arguments, self.provider)
+
+    def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
+        if self._knows_no_thoughts:
+            for message in messages:  # another model's, from before a change of models
+                message.pop("thinking_blocks", None)
+        return messages
+
+    @cached_property
+    def _knows_no_thoughts(self) -> bool:
+        is_openai = self.provider in ("openai", "azure", *library().openai_compatible_providers)
+        return is_openai and "claude" not in self.name
+
+    @cached_property
+    def _timeout(self) -> Any:
+        import httpx
+
+        given = self._config.get("timeout", self._config.get("request_timeout", TIMEOUT))
+        if isinstance(given, httpx.Timeout):
+            return given
+        whole = None if given is None else float(given)
+        return httpx.Timeout(whole, connect=_CONNECT_TIMEOUT if whole is None else min(whole, _CONNECT_TIMEOUT))
+
+    # Reading the answer
+
+    def _response(self, raw: Any, request: ModelRequest) -> ModelResponse:
+        if not raw.choices:
+            raise ModelError(f"`{self.name}` answered with nothing in it.", provider=self.provider)
+        response = read_response(raw)
+        response.model = response.model or self.name
+        if not self._has_price:  # the loop counts by a price that was given
+            response.cost = (getattr(raw, "_hidden_params", None) or {}).get("response_cost")
+        self._mind_forced(request, {made.name for made in response.tool_calls}, response.stop_reason)
+        return response
+
+    def _mind_forced(self, request: ModelRequest, called: Collection[str], stop_reason: str) -> None:
+        """A forced tool that was not called, in an answer that is whole: the force was dropped on the way."""
+        if request.forced_tool and request.forced_tool not in called and stop_reason in ("stop", "tool_calls"):
+            self._remember({"tool_choice"})
+
+    # Failing
+
+    @property
+    def _given_provider(self) -> str | None:
+        return self._arguments.get("custom_llm_provider")
+
+    @cached_property
+    def provider(self) -> str:
+        """The provider's name as LiteLLM spells it."""
+        return provider_of(self.name, self._given_provider, self._arguments.get("api_base"))
+
+    def _learn_or_raise(self, error: Exception, attempt: _Attempt) -> None:
+        """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
+        if is_bad_request(error) and not is_too_long(error):
+            text, given = str(error), self._given(attempt.request)
+            defaults = [name for name in ("temperature", "max_tokens") if name not in given]
+            for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
+                if name in text and name not in attempt.left_out | self._refused:
+                    attempt.left_out.add(name)
+                    return
+        else:
+            self._remember(attempt.left_out)
+        raise self._error(error, attempt) from error
+
+    def _given(self, request: ModelRequest) -> set[str]:
+        """What the user has set, one way or the other."""
+        return {*request.declared, *self._arguments}
+
+    def _remember(self, left_out: set[str]) -> None:
+        """Note what the model does not take: it cost a request to find out."""
+        if left_out:
+            _learned[self._key] = self._refused | left_out
+
+    @property
+    def _refused(self) -> set[str]:
+        """What this model is known not to take."""
+        return _learned.get(self._key, set()) if _learned else set()
+
+    @cached_property
+    def _key(self) -> tuple[str, ...]:
+        settings = {key: value for key, value in self._arguments.items() if key not in _WHO}
+        return (self.name, *sorted(map(repr, veiled(settings).items())))
+
+    def _error(self, error: Exception, attempt: _Attempt) -> ModelError:
+        secrets = secrets_in(self._config)
+        chain = causes(error, attempt.outer)
+        clean(chain, secrets)
+        wire = on_the_wire(chain)
+        text = "" if wire.trouble == LATE else redact(provider_text(error), secrets)
+        words = filter(None, (text, advice(error, wire, text, self._given(attempt.request), self.name)))
+        what = f" ({wire.what})" if wire.what else ""
+        return ModelError(
+            f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),
+            provider=self.provider,
+            status=wire.status,
+            retryable=wire.may_pass,
+            retry_after=retry_after(wire.headers.get("retry-after")),
+        )
+
+
+# What a model would not take, for as long as the process lives.
+_learned: dict[tuple[str, ...], set[str]] = {}
+
+
+def forget_refusals() -> None:
+    """Try everything anew: an endpoint may have become another one."""
+    _learned.clear()
+
+
+def _own(value: Any, written: Callable[[], bytes] | None) -> Any:
+    """A copy to give away. JSON that was written already is kept, and reading it is the quickest way to copy."""
+    return copied(value) if written is None else from_json(written())

@@ -72,10 +72,11 @@ def shorten(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def attributes(value: Any) -> dict[str, Any]:
+def attributes(value: Any) -> Mapping[str, Any]:
     """The fields of a model or dataclass instance, as far as they are set, with the objects they hold."""
     if isinstance(value, BaseModel):
-        return {**value.__dict__, **(getattr(value, "__pydantic_extra__", None) or {})}
+        extra = getattr(value, "__pydantic_extra__", None)
+        return {**value.__dict__, **extra} if extra else value.__dict__
     return {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
 
 
@@ -123,7 +124,7 @@ def _fields(value: Any, inside: tuple[int, ...]) -> dict[str, Any]:
     """Each field as its class writes it, or by itself; excluded ones stay out either way."""
     described: Mapping[str, Any] = getattr(type(value), "__pydantic_fields__", {})
     plain: dict[str, Any] = {}
-    for name, item in attributes(value).items():
+    for name, item in list(attributes(value).items()):
         if getattr(described.get(name), "exclude", False):
             continue
         try:

@@ -6,7 +6,7 @@ import json
 import random
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
@@ -60,10 +60,14 @@ def chunks_of(deltas: Iterable[Delta], shape: Shape = SHAPE) -> list[Any]:
 
 
 def response_of(deltas: Iterable[Delta]) -> ModelResponse:
-    assembly = Assembly()
+    """The response of an assembly, which a stream of the same deltas ends with too."""
+    assembly, streamer = Assembly(), Streamer(SHAPE)
     for delta in deltas:
         assembly.add(delta)
-    return assembly.response()
+        streamer.add(delta)
+    whole, streamed = assembly.response(), streamer.end()[0]
+    assert asdict(streamed) == asdict(whole)
+    return whole
 
 
 def calls_of(deltas: Iterable[Delta]) -> list[tuple[str | None, str, str]]:
@@ -500,3 +504,36 @@ def test_any_cut_of_any_calls_gives_the_same_response() -> None:
         assert [partial and partial.title for partial in partials] == [
             json.loads(written[-1])["title"] if written else None
         ]
+
+
+@pytest.mark.parametrize(
+    ("beside", "expected"),
+    [
+        ({"content": "text"}, {"content": "text"}),
+        ({"reasoning": "hm"}, {"reasoning": "hm"}),
+        ({"stop_reason": "length"}, {"stop_reason": "length"}),
+        ({"usage": Usage(1, 2, requests=1)}, {"usage": Usage(1, 2, requests=1)}),
+        ({"cost": 0.0}, {"cost": 0.0}),
+        ({"model": "m"}, {"model": "m"}),
+        ({"refusal": ""}, {"refusal": ""}),
+        ({"extra": {"a": 1}}, {"extra": {"a": 1}}),
+    ],
+)
+def test_a_further_piece_of_a_call_may_come_with_anything_beside_it(
+    beside: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    first, *pieces = finish(TEXT)
+    last = pieces[-1]
+    pieces[-1] = Delta(calls=last.calls, **beside)
+    response = response_of([first, *pieces])
+    assert vars(response).items() >= expected.items()
+    assert response.tool_calls == [RawCall("f1", FINISH, TEXT)]
+    assert chunks_of([first, *pieces])[-1].partial.score == 12
+
+
+def test_an_empty_piece_does_not_tell_half_the_name_of_finish() -> None:
+    deltas = [call(name="__fin", id="f1"), call(""), call(name="ish__"), call(TEXT)]
+    first, *others = chunks_of(deltas)
+    assert first.partial is None
+    assert all(chunk.tool_call is None for chunk in [first, *others])
+    assert others[-1].partial.score == 12

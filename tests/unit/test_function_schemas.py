@@ -797,6 +797,7 @@ def with_a_class_for_a_value(kind: type[int]) -> None: ...
 def with_a_value_for_a_hint(count: 5) -> None: ...  # type: ignore[valid-type]
 def with_a_class_variable(count: ClassVar[int] = 5) -> None: ...  # type: ignore[misc]
 def with_a_bad_pattern(text: Annotated[str, Field(pattern="(")]) -> None: ...
+def with_a_bad_pattern_as_default(text: str = Field(pattern="(")) -> None: ...
 def with_a_bad_limit(text: Annotated[str, Field(min_length=-1)]) -> None: ...
 def with_a_bad_discriminator(value: Annotated[int | str, Field(discriminator="kind")]) -> None: ...
 def with_a_failing_hint(count: 1 / 0) -> None: ...  # type: ignore[valid-type]
@@ -861,6 +862,7 @@ REFUSED: list[tuple[Any, str]] = [
         "count", with_a_class_variable, "The annotation 'ClassVar[int]' contains the 'typing.ClassVar' type qualifier, "
         "which is invalid in the context it is defined")),
     (with_a_bad_pattern, type_error("text", with_a_bad_pattern, "error: unclosed group")),
+    (with_a_bad_pattern_as_default, type_error("text", with_a_bad_pattern_as_default, "error: unclosed group")),
     (with_a_bad_limit, type_error(
         "text", with_a_bad_limit, "OverflowError: can't convert negative int to unsigned")),
     (with_a_bad_discriminator, type_error("value", with_a_bad_discriminator,
@@ -898,6 +900,39 @@ def test_what_cannot_be_a_tool_is_refused_as_it_is_declared(entry: Any, words: s
     with pytest.raises(DeclarationError) as caught:
         tool_of(entry)
     assert str(caught.value) == words
+
+
+PLAIN_HINTS = st.recursive(
+    st.sampled_from([str, int, float, bool, type(None), typing.Literal["a", "b"]]),
+    lambda inner: st.one_of(
+        inner.map(lambda hint: typing.cast(Any, list)[hint]),
+        inner.map(lambda hint: typing.cast(Any, dict)[str, hint]),
+        inner.map(lambda hint: typing.Optional[hint]),  # noqa: UP045
+        st.tuples(inner, inner).map(lambda pair: typing.Union[pair]),  # noqa: UP007
+    ),
+    max_leaves=5,
+)
+PLAIN_DEFAULTS = st.just(inspect.Parameter.empty) | st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+
+
+@given(st.lists(st.tuples(PLAIN_HINTS, PLAIN_DEFAULTS), max_size=4), st.none() | PLAIN_HINTS)
+def test_a_schema_that_is_made_at_the_first_use_never_fails_there(
+    parameters: list[tuple[Any, Any]], of_keywords: Any
+) -> None:
+    def take(**arguments: Any) -> None: ...
+
+    names = [f"p{place}" for place in range(len(parameters))]
+    signature = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
+        for name, (hint, default) in zip(names, parameters, strict=True)
+    ]
+    if of_keywords is not None:
+        signature.append(inspect.Parameter("others", inspect.Parameter.VAR_KEYWORD, annotation=of_keywords))
+    typing.cast(Any, take).__signature__ = inspect.Signature(signature)
+    made = make_tool(take, "tools[0]", "Owner", {})
+    assert "_built" not in vars(made.binding)
+    assert list(made.schema["parameters"]["properties"]) == names
+    Draft202012Validator.check_schema(made.schema["parameters"])
 
 
 def test_a_lambda_may_be_given_a_name() -> None:

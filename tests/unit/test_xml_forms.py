@@ -445,6 +445,22 @@ def test_a_container_has_an_element_for_each_part(value: Any, document: str) -> 
     assert encode(value, "v") == document.replace("|", "\n")
 
 
+def test_a_list_of_thousands_is_written_like_a_short_one() -> None:
+    rows = [[str(number), {"square": number**2, "digits": list(str(number))}] for number in range(2000)]
+    document = encode({"rows": rows, "flat": [str(number) for number in range(2000)]}, "input")
+    whole = ["<input>", "  <rows>"]
+    for row in rows:
+        whole += [f"    {line}" for line in encode(row, "item").splitlines()]
+    whole += [
+        "  </rows>",
+        "  <flat>",
+        *(f"    <item>{number}</item>" for number in range(2000)),
+        "  </flat>",
+        "</input>",
+    ]
+    assert document.splitlines() == whole
+
+
 KEYS = {
     "author": "<author>x</author>",
     "a-b.c_d1": "<a-b.c_d1>x</a-b.c_d1>",

@@ -21,15 +21,16 @@ class Streamer:
 
     def add(self, delta: Delta) -> Sequence[StreamChunk]:
         """The chunks that a delta gives: one, or one for each call it touches."""
+        grown = self._assembly.grow(delta)
+        if grown is not None:  # most deltas of a long answer
+            return (self._of_call(grown),)
         content, reasoning, touched = self._assembly.add(delta)
-        if not content and not reasoning and len(touched) == 1:
-            answer = self._answers.get(touched[0].index)
-            if answer is not None:
-                return (answer.chunk(),)  # most pieces of a long answer
-        chunks = [StreamChunk(content=content or None, reasoning=reasoning or None)] if content or reasoning else []
-        # While only the name is coming in, half of it may be half of `__finish__`.
-        known = [c for c in dict.fromkeys(touched) if c.pieces or c.name == FINISH or not FINISH.startswith(c.name)]
-        return [*chunks, *map(self._of_call, known)]
+        chunks = [_of_text(content, reasoning)] if content or reasoning else []
+        if touched:
+            # While only the name is coming in, half of it may be half of `__finish__`.
+            known = [c for c in dict.fromkeys(touched) if c.pieces or c.name == FINISH or not FINISH.startswith(c.name)]
+            chunks += map(self._of_call, known)
+        return chunks
 
     def end(self) -> tuple[ModelResponse, StreamChunk]:
         """The response, and the last chunk of it; the answer is in that one too."""
@@ -46,3 +47,12 @@ class Streamer:
         if answer is None:
             answer = self._answers[call.index] = AnswerReader(call.pieces, self._shape)
         return answer.chunk()
+
+
+def _of_text(content: str, reasoning: str) -> StreamChunk:
+    chunk: StreamChunk = StreamChunk()
+    if content:
+        chunk.content = content
+    if reasoning:
+        chunk.reasoning = reasoning
+    return chunk

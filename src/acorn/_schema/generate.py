@@ -54,6 +54,9 @@ class _Generator(GenerateJsonSchema):
     # A default that JSON cannot hold is simply not told to the model; the function still has it.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
 
+    def build_schema_type_to_method(self) -> Any:
+        return _Methods(self)
+
     def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
         # Fields keep the order of their declaration, which is the order a model writes them in.
         return value
@@ -123,6 +126,16 @@ class _Generator(GenerateJsonSchema):
         except ValueError as error:  # infinity, which Pydantic would write as null
             raise PydanticSerializationError(str(error)) from error
         return super().encode_default(dft)
+
+
+class _Methods(dict[str, Any]):
+    """A generator's methods, each looked up when its kind of schema comes: there are many, and few are called."""
+
+    def __init__(self, generator: _Generator) -> None:
+        self._generator = generator
+
+    def __missing__(self, kind: str) -> Any:
+        return getattr(self._generator, f"{kind.replace('-', '_')}_schema")
 
 
 def _drop_title(made: JsonSchemaValue, cls: Any) -> None:

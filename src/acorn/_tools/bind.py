@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -26,6 +27,7 @@ from acorn.errors import DeclarationError
 from acorn.record import Run
 
 _P = inspect.Parameter
+_PLAIN = (str, int, float, bool, types.NoneType)
 
 
 class ArgumentError(Exception):
@@ -40,8 +42,8 @@ class UnresolvedError(DeclarationError):
 class Binding:
     """How the arguments of one function are described and checked."""
 
-    schema: JsonSchema
-    validator: TypeAdapter[Any]
+    build: Callable[[], tuple[JsonSchema, TypeAdapter[Any]]]
+    """Makes the schema and the validator; called once, when one of them is needed."""
     positional: tuple[str, ...]
     """Parameters that can only be passed by position."""
     injected: tuple[str, ...] = ()
@@ -49,13 +51,21 @@ class Binding:
     filled: frozenset[str] = frozenset()
     """Keywords that a partial or the run fills in, which `**kwargs` would let the model set."""
 
+    @cached_property
+    def _built(self) -> tuple[JsonSchema, TypeAdapter[Any]]:
+        return self.build()
+
+    @property
+    def schema(self) -> JsonSchema:
+        return self._built[0]
+
     def bind(self, arguments: str, run: Run[Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments from JSON text, converted by the type hints."""
         arguments = arguments or "{}"
         if arguments.lstrip().startswith("["):  # which Pydantic would take for positional arguments
             raise ArgumentError(_no_object(arguments))
         try:
-            named: dict[str, Any] = self.validator.validate_json(arguments)
+            named: dict[str, Any] = self._built[1].validate_json(arguments)
         except ValidationError as error:
             raise ArgumentError(self._complaint(error, arguments)) from error
         if taken := self.filled & named.keys():
@@ -87,7 +97,7 @@ def binding_of(
     function: Callable[..., Any],
     label: str,
     *,
-    descriptions: Mapping[str, str],
+    descriptions: Callable[[], Mapping[str, str]],
     drop_first: bool = False,
     local_names: Mapping[str, Any] | None = None,
 ) -> Binding:
@@ -101,6 +111,19 @@ def binding_of(
     positional = tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY)
     injected = tuple(p.name for p in parameters if _is_run(hints[p.name]))
     parameters = [p for p in parameters if p.name not in injected]
+    build = functools.partial(_build, parameters, hints, label, descriptions)
+    binding = Binding(build, positional, injected, filled | frozenset(injected))
+    if not all(_is_sure(hints[p.name], p.default) for p in parameters):
+        binding.schema  # noqa: B018 - a type that a model cannot be asked for is refused as it is declared
+    return binding
+
+
+def _build(
+    parameters: list[inspect.Parameter],
+    hints: dict[str, Any],
+    label: str,
+    descriptions: Callable[[], Mapping[str, str]],
+) -> tuple[JsonSchema, TypeAdapter[Any]]:
     try:
         validator: TypeAdapter[Any] = TypeAdapter(_shim(parameters, hints))
         schema = schema_of(validator)
@@ -115,10 +138,27 @@ def binding_of(
         ) from error
     # The schema has a property for each parameter, in order, under its alias if it has one.
     keys = dict(zip((p.name for p in parameters), schema["properties"], strict=False))
-    for name, words in descriptions.items():
+    for name, words in descriptions().items():
         if (key := keys.get(name, name)) in schema["properties"]:
             schema["properties"][key].setdefault("description", words)
-    return Binding(schema, validator, positional, injected, filled | frozenset(injected))
+    return schema, validator
+
+
+def _is_sure(hint: Any, default: Any) -> bool:
+    """Whether Pydantic certainly takes such a parameter, so that it need not be asked when the class is defined."""
+    return _is_plain(hint) and (default is _P.empty or type(default) in _PLAIN)
+
+
+def _is_plain(hint: Any) -> bool:
+    """Whether it is made of what JSON itself has."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType, list):
+        return all(map(_is_plain, inner))
+    if origin is dict:
+        return inner[0] is str and _is_plain(inner[1])
+    if origin is typing.Literal:
+        return all(type(value) is str for value in inner)
+    return any(hint is kind for kind in _PLAIN)
 
 
 def _plain(function: Any) -> Any:

@@ -57,7 +57,7 @@ class Tool:
         return binding_of(
             self.function,
             self.name,
-            descriptions=self._doc[1],
+            descriptions=lambda: self._doc[1],
             drop_first=self.drop_first,
             local_names=self.local_names,
         )

@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, RootModel
 from pydantic.fields import FieldInfo
@@ -25,6 +25,11 @@ DescriptionFormat = Literal["attribute", "comment"]
 
 MAX_DEPTH = 128
 """Deeper values are refused: no model reads them, and most of them are circles."""
+
+_NESTED = (dict, list)
+_FOLD = 500
+"""So many lines of a list are joined at once: kept apart to the end, the small strings of a long document would
+be memory that the system hands out anew, page by page, for every message."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,7 @@ def encode(value: Any, root: str, style: XmlStyle | None = None) -> str:
     return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class _Tag:
+class _Tag(NamedTuple):
     """The two ends of an element; the first is open for `>` or ` />`."""
 
     start: str
@@ -60,30 +64,36 @@ class _Writer:
 
     def element(self, start: str, end: str, plain: Any, source: Any, depth: int) -> None:
         """One element; `plain` is what is written, `source` the object it came from."""
-        indent = "  " * depth
         if isinstance(plain, str):
-            self.lines.append(f"{indent}{start}>{escape_text(plain)}{end}" if plain else f"{indent}{start} />")
-        elif plain is None or plain == [] or plain == {}:
-            self.lines.append(f"{indent}{start} />")
-        elif isinstance(plain, dict | list):
-            if depth >= MAX_DEPTH:
-                raise AcornError(
-                    f"A value is nested more than {MAX_DEPTH} levels deep, or contains itself; pass something flatter."
-                )
-            while isinstance(source, RootModel):
-                source = source.root  # pyright: ignore[reportUnknownMemberType]
-            opened = len(self.lines)
-            self.lines.append(f"{indent}{start}>")
-            if isinstance(plain, dict):
-                self._members(plain, source, depth + 1)
-            else:
-                self._items(plain, source, depth + 1)
-            if len(self.lines) == opened + 1:  # every field was None and left out
-                self.lines[opened] = f"{indent}{start} />"
-            else:
-                self.lines.append(f"{indent}{end}")
+            text = escape_text(plain)
+        elif isinstance(plain, _NESTED):
+            if plain and self._nested(start, end, plain, source, depth):
+                return
+            text = ""
         else:
-            self.lines.append(f"{indent}{start}>{_scalar(plain)}{end}")
+            text = "" if plain is None else _scalar(plain)
+        self.lines.append(f"{'  ' * depth}{start}>{text}{end}" if text else f"{'  ' * depth}{start} />")
+
+    def _nested(self, start: str, end: str, plain: Any, source: Any, depth: int) -> bool:
+        """Write an element with others in it, if there are any: fields that are None may be left out."""
+        if depth >= MAX_DEPTH:
+            raise AcornError(
+                f"A value is nested more than {MAX_DEPTH} levels deep, or contains itself; pass something flatter."
+            )
+        while isinstance(source, RootModel):
+            source = source.root  # pyright: ignore[reportUnknownMemberType]
+        lines, indent = self.lines, "  " * depth
+        lines.append(f"{indent}{start}>")
+        opened = len(lines)
+        if isinstance(plain, dict):
+            self._members(plain, source, depth + 1)
+        else:
+            self._items(plain, source, depth + 1)
+        if len(lines) == opened:
+            lines.pop()
+            return False
+        lines.append(indent + end)
+        return True
 
     def _members(self, plain: dict[str, Any], source: Any, depth: int) -> None:
         """The fields of an object or the keys of a dict."""
@@ -94,28 +104,32 @@ class _Writer:
         tags = known or {}
         originals = attributes(source) if is_object else _originals_by_key(source, plain)
         for name, item in plain.items():
-            tag = tags.get(name) or _plain_tag(name)
+            start, end, comment = tags.get(name) or _plain_tag(name)
             if item is None:
                 item = _number_behind(originals.get(name))
                 if item is None and is_object and not self.include_none:
                     continue
-            if tag.comment:
-                lines.append(indent + tag.comment)
+            if comment:
+                lines.append(indent + comment)
             if type(item) is str and item:
-                lines.append(f"{indent}{tag.start}>{escape_text(item)}{tag.end}")
+                lines.append(f"{indent}{start}>{escape_text(item)}{end}")
             else:
-                self.element(tag.start, tag.end, item, originals.get(name), depth)
+                self.element(start, end, item, originals.get(name), depth)
 
     def _items(self, plain: list[Any], source: Any, depth: int) -> None:
         lines, indent = self.lines, "  " * depth
+        begun = len(lines)
         for item, origin in zip(plain, _originals(source, plain), strict=True):
             if type(item) is str and item:
                 lines.append(f"{indent}<item>{escape_text(item)}</item>")
             else:
                 kind: Any = type(origin)
-                name = _item_name(kind)
+                tag = _item_tag(kind)
                 written = _number_behind(origin) if item is None else item
-                self.element(f"<{name}", f"</{name}>", written, origin, depth)
+                self.element(tag.start, tag.end, written, origin, depth)
+            if len(lines) - begun > _FOLD:
+                lines[begun:] = ["\n".join(lines[begun:])]
+                begun += 1
 
 
 def _scalar(value: Any) -> str:
@@ -140,7 +154,7 @@ def _number_behind(origin: Any) -> float | None:
 
 def _originals(source: Any, plain: list[Any]) -> list[Any]:
     """The objects behind the items, or the items where nobody knows."""
-    found = items_of(source)
+    found = source if type(source) is list else items_of(source)
     return plain if found is None or len(found) != len(plain) else found
 
 
@@ -181,11 +195,10 @@ def _plain_tag(name: str) -> _Tag:
 
 
 @lru_cache(maxsize=1024)
-def _item_name(cls: type) -> str:
-    if not (issubclass(cls, BaseModel) or is_dataclass(cls)) or issubclass(cls, RootModel):
-        return "item"
-    name = snake_case(cls.__name__)
-    return name if is_name(name) else "item"
+def _item_tag(cls: type) -> _Tag:
+    is_object = (issubclass(cls, BaseModel) or is_dataclass(cls)) and not issubclass(cls, RootModel)
+    name = snake_case(cls.__name__) if is_object else "item"
+    return _plain_tag(name if is_name(name) else "item")
 
 
 def snake_case(name: str) -> str:

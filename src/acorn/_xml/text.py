@@ -11,7 +11,7 @@ from xml.parsers import expat
 
 # What XML 1.0 forbids even as a reference: most control characters, surrogates and two non-characters.
 _FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
-_IN_TEXT = re.compile(f"[&<>\r{_FORBIDDEN}]")
+_IN_TEXT = re.compile(f"[\r{_FORBIDDEN}]")
 _IN_ATTRIBUTE = re.compile(f"[&<>\"'\t\n\r{_FORBIDDEN}]")
 _IN_COMMENT = re.compile(f"-(?=-)|\r|[{_FORBIDDEN}]")
 _REFERENCES = {
@@ -31,7 +31,9 @@ _NO_MARKUP = re.compile(r"[\w.\-]+")
 
 def escape_text(text: str) -> str:
     """The text for an element's body."""
-    return _IN_TEXT.sub(_refer, text) if _IN_TEXT.search(text) else text
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # Whatever is printable is allowed, so that the pattern need not look at most texts.
+    return text if text.isprintable() else _IN_TEXT.sub(_refer, text)
 
 
 def escape_attribute(text: str) -> str:

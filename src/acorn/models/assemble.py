@@ -39,13 +39,32 @@ class Assembly:
         self._rest = ModelResponse(stop_reason="")
         self._usage: Usage | None = None
 
+    def grow(self, delta: Delta) -> CallParts | None:
+        """Take in a delta that only goes on with the text of a call; None leaves any other to `add`.
+
+        It does what `add` would do, without looking for the rest: a stream makes a chunk of each such delta, and
+        a long answer has thousands.
+        """
+        if len(delta.calls) != 1 or delta.content or delta.reasoning or delta.refusal is not None:
+            return None
+        if delta.stop_reason or delta.usage is not None or delta.cost is not None or delta.extra:
+            return None
+        fragment = delta.calls[0]
+        call = self._open.get((fragment.index, None))
+        if call is None or not call.pieces or fragment.id or fragment.name:
+            return None
+        if delta.model:
+            self._rest.model = delta.model
+        if piece := self._halves.join(call, fragment.arguments):
+            call.pieces.append(piece)
+        return call
+
     def add(self, delta: Delta) -> tuple[str, str, list[CallParts]]:
         """Take in a delta; its text, its thinking text, and the calls that it touched."""
-        content = self._halves.join("content", delta.content)
-        if content:
+        content, reasoning = delta.content, delta.reasoning
+        if content and (content := self._halves.join("content", content)):
             self._content.append(content)
-        reasoning = self._halves.join("reasoning", delta.reasoning)
-        if reasoning:
+        if reasoning and (reasoning := self._halves.join("reasoning", reasoning)):
             self._reasoning.append(reasoning)
         if delta.refusal is not None:
             self._refusal.append(delta.refusal)

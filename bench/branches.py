@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from acorn import Step, Usage, module, tool
 from acorn._call import _plan
 from acorn._loop.asks import AskModel
-from acorn._loop.branch import make_child
+from acorn._loop.run import Loop
 from acorn.models import ModelRequest, ModelResponse, RawCall
-from acorn.record import current_loop
+from acorn.record import current_place
 
 PARAGRAPH = "The quick brown fox jumps over the lazy dog. " * 4
 LENGTH = 400
@@ -98,16 +98,19 @@ BEGUN: list[float] = []
 
 def begin() -> float:
     """CPU seconds from the parent's conversation to the body of the branch's first request."""
-    parent, plan = current_loop(), _plan(Checker())
+    place, plan = current_place(), _plan(Checker())
+    assert place is not None
+    parent: Loop = place.tree.loops[place.run_id]
     given = plan.spec.input.from_call("check", (), {})
     start = time.process_time()
-    child = make_child(parent, "check", plan, given, {}, 0.0)
-    ask = child.ask(0.0)
+    context = parent.birth("check", True, given, place.next(), 0.0)
+    child = parent.branch(context, plan)
+    child.start(0.0)
+    (ask,) = child.asks(0.0)
     assert isinstance(ask, AskModel)
     assert len(ask.request.messages) == LENGTH + 2
     ask.request.body("busy")
     spent = time.process_time() - start
-    parent.run.branches.clear()
     return spent
 
 

@@ -206,7 +206,8 @@ def listen(callback: Listener) -> Generator[None]:
 
     The callback is called in place, so it should be quick; what it raises is logged and changes nothing.
     """
-    if not callable(callback) or iscoroutinefunction(callback):
+    given: Any = callback
+    if not callable(given) or iscoroutinefunction(given):
         raise AcornError(f"`acorn.listen` takes a plain function of one entry, got {told(callback)}.")
     with _listening(Heard(callback)):
         yield

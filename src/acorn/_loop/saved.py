@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 from pydantic_core import to_json
 
-from acorn import journal
 from acorn._json import to_plain, words_of
 from acorn._loop import messages
 from acorn._loop.branch_context import BranchContext
@@ -161,6 +160,7 @@ def written(entry: Entry) -> dict[str, Any]:
     return plain
 
 
+_KINDS = {kind.__name__: kind for kind in get_args(Entry)}
 _NESTED = {"calls": Called, "results": ResultSaid}
 _TUPLES = ("messages", "waits", "added")
 
@@ -168,7 +168,7 @@ _TUPLES = ("messages", "waits", "added")
 def read(plain: Mapping[str, Any]) -> Entry:
     """An entry as it was written."""
     fields = dict(plain)
-    kind: Any = getattr(journal, fields.pop("entry"))
+    kind: Any = _KINDS[fields.pop("entry")]
     for name, inner in _NESTED.items():
         if name in fields:
             fields[name] = tuple([inner(*each) for each in fields[name]])

@@ -110,8 +110,7 @@ def begin() -> float:
     assert isinstance(ask, AskModel)
     assert len(ask.request.messages) == LENGTH + 2
     ask.request.body("busy")
-    spent = time.process_time() - start
-    return spent
+    return time.process_time() - start
 
 
 def lines() -> list[Line]:

@@ -57,7 +57,7 @@ def exponent(act: Callable[[Any], object], small: Any, large: Any) -> float:
 
 
 def recording() -> float:
-    """A step with its journal, against the same less the making of its entries; taken in turn, so that noise hits both."""
+    """A step with its journal, against the same less the making of its entries, taken in turn."""
     agent = Looker(model=Busy(STEPS))
     whole = entries = math.inf
     for _ in range(40):

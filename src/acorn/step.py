@@ -38,13 +38,13 @@ class Step:
         tool_calls: list[ToolCall],
         tool_results: list[ToolResult],
         tools: tuple[Tool, ...],
-        settings: dict[str, Any],
+        before: Callable[[str], Any],
     ) -> None:
         self._spec = owner
         self._response = response
-        self._before = settings
+        self._before = before
         self._settings: dict[str, Any] = {}
-        self._known = tools
+        self._known = self._listed = tools
         self._context: list[str] = []
         self._finished: Any = None
         self.run = run
@@ -60,7 +60,7 @@ class Step:
     @property
     def model(self) -> Any:
         now = self._setting("model")
-        if now is self._before["model"] and isinstance(now, dict):
+        if now is self._before("model") and isinstance(now, dict):
             now = self._settings["model"] = dict(now)  # the class's own is not to be changed in place
         return now
 
@@ -169,8 +169,8 @@ class Step:
 
     def chosen_tools(self) -> tuple[Tool, ...]:
         """The tools as the hook left them, each compiled once."""
-        if self.tools == self._given:
-            return self._known[: len(self._given)]
+        if self._tools == self._given:
+            return self._listed
         chosen: list[Tool] = []
         for index, function in enumerate(self.tools):
             known = next((tool for tool in self._known if tool.function == function), None)
@@ -187,10 +187,10 @@ class Step:
 
     def changes(self) -> dict[str, Any]:
         """The settings that the hook set; a model that was only looked at is left out."""
-        return {name: value for name, value in self._settings.items() if name != "model" or value != self._before[name]}
+        return {name: value for name, value in self._settings.items() if name != "model" or value != self._before(name)}
 
     def _setting(self, name: str) -> Any:
-        return self._settings.get(name, self._before[name])
+        return self._settings[name] if name in self._settings else self._before(name)
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)

@@ -54,6 +54,10 @@ class Usage:
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
+    def copy(self) -> Usage:
+        """The same counts, to be added to or kept."""
+        return Usage(self.input_tokens, self.output_tokens, self.cached_tokens, self.reasoning_tokens, self.requests)
+
     def add(self, other: Usage) -> None:
         """Count the other's in, in place."""
         self.input_tokens += other.input_tokens

@@ -30,6 +30,7 @@ from acorn._loop.asks import AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
 from acorn._loop.saved import load, save
 from acorn.models import ModelRequest, Price
+from acorn.record import Place
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.thread import dump_events
 
@@ -124,7 +125,7 @@ def drive(setup: Setup, restart: Restart) -> Outcome:
 
 
 def _perform(setup: Setup, loop: Loop, ask: Any) -> Any:
-    with Tree(loop).place(loop.run.id, ask.id):
+    with Place(Tree(loop), loop.run.id, ask.id):
         match ask:
             case AskModel():
                 return ask.model.complete(ask.request)

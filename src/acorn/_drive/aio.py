@@ -25,6 +25,7 @@ from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, can_stream
+from acorn.record import Place
 
 
 async def adrive(tree: Tree, run_id: str) -> None:
@@ -154,7 +155,7 @@ class AsyncWalk(Walk):
         self._news.put_nowait(outcome)
 
     async def _perform(self, loop: Loop, ask: Ask, outcome: _Outcome) -> AsyncGenerator[StreamChunk[Any]]:
-        place = self.tree.place(*outcome.key)
+        place = Place(self.tree, *outcome.key)
         match ask:
             case AskModel():
                 if self.streams(loop):
@@ -216,7 +217,7 @@ class AsyncWalk(Walk):
         self.marked(loop, chunk)
         listener = loop.plan.on_stream
         if listener is not None:
-            with self.tree.place(loop.run.id, ask_id):
+            with Place(self.tree, loop.run.id, ask_id):
                 returned = listener(chunk)
                 if hasattr(returned, "__await__"):
                     await returned
@@ -248,7 +249,7 @@ class AsyncWalk(Walk):
         if opened is None:
             return None
         try:
-            with self.tree.place(run_id, "close"):
+            with Place(self.tree, run_id, "close"):
                 await opened.aclose()
         except BaseException as error:
             return could_not_close(self.tree, self.tree.loops[run_id], error)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-_PLAIN = (type(None), str, int, float, bool, list, dict)
+PLAIN = frozenset((type(None), str, int, float, bool, list, dict))
 """What most calls return, and nobody awaits."""
 
 
@@ -32,7 +32,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 def call_sync(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call any function from sync code and wait for it."""
     returned = function(*args, **kwargs)
-    if type(returned) in _PLAIN:
+    if type(returned) in PLAIN or (args and returned is args[0]):
         return returned
     return wait_for(returned) if inspect.isawaitable(returned) else returned
 

@@ -29,6 +29,7 @@ from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, ModelResponse, can_stream
+from acorn.record import Place
 from acorn.types import ToolResult
 
 _HEARTBEAT = 0.05
@@ -102,6 +103,8 @@ class SyncWalk(Walk):
     def steps(self) -> Generator[StreamChunk[Any]]:
         self.tree.open(self.root)
         while True:
+            if len(self.active) == 1 and not self.streams(self.tree.loops[self.root]):
+                self._go_alone()
             ready = self.ready()
             if self.ended:
                 yield from self._end_branches()
@@ -126,6 +129,20 @@ class SyncWalk(Walk):
             return
         yield from self._take(run_id, ask, outcome)
 
+    def _go_alone(self) -> None:
+        """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else."""
+        tree, run_id = self.tree, self.root
+        while not self.busy and len(asks := tree.asks(run_id)) == 1:
+            ask = asks[0]
+            if isinstance(ask, AskBranch) or _is_timed(ask):
+                return
+            tree.begin(run_id, ask.id)
+            try:
+                outcome = self._call(tree.loops[run_id], ask)
+            except BaseException as error:
+                self.fail(run_id, error)
+            tree.tell(run_id, ask.id, outcome)
+
     def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""
         self.take(run_id, ask.id, outcome)
@@ -140,21 +157,25 @@ class SyncWalk(Walk):
                 self.fail(loop.run.id, error)
 
     def _perform(self, loop: Loop, ask: Ask) -> Generator[StreamChunk[Any], None, Any]:
+        if isinstance(ask, AskModel) and self.streams(loop):
+            return (yield from self._stream(loop, ask))
+        return self._call(loop, ask)
+
+    def _call(self, loop: Loop, ask: Ask) -> Any:
+        """Do one thing that gives no chunks."""
         match ask:
             case AskModel():
-                if self.streams(loop):
-                    return (yield from self._stream(loop, ask))
                 try:
                     return ask.model.complete(ask.request)
                 except ModelError as error:
                     raise_if_late(loop, error, self.tree.now(loop.run.id))
                     raise
             case AskTool():
-                with self.tree.place(loop.run.id, ask.id):
+                with Place(self.tree, loop.run.id, ask.id):
                     return attempt(ask)
             case AskHook():
                 try:
-                    with self.tree.place(loop.run.id, ask.id):
+                    with Place(self.tree, loop.run.id, ask.id):
                         return call_sync(ask.function, *ask.arguments)
                 except ask.forgives as error:
                     return error
@@ -194,7 +215,7 @@ class SyncWalk(Walk):
         for chunk in chunks:
             self.marked(loop, chunk)
             if listener is not None:
-                with self.tree.place(loop.run.id, ask_id):
+                with Place(self.tree, loop.run.id, ask_id):
                     call_sync(listener, chunk)
             yield chunk
 
@@ -208,7 +229,7 @@ class SyncWalk(Walk):
             future: Future[ToolResult] = Future()
             busy.end = future.cancel
             future.add_done_callback(lambda done: self._hear(key, done))
-            with self.tree.place(*key):
+            with Place(self.tree, *key):
                 start_on_loop(aattempt(replace(ask, seconds=math.inf)), future)
         else:
             start_thread(self._work, key, loop, ask)
@@ -288,7 +309,7 @@ class SyncWalk(Walk):
 
     def _open_source(self, loop: Loop, ask: AskSource) -> Any:
         opened = self._sources.setdefault(loop.run.id, OpenSources(loop.plan.agent))
-        with self.tree.place(loop.run.id, ask.id):
+        with Place(self.tree, loop.run.id, ask.id):
             return opened.open(ask.source)
 
     def _end_branches(self) -> Generator[StreamChunk[Any]]:
@@ -304,7 +325,7 @@ class SyncWalk(Walk):
             return None
         loop = self.tree.loops[run_id]
         try:
-            with self.tree.place(run_id, "close"):
+            with Place(self.tree, run_id, "close"):
                 opened.close()
         except BaseException as error:
             return could_not_close(self.tree, loop, error)

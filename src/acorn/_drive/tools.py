@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterable, Callable
 from typing import Any
 
-from acorn._drive.bridge import call_async, call_sync, is_async
+from acorn._drive.bridge import PLAIN, call_async, call_sync, is_async
 from acorn._json import words_of
 from acorn._loop.asks import AskTool
 from acorn.types import ToolResult
@@ -47,6 +47,8 @@ def too_long(ask: AskTool, seconds: float) -> ToolResult:
 def _drained(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Of a generator its items: its body runs here and now, and its errors are the tool's."""
     returned = function(*args, **kwargs)
+    if type(returned) in PLAIN:
+        return returned
     if inspect.isasyncgen(returned):
         return _collected(returned)
     return list(returned) if inspect.isgenerator(returned) else returned

@@ -7,8 +7,8 @@ code begins stands in the same tree as those that the model calls.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import Any
 
 from acorn._drive.record import close_record, open_record
@@ -18,7 +18,7 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn.errors import ModelError
-from acorn.record import Heard, Place, Run, listeners
+from acorn.record import Heard, Run, listeners
 from acorn.types import ToolResult
 
 
@@ -55,11 +55,7 @@ class Tree:
 
     def now(self, run_id: str) -> float:
         """Seconds into a run."""
-        return time.monotonic() - self._lives[run_id].began
-
-    def place(self, run_id: str, ask_id: str) -> Place:
-        """Where the code that an ask calls is."""
-        return Place(self, run_id, ask_id)
+        return monotonic() - self._lives[run_id].began
 
     # The walk of one run
 
@@ -73,12 +69,12 @@ class Tree:
             self._hand_over(run_id)
 
     def asks(self, run_id: str) -> Sequence[Ask]:
-        return self.loops[run_id].asks(time.monotonic() - self._lives[run_id].began)
+        return self.loops[run_id].asks(monotonic() - self._lives[run_id].began)
 
     def begin(self, run_id: str, ask_id: str) -> None:
         life = self._lives[run_id]
         with self._lock:
-            self._alive(run_id).begin(ask_id, time.monotonic() - life.began)
+            self._alive(run_id).begin(ask_id, monotonic() - life.began)
             if life.heard:
                 self._hand_over(run_id)
 
@@ -87,7 +83,7 @@ class Tree:
         with self._lock:
             loop = self._alive(run_id)
             try:
-                loop.tell(ask_id, outcome, time.monotonic() - life.began)
+                loop.tell(ask_id, outcome, monotonic() - life.began)
             finally:
                 if life.heard:
                     self._hand_over(run_id)
@@ -112,7 +108,7 @@ class Tree:
 
     def _alive(self, run_id: str) -> Loop:
         loop = self.loops[run_id]
-        if loop.is_over:  # ended from above, and its thread notices now
+        if loop.run.stop_reason is not None:  # ended from above, and its thread notices now
             raise ParentEndedError
         return loop
 

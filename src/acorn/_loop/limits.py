@@ -68,8 +68,6 @@ class Meter:
     longest_step: float = 0.0
     step_began: float = 0.0
     spent: Spent = field(default_factory=Spent)
-    own: Spent = field(default_factory=Spent)
-    """What of it were the run's own requests, without those of its branches."""
 
     def count(self, usage: Usage, cost: float | None, seconds: float) -> None:
         """Take in a response."""
@@ -79,7 +77,6 @@ class Meter:
         self.largest_output = max(self.largest_output, usage.output_tokens)
         self.longest_call = max(self.longest_call, seconds)
         self.spent.add(usage.total_tokens, cost or 0.0)
-        self.own.add(usage.total_tokens, cost or 0.0)
 
     def room(self, limits: Limits, spent: Spent, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
         """What can still be paid for, and which limit says so; `new_text` is in characters."""

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
 
+from acorn._loop.asks import AskTool
 from acorn._loop.messages import CUT_OFF, fresh_ids
 from acorn._loop.plan import BranchTool, Toolset
 from acorn._tools.bind import ArgumentError
-from acorn._tools.collect import FINISH, Tool
+from acorn._tools.collect import FINISH
 from acorn.errors import LimitError, ModelError
 from acorn.models.port import Model, ModelResponse, RawCall
 from acorn.record import Run
 from acorn.types import ToolCall, ToolResult
-
-
-@dataclass(eq=False, slots=True)
-class Invocation:
-    """One function to call."""
-
-    call: ToolCall
-    tool: Tool
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
@@ -57,7 +48,7 @@ def may_go_on(error: BaseException) -> bool:
     return isinstance(error, LimitError) or not isinstance(error, Exception)
 
 
-def prepare(call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool) -> Invocation | ToolResult | BranchTool:
+def prepare(call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool) -> AskTool | ToolResult | BranchTool:
     """The function and its arguments, a branch to begin, or the error that the model will read."""
     tool = toolset.named.get(call.name) or toolset.branches.get(call.name)
     if tool is None:
@@ -71,4 +62,4 @@ def prepare(call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool) -> I
         args, kwargs = tool.binding.bind(call.raw_arguments, run)
     except ArgumentError as error:
         return ToolResult(call.id, call.name, error=str(error))
-    return Invocation(call, tool, args, kwargs)
+    return AskTool(f"tool {run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf)

@@ -10,7 +10,6 @@ changes nothing. The methods stand in the order of the walk.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,7 +33,7 @@ from acorn._loop.branch_context import BranchContext, branch_id
 from acorn._loop.limits import Budget, Budgets, Limits
 from acorn._loop.opening import first_messages, input_message, prompt_text
 from acorn._loop.plan import BranchTool, Plan, Toolset, listed_tools, named_tools
-from acorn._loop.reply import Invocation, may_go_on, prepare, read_calls, refusal
+from acorn._loop.reply import may_go_on, prepare, read_calls, refusal
 from acorn._loop.state import State, restored
 from acorn._loop.transcript import Transcript
 from acorn._loop.wire_history import WireHistory
@@ -63,11 +62,12 @@ class Loop:
         self.journal = run.journal
         self.transcript = Transcript(run)
         self.budgets = Budgets(self.spec.owner, plan.limits, self.state.meter, plan.above)
-        self._asks: dict[str, Ask] | None = None
+        self._asks: Sequence[Ask] | None = None
+        self._is_timed = plan.limits.seconds is not None
         self._request: ModelRequest | None = None
         self._step: Step | None = None
         self._candidate: BaseModel | None = None
-        self._prepared: dict[str, Invocation | BranchTool] = {}
+        self._prepared: dict[str, AskTool | BranchTool] = {}
         """The calls of this step that can be performed, by their ids."""
         self._source_tools: list[tuple[Tool, ...]] = []
         self._threaded = _threaded() if self.spec.history_format == "thread" else None
@@ -93,9 +93,9 @@ class Loop:
 
     def asks(self, now: float) -> Sequence[Ask]:
         """What may be under way now; asking twice gives the same."""
-        if self._asks is None or self.plan.limits.seconds is not None:
-            self._asks = {ask.id: ask for ask in self._list(now)}
-        return list(self._asks.values())
+        if self._asks is None or self._is_timed:
+            self._asks = self._list(now)
+        return self._asks
 
     def begin(self, id: str, now: float) -> None:
         """One of the asks is under way."""
@@ -161,40 +161,37 @@ class Loop:
             self.state.phase = "done"
 
     def _asked(self, id: str) -> Ask:
-        if self._asks is None:
-            self.asks(self.journal.now)
-        found = (self._asks or {}).get(id)
-        if found is None:
-            raise AcornError(f"The run {self.run.id} has not asked for `{id}`.")
-        return found
+        for ask in self._asks or self.asks(self.journal.now):
+            if ask.id == id:
+                return ask
+        raise AcornError(f"The run {self.run.id} has not asked for `{id}`.")
 
-    def _list(self, now: float) -> Iterator[Ask]:
+    def _list(self, now: float) -> Sequence[Ask]:
+        state, run, plan = self.state, self.run, self.plan
+        if run.stop_reason is not None:
+            return ()
         opened = len(self._source_tools)
-        if self.is_over:
-            return
         if opened < len(self.spec.sources):
-            yield AskSource(f"source {opened}", self.spec.sources[opened])
-            return
-        state = self.state
+            return (AskSource(f"source {opened}", self.spec.sources[opened]),)
         match state.phase:
-            case "prompt":
-                yield AskHook("prompt", self._read_prompt())
             case "model":
-                yield AskModel(f"model {state.turns + 1}", self.model, self._next_request(now))
+                return (AskModel(f"model {state.turns + 1}", self.model, self._next_request(now)),)
             case "tools":
-                yield from self._list_tools(now)
+                return list(self._list_tools(now))
             case "branches":
-                yield from self._list_branches()
+                return list(self._list_branches())
             case "step":
-                assert self.plan.on_step is not None
-                yield AskHook(f"on_step {self.run.steps}", self.plan.on_step, (self._the_step(),))
+                assert plan.on_step is not None
+                return (AskHook(f"on_step {run.steps}", plan.on_step, (self._the_step(),)),)
             case "judge":
-                assert self.plan.on_finish is not None
+                assert plan.on_finish is not None
                 assert self._candidate is not None
                 output = self.spec.output.unwrap(self._candidate)
-                yield AskHook(f"on_finish {state.turns}", self.plan.on_finish, (output,), forgives=(ValueError,))
+                return (AskHook(f"on_finish {state.turns}", plan.on_finish, (output,), forgives=(ValueError,)),)
+            case "prompt":
+                return (AskHook("prompt", self._read_prompt()),)
             case "new" | "done":
-                return
+                return ()
             case _:
                 assert_never(state.phase)
 
@@ -328,7 +325,7 @@ class Loop:
         if error is not None:
             raise error
         state.response, state.calls, state.results = response, calls, {}
-        if any(call.name == FINISH for call in calls):
+        if FINISH in [call.name for call in calls]:
             self._take_finish(response, calls, now)
         elif state.fallback:
             verdict = finish.judge_xml(
@@ -405,24 +402,26 @@ class Loop:
 
     def _prepare(self, now: float) -> None:
         """Find what each open call of the step means; one that cannot be performed has its result at once."""
-        state = self.state
-        self._prepared = {}
+        state, done = self.state, self.state.results
+        was_cut = state.response is not None and state.response.stop_reason == "length"
+        prepared: dict[str, AskTool | BranchTool] = {}
+        self._prepared = prepared
         for call in state.calls:
-            if call.id in state.results:
+            if call.id in done:
                 continue
-            found = prepare(call, self.toolset, self.run, self._was_cut(call))
-            if isinstance(found, ToolResult):
+            found = prepare(call, self.toolset, self.run, was_cut and self._is_half(call))
+            if isinstance(found, AskTool):
+                prepared[call.id] = found
+            elif isinstance(found, ToolResult):
                 self._note_result(found, None)
-                continue
-            self._prepared[call.id] = found
-            if isinstance(found, BranchTool) and not found.inherits and call.id not in state.branches:
-                self._bear(found, call, {}, now)
+            else:
+                prepared[call.id] = found
+                if not found.inherits and call.id not in state.branches:
+                    self._bear(found, call, {}, now)
 
-    def _was_cut(self, call: ToolCall) -> bool:
+    def _is_half(self, call: ToolCall) -> bool:
         """Whether the token limit fell into these arguments: half an object, or nothing yet."""
-        response = self.state.response
-        is_last = call is self.state.calls[-1]
-        return response is not None and response.stop_reason == "length" and is_last and not call.arguments
+        return call is self.state.calls[-1] and not call.arguments
 
     def _open_tools(self) -> list[str]:
         """The calls that come before the branches and have no result yet."""
@@ -430,26 +429,23 @@ class Loop:
         return [
             call_id
             for call_id, made in self._prepared.items()
-            if call_id not in done and not (isinstance(made, BranchTool) and made.inherits)
+            if call_id not in done and (isinstance(made, AskTool) or not made.inherits)
         ]
 
     def _list_tools(self, now: float) -> Iterator[Ask]:
         """Those that may run at the same time, in the order of the response; `parallel=False` stands alone."""
         limit = self.state.meter.seconds_for_tools(self.plan.limits, now)
-        prepared, step = self._prepared, self.run.steps
         for at, call_id in enumerate(self._open_tools()):
-            made = prepared[call_id]
-            is_alone = isinstance(made, Invocation) and not made.tool.options.parallel
+            made = self._prepared[call_id]
+            is_alone = isinstance(made, AskTool) and not made.tool.options.parallel
             if is_alone and at > 0:
                 return
             if isinstance(made, BranchTool):
-                yield AskBranch(
-                    f"branch {step} {call_id}", self._call(call_id), self.state.branches[call_id], made.make
-                )
+                yield self._branch_ask(call_id, self.state.branches[call_id], made)
+            elif limit is None:
+                yield made
             else:
-                own = made.tool.options.timeout or math.inf
-                seconds = own if limit is None else min(own, limit)
-                yield AskTool(f"tool {step} {call_id}", made.call, made.tool, made.args, made.kwargs, seconds)
+                yield replace(made, seconds=min(made.seconds, limit))
             if is_alone:
                 return
 
@@ -464,19 +460,25 @@ class Loop:
 
     def _end_tools_if_done(self, now: float) -> None:
         state = self.state
-        if state.phase == "tools" and not self._open_tools():
-            state.phase = "branches"
-            open_calls = [call for call in state.calls if call.id not in state.results]
-            begun = {call.id: call.name for call in open_calls}
-            for call in open_calls:
-                branch = self._prepared[call.id]
-                assert isinstance(branch, BranchTool)
-                self._bear(branch, call, begun, now)
-        if state.phase == "branches" and len(state.results) == len(state.calls):
-            state.phase = "step"
-            self._prepared = {}
-            if self.plan.on_step is None:
-                self._take_step(None, now)
+        if len(state.results) < len(state.calls):
+            if state.phase == "tools" and not self._open_tools():
+                self._begin_branches(now)
+            if len(state.results) < len(state.calls):
+                return
+        state.phase = "step"
+        self._prepared = {}
+        if self.plan.on_step is None:
+            self._take_step(None, now)
+
+    def _begin_branches(self, now: float) -> None:
+        state = self.state
+        state.phase = "branches"
+        open_calls = [call for call in state.calls if call.id not in state.results]
+        begun = {call.id: call.name for call in open_calls}
+        for call in open_calls:
+            branch = self._prepared[call.id]
+            assert isinstance(branch, BranchTool)
+            self._bear(branch, call, begun, now)
 
     def _list_branches(self) -> Iterator[Ask]:
         for call_id, context in self.state.branches.items():
@@ -486,7 +488,11 @@ class Loop:
                     f"The branch `{context.name}` of the saved run is not declared on `{self.spec.owner}` any more; "
                     f"declare it to go on."
                 )
-            yield AskBranch(f"branch {self.run.steps} {call_id}", self._call(call_id), context, branch.make)
+            yield self._branch_ask(call_id, context, branch)
+
+    def _branch_ask(self, call_id: str, context: BranchContext, branch: BranchTool) -> AskBranch:
+        call = next(call for call in self.state.calls if call.id == call_id)
+        return AskBranch(f"branch {self.run.steps} {call_id}", call, context, branch.make)
 
     def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
         result = branch_result(ask.call, end)
@@ -497,9 +503,6 @@ class Loop:
         else:
             self.branch_ended(ask.context, end.run, result, now)
         self._end_tools_if_done(now)
-
-    def _call(self, call_id: str) -> ToolCall:
-        return next(call for call in self.state.calls if call.id == call_id)
 
     # Branches of this run
 
@@ -607,7 +610,7 @@ class Loop:
                 child.seconds,
                 messages.result_content(result),
                 result.error,
-                replace(child.usage),
+                child.usage.copy(),
                 child.cost,
             )
         )
@@ -640,11 +643,11 @@ class Loop:
         state = self.state
         if self._step is None:
             assert state.response is not None
-            settings = {name: self.setting(name) for name in ("model", "temperature", "max_tokens")}
             self._step = Step(
-                self.spec, self.run, state.response, state.calls, self._ordered(), self.toolset.tools, settings
+                self.spec, self.run, state.response, state.calls, self._ordered(), self.toolset.tools, self.setting
             )
-            self._step.branch = self.path or None
+            if self.context is not None:
+                self._step.branch = self.context.path
         return self._step
 
     def _ordered(self) -> list[ToolResult]:
@@ -686,13 +689,13 @@ class Loop:
     def _adopt(self, step: Step) -> None:
         """Take over the settings and tools that the hook changed."""
         state = self.state
-        for name, value in step.changes().items():
+        for name, value in step.changes().items() if step._settings else ():
             state.settings[name] = value
             if name == "model":
                 self.model = self.plan.resolve(value)
                 self.budgets.check_price(self.model)
         chosen = step.chosen_tools()
-        if chosen != self.toolset.tools:
+        if chosen is not self.toolset.tools and chosen != self.toolset.tools:
             state.tools = [tool.name for tool in chosen]
             self._use_tools(chosen)
 
@@ -824,7 +827,7 @@ class Loop:
 
 
 def _checked_results(results: Any) -> list[ToolResult]:
-    if not isinstance(results, list) or not all(isinstance(result, ToolResult) for result in results):
+    if not isinstance(results, list) or [each for each in results if not isinstance(each, ToolResult)]:
         raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")
     return results
 

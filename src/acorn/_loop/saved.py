@@ -92,8 +92,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     run.journal.step = max((entry.step for entry in run.journal.entries if isinstance(entry, ModelAnswered)), default=0)
     run.history = history_of(run.journal.entries)
     loop = Loop(plan, run, state)
-    for budget in plan.above:
-        budget.spent.add(state.meter.own.tokens, state.meter.own.cost)
+    _count_spending(loop)
     if state.phase == "done":
         _close(run, plan, kept)
     if state.response is not None:
@@ -107,6 +106,16 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
         loop.transcript.resume(turn, state.calls if is_open else [])
     loop.recover()
     return loop
+
+
+def _count_spending(loop: Loop) -> None:
+    """What the run has spent itself; what was spent below it is added by each branch that is loaded."""
+    answered = [entry for entry in loop.journal.entries if isinstance(entry, ModelAnswered)]
+    tokens = sum(entry.usage.total_tokens for entry in answered)
+    cost = sum(entry.cost or 0.0 for entry in answered)
+    loop.state.meter.spent.tokens, loop.state.meter.spent.cost = tokens, cost
+    for budget in loop.plan.above:
+        budget.spent.add(tokens, cost)
 
 
 def _close(run: Run[Any], plan: Plan, kept: Mapping[str, Any]) -> None:

@@ -75,7 +75,6 @@ class State:
             **vars(self.meter),
             "last": None if last is None else _fields(last),
             "spent": vars(self.meter.spent),
-            "own": vars(self.meter.own),
         }
         return plain
 
@@ -96,8 +95,7 @@ class State:
         fields["marks"] = [tuple(mark) for mark in fields["marks"]]
         meter = dict(fields["meter"])
         meter["last"] = Usage(**meter["last"]) if meter["last"] else None
-        # What the branches have spent is added again by those that are loaded below it.
-        meter["spent"], meter["own"] = Spent(**meter["own"]), Spent(**meter["own"])
+        meter["spent"] = Spent(**meter["spent"])
         fields["meter"] = Meter(**meter)
         return cls(**fields)
 

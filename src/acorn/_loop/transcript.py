@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from operator import is_
 from typing import Any
 
 from acorn._json import to_plain, to_text, words_of
@@ -89,7 +87,7 @@ class Transcript:
                 messages.copied(extra) if extra else {},
                 response.stop_reason,
                 refusal,
-                replace(response.usage),
+                response.usage.copy(),
                 response.cost,
                 response.attempts,
                 response.waits,
@@ -110,8 +108,9 @@ class Transcript:
         """A call has its result; what the model reads of it is decided later."""
         journal = self.journal
         content = messages.result_content(result)
+        error = None if result.error is None else str(result.error)
         journal.entries.append(
-            ToolReturned(self._id, journal.step, journal.now, result.id, result.name, began, content, _error(result))
+            ToolReturned(self._id, journal.step, journal.now, result.id, result.name, began, content, error)
         )
 
     def answer(self, told: Mapping[str, str], otherwise: str) -> None:
@@ -126,7 +125,7 @@ class Transcript:
 
     def place_results(self, results: Iterable[ToolResult], context: str | None) -> None:
         """What the tools returned, as the hook left it, and what it shows beside them."""
-        placed = [_said(result) for result in results]
+        placed = list(map(_said, results))
         if placed or context is not None:
             self._place(placed, context)
 
@@ -153,7 +152,8 @@ class Transcript:
         noted = self._noted
         if not isinstance(history, list):  # the user may have put anything there
             return
-        if len(history) == len(noted) and all(map(is_, history, noted)):
+        # Copies are equal, but may be edited yet.
+        if _is_equal(history, noted) and (not noted or (history[0] is noted[0] and history[-1] is noted[-1])):
             return
         where = _first_difference(history, noted)
         behind = _first_difference(history[where:][::-1], noted[where:][::-1])
@@ -217,16 +217,19 @@ class Transcript:
         journal.entries.append(kind(self._id, journal.step, journal.now, _words(error, model), tuple(said)))
 
 
+def _is_equal(history: list[Any], noted: list[Message]) -> bool:
+    try:
+        return history == noted
+    except Exception:  # somebody's own `==`
+        return False
+
+
 def _said(result: ToolResult) -> ResultSaid:
     content = messages.result_content(result)
     # A date and the like are strings in JSON. The text is kept, as it is where a run was saved.
     is_text = not isinstance(content, str) or isinstance(result.output, str) or content.startswith('"')
     form: Form = "error" if result.error is not None else "text" if is_text else "json"
     return ResultSaid(result.id, content, form, result.seconds)
-
-
-def _error(result: ToolResult) -> str | None:
-    return None if result.error is None else str(result.error)
 
 
 def _is_message(message: Any) -> bool:

@@ -83,13 +83,18 @@ class WireHistory:
             self.before = self._seen
             self._begin()
             self._add(history, 0)
-        messages = list(self._sent)
-        first = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
-        is_headless = first == len(messages) or messages[first]["role"] != "user"
+        messages = self._sent.copy()
+        first, last = 0, len(messages) - 1
+        while first <= last and messages[first]["role"] == "system":
+            first += 1
+        is_headless = first > last or messages[first]["role"] != "user"
         if is_headless:
             trimmed = [opening for opening in openings if opening not in messages]
             messages.insert(first, dict(trimmed[0]) if trimmed else user(OMITTED))
-        if next(message["role"] for message in reversed(messages) if message["role"] != "system") == "assistant":
+            last += 1
+        while messages[last]["role"] == "system":
+            last -= 1
+        if messages[last]["role"] == "assistant":
             messages.append(user(REMINDER))  # no provider takes a conversation that ends with the model's turn
         return messages, self._writer(messages, first if is_headless else None)
 
@@ -103,9 +108,11 @@ class WireHistory:
     def _add(self, history: Sequence[Any], known: int) -> bool:
         """Take in what is new; False where that changes what was sent for the rest."""
         if known and not self._strays and (usual := _usual_end(history[known:], self._ids)):
+            turn = usual[0]
             self._seen += usual
-            content = usual[0]["content"] if usual[0]["content"].strip() else None
-            self._sent += [{**usual[0], "content": content}, *usual[1:]]
+            self._sent += usual
+            if not turn["content"].strip():
+                self._sent[-len(usual)] = {**turn, "content": None}
             return True
         taken = [_take(message, at) for at, message in enumerate(history[known:], start=known)]
         tail = [clean for _, clean in taken]
@@ -151,30 +158,34 @@ def _usual_end(tail: Sequence[Any], used: set[str]) -> list[Message] | None:
     Nearly every step ends like this, and what needs no repair is not searched for faults.
     """
     try:
-        turn, results = tail[0], tail[1:]
+        turn = tail[0]
         calls = turn["tool_calls"]
-        if len(calls) != len(results) or len(turn) != 3 or turn["role"] != "assistant":
+        if len(calls) != len(tail) - 1 or len(turn) != 3 or turn["role"] != "assistant" or not calls:
             return None
-        texts, copies, ids = [turn["content"]], [], []
-        for call, result in zip(calls, results, strict=True):
-            function, call_id = call["function"], call["id"]
-            if (len(call), len(function), len(result)) != (3, 2, 3) or result["role"] != "tool":
-                return None
-            if call["type"] != "function" or call_id != result["tool_call_id"] or call_id in ids or call_id in used:
-                return None
-            if not _NAME.fullmatch(function["name"]):
-                return None
-            if not isinstance(from_json(function["arguments"], allow_inf_nan=False), dict):
-                return None
-            ids.append(call_id)
-            texts += [call_id, function["name"], function["arguments"], result["content"]]
-            copies.append({**call, "function": {**function}})
-        if set(map(type, texts)) != {str} or not all(map(str.isascii, texts)) or "" in ids:
+        content, made, copies = turn["content"], [], []
+        if type(content) is not str or not content.isascii():
             return None
+        for at, call in enumerate(calls, start=1):
+            result, function, call_id = tail[at], call["function"], call["id"]
+            name, arguments, text = function["name"], function["arguments"], result["content"]
+            if not (type(call_id) is type(name) is type(arguments) is type(text) is str):
+                return None
+            if len(call) != 3 or len(function) != 2 or len(result) != 3 or call["type"] != "function":
+                return None
+            if result["role"] != "tool" or result["tool_call_id"] != call_id or not call_id or call_id in used:
+                return None
+            if not (call_id.isascii() and arguments.isascii() and text.isascii() and _NAME.fullmatch(name)):
+                return None
+            if type(from_json(arguments, allow_inf_nan=False)) is not dict:
+                return None
+            if len(calls) > 1 and call_id in [each["id"] for each in made]:
+                return None
+            made.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
+            copies.append({"role": "tool", "tool_call_id": call_id, "content": text})
     except (LookupError, TypeError, ValueError):
         return None
-    used.update(ids)
-    return [{**turn, "tool_calls": copies}, *(dict(result) for result in results)]
+    used.update([call["id"] for call in made])
+    return [{"role": "assistant", "content": content, "tool_calls": made}, *copies]
 
 
 def _take(message: Any, index: int) -> tuple[Message, Message]:

@@ -49,7 +49,7 @@ class Pen:
     is_whole: bool = False
     """Draw everything there is, step by step, and longer texts."""
     hide: Callable[[str], str] = str
-    """What is still coming in may hold a key."""
+    """For what is still coming in; the story has hidden the keys in all the rest."""
 
     def mark(self, task: Task) -> tuple[str, str]:
         if task.error is not None:
@@ -83,11 +83,6 @@ class Pen:
     def inside(self) -> Pen:
         return replace(self, width=max(20, self.width - 4))
 
-    @property
-    def trusting(self) -> Pen:
-        """For what the story has hidden the keys of."""
-        return replace(self, hide=str)
-
 
 def draw(branch: Branch, tree: Tree, pen: Pen, *, last: int | None = None, answers: bool = True) -> None:
     """Hang what a run did into a tree; `last` keeps to the newest so many turns."""
@@ -108,19 +103,21 @@ def draw(branch: Branch, tree: Tree, pen: Pen, *, last: int | None = None, answe
                 if pen.is_whole:
                     place.add(_noted(part))
                 elif answers:
-                    _hang(place, answer_lines(branch.output, (), pen.trusting, is_growing=False))
+                    _hang(place, answer_lines(branch.output, (), replace(pen, hide=str), is_growing=False))
 
 
 def _draw_turn(turn: Turn, branch: Branch, tree: Tree, pen: Pen, last: int | None, answers: bool) -> None:
     is_newest = turn is branch.turn
     _hang(tree, _said(turn, pen))
-    for call in turn.calls_so_far:
+    for call in turn.calls if turn.is_complete else turn.calls_so_far(pen.hide):
         if not call.is_answer:
-            _draw_call(call, tree, pen.trusting if turn.is_complete else pen, last)
+            _draw_call(call, tree, pen, last)
         elif pen.is_whole and not _is_output(call, branch):
             answer = tree.add(Text.assemble(("answer ", "bold"), one_line(call.arguments, _LONGEST)))
-            if call.error is not None:
-                answer.add(Text.assemble(("did not validate: ", "yellow"), one_line(call.error, _LONGEST)))
+            if call.was_refused:
+                answer.add(Text.assemble(("did not validate: ", "yellow"), one_line(call.error or "", _LONGEST)))
+            else:
+                _draw_outcome(call, answer, pen, is_told=True)
     if pen.is_whole:
         return
     if turn.was_refused:
@@ -147,7 +144,7 @@ def _draw_call(call: Call, tree: Tree, pen: Pen, last: int | None) -> None:
     mark, style = pen.mark(call)
     time = pen.time(call)
     room = _LONGEST if pen.is_whole else max(8, pen.width - len(time) - 2)
-    text = call_text(call.name, pen.hide(call.arguments), room)
+    text = call_text(call.name, call.arguments, room)
     hung = tree.add(_fitted(Text.assemble((f"{mark} ", style), (text, "bold"), (time, "dim")), pen))
     for branch in call.branches:
         if branch.is_called:

@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from acorn import StreamChunk
 from acorn._json import compact
 from acorn._tools.collect import FINISH
+from acorn._xml.report import INVALID
 from acorn.journal import (
     BranchBegun,
     BranchEnded,
@@ -68,6 +69,11 @@ class Call(Task):
     def is_answer(self) -> bool:
         return self.name == FINISH
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether it is an answer that did not validate."""
+        return self.is_answer and self.error is not None and self.error.startswith(INVALID)
+
 
 @dataclass(eq=False)
 class Turn:
@@ -78,8 +84,6 @@ class Turn:
     text: str = ""
     calls: list[Call] = field(default_factory=list[Call])
     is_complete: bool = False
-    was_refused: bool = False
-    """The answer did not validate."""
     pieces: list[str] = field(default_factory=list[str])
     """What has come in of its text; this and the following are empty once the turn is complete."""
     reasoning: list[str] = field(default_factory=list[str])
@@ -89,9 +93,12 @@ class Turn:
     """The newest chunk of the answer; it is kept until the answer is accepted."""
 
     @property
-    def calls_so_far(self) -> list[Call]:
-        chunks = [chunk.tool_call or {} for chunk in self.coming.values()]
-        return self.calls or [Call(made["id"] or "", made["name"], made["arguments"]) for made in chunks]
+    def was_refused(self) -> bool:
+        return any(call.was_refused for call in self.calls)
+
+    def calls_so_far(self, hide: Callable[[str], str]) -> list[Call]:
+        made = [chunk.tool_call or {} for chunk in self.coming.values()]
+        return [Call(call["id"] or "", call["name"], hide(call["arguments"])) for call in made]
 
 
 @dataclass(eq=False)
@@ -246,16 +253,12 @@ class Story:
             error = text.removeprefix(TOOL_ERROR) if result.form in ("error", "skipped", "stopped") else None
             call = branch.calls.get(str(result.call_id or ""))  # a hook may have made anything of it
             if call is None:
-                branch.parts.append(
-                    Line(step, "result" if error is None else "error", text if error is None else error)
-                )
+                branch.parts.append(Line(step, "result", text) if error is None else Line(step, "error", error))
                 continue
             if not call.is_over and not call.is_answer:
                 news.append((branch, call))
             call.said, call.error = (text, None) if error is None else (None, error)
             call.took = result.seconds if isinstance(result.seconds, int | float) else call.took
-            if call.is_answer and error is not None and branch.turn is not None:
-                branch.turn.was_refused = True
         return news
 
     def _text(self, content: Any) -> str:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from acorn import capture, module, tool
+from acorn import capture, listen, module, tool
 from acorn.cli.live import LiveView
 from acorn.testing import Reply, ScriptedModel, call, finish
 
@@ -95,7 +95,7 @@ def picture() -> str:
     console = Console(file=StringIO(), record=True, width=92, height=40, force_terminal=True, color_system="truecolor")
     view = LiveView("Researcher", "scripted", console)
     agent = Researcher(model=ScriptedModel(REPLIES, chunk_size=6))
-    with capture() as runs:
+    with capture() as runs, listen(view.hear):
         for chunk in agent.stream(question="Who made Python, and when?"):
             view.feed(chunk, runs[0])
             partial = chunk.partial if chunk.branch is None else None

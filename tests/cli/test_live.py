@@ -13,6 +13,7 @@ from tests.cli.screen import Terminal
 from acorn.thread import parse_events
 
 SLOW, RESEARCHER, ENDS = AGENTS / "slow.py", AGENTS / "researcher.py", AGENTS / "ends.py"
+MANUAL = AGENTS / "manual.py"
 
 
 def test_a_run_is_seen_while_it_happens() -> None:
@@ -101,6 +102,73 @@ def test_branches_of_one_name_hang_below_their_own_calls() -> None:
         )
     ]
     assert "validate" not in terminal.screen.text
+
+
+SPIN = "[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]"
+
+
+def test_a_branch_that_a_tool_begins_is_seen_below_its_call_while_it_runs() -> None:
+    terminal = Terminal(["run", f"{MANUAL}:InTool"])
+    growing = rf"{SPIN} work\(\)  .*\n +└── {SPIN} branch Review  .*\n +├── Reviewing beta\.\n +└── {SPIN} look\("
+    terminal.until(lambda screen: re.search(growing, screen.text))
+    assert terminal.end() == 0
+    lines = [re.sub(r"  \d\.\d+ s$", "", line) for line in terminal.screen.text.splitlines()]
+    assert lines[1:10] == [
+        "├── To work.",
+        "└── ✓ work()",
+        "    ├── ✓ branch Review",
+        "    │   ├── Reviewing beta.",
+        '    │   ├── ✓ look(topic="beta")',
+        "    │   │   └── → about beta",
+        "    │   ├── topic    beta",
+        "    │   └── is_true  true",
+        "    └── → looked into beta",
+    ]
+    assert terminal.screen.strange == []
+
+
+def test_branches_that_a_hook_begins_are_seen_side_by_side() -> None:
+    terminal = Terminal(["run", f"{MANUAL}:SideBySide"])
+    terminal.until(
+        lambda screen: (
+            re.search(f"{SPIN} branch Review  ", screen.text) and re.search(f"{SPIN} branch Review#2  ", screen.text)
+        )
+    )
+    assert terminal.end() == 0
+    text = re.sub(r"  \d\.\d+ s$", "", terminal.screen.text, flags=re.MULTILINE)
+    lines = [line.lstrip("│├└─ ") for line in text.splitlines()]
+    assert lines[2:5] == ["✓ work()", "→ 7", "✓ branch Review"]
+    assert lines[10] == "✓ branch Review#2"
+    assert sorted((lines[5], lines[11])) == ["Reviewing alpha.", "Reviewing beta."]
+    assert lines.count("is_true  true") == 2
+
+
+def test_a_branch_that_fails_is_seen_with_its_error() -> None:
+    terminal = Terminal(["run", f"{MANUAL}:Failing"])
+    assert terminal.end() == 0
+    assert re.search(
+        r"└── ✗ branch Broken  .*\n    ├── the answer did not validate\n    └── → ParseError", terminal.screen.text
+    )
+
+
+def test_an_interrupted_branch_leaves_what_was_done(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    terminal = Terminal(["run", f"{MANUAL}:InTool", "--save", str(file)])
+    terminal.until(lambda screen: "look(" in screen.text)
+    terminal.interrupt()
+    assert terminal.end() == 130
+    assert terminal.screen.text.splitlines()[1:8] == [
+        "├── To work.",
+        "└── ✗ work()",
+        "    ├── branch Review",
+        "    │   ├── Reviewing beta.",
+        '    │   └── ✗ look(topic="beta")',
+        "    │       └── → This call was not completed: the run was stopped.",
+        "    └── → This call was not completed: the run was stopped.",
+    ]
+    assert "interrupted: 1 step" in terminal.screen.text
+    events = parse_events(file.read_text())
+    assert [event.type for event in events if event.branch == "Review"][-1] == "error"
 
 
 def test_an_answer_that_nobody_took_is_shown_as_refused() -> None:

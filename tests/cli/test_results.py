@@ -6,6 +6,7 @@ import pytest
 from tests.cli.conftest import AGENTS, Acorn
 
 ENDS, RESEARCHER, RUDE = AGENTS / "ends.py", AGENTS / "researcher.py", AGENTS / "rude.py"
+MANUAL = AGENTS / "manual.py"
 
 
 def test_the_output_is_one_line_of_json(acorn: Acorn) -> None:
@@ -68,6 +69,42 @@ def test_branches_of_one_name_are_told_apart(acorn: Acorn) -> None:
             f'[check#{number}] step 2: deep(topic="{topic}") -> deep {topic}',
         ]
         assert f'step 1: check(topic="{topic}") -> checked {topic}' in lines
+
+
+@pytest.mark.parametrize("cls", ["Twice", "SideBySide"])
+def test_branches_that_a_hook_begins_are_told_apart(acorn: Acorn, cls: str) -> None:
+    lines = [line.partition(" (")[0] for line in acorn("run", f"{MANUAL}:{cls}").err.splitlines()]
+    assert lines[1:3] == ["step 1: To work.", "step 1: work() -> 7"]
+    topics: list[str] = []
+    for name in ("Review", "Review#2"):
+        own = [line.removeprefix(f"[{name}] ") for line in lines if line.startswith(f"[{name}]")]
+        topic = own[0].removeprefix("step 1: Reviewing ").rstrip(".")
+        assert own == [f"step 1: Reviewing {topic}.", f'step 1: look(topic="{topic}") -> about {topic}']
+        assert f'step 1: branch {name} -> {{"topic":"{topic}","is_true":true}}' in lines
+        topics.append(topic)
+    assert sorted(topics) == ["alpha", "beta"]
+
+
+def test_a_branch_that_a_tool_begins_is_told_before_the_tool_returns(acorn: Acorn) -> None:
+    lines = [line.partition(" (")[0] for line in acorn("run", f"{MANUAL}:InTool").err.splitlines()]
+    assert lines[1:6] == [
+        "step 1: To work.",
+        "[Review] step 1: Reviewing beta.",
+        '[Review] step 1: look(topic="beta") -> about beta',
+        'step 1: branch Review -> {"topic":"beta","is_true":true}',
+        "step 1: work() -> looked into beta",
+    ]
+
+
+def test_a_branch_that_fails_is_told(acorn: Acorn) -> None:
+    ended = acorn("run", f"{MANUAL}:Failing")
+    assert ended.code == 0
+    assert "step 1: branch Broken failed: ParseError: `Broken` got no valid output" in ended.err
+
+
+def test_what_was_under_way_when_a_run_ended_is_told(acorn: Acorn) -> None:
+    err = acorn("run", f"{RUDE}:Strange").err
+    assert "step 1: strange() failed: This call was not completed: the run was stopped." in err.splitlines()
 
 
 def test_lines_count_the_steps_that_the_run_counts(acorn: Acorn) -> None:

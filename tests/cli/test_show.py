@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import AGENTS, Acorn
 from tests.cli.screen import Terminal
 
-from acorn.thread import parse_events, serialize_thread_to_xml
+from acorn.thread import dump_events, parse_events, serialize_thread_to_xml
+
+MANUAL = AGENTS / "manual.py"
 
 
 @pytest.fixture
@@ -132,3 +135,69 @@ def test_a_branch_is_hung_below_the_call_that_began_it(acorn: Acorn, tmp_path: P
         "    ├── earlier steps in short: In short",
         "    └── error: It went wrong",
     ]
+
+
+def outline(out: str) -> list[str]:
+    """The lines without the times, and without the inputs, which take several."""
+    lines = [re.sub(r"  \d\.\d+ s$", "", line).rstrip() for line in out.splitlines()]
+    return [line for line in lines if "put>" not in line and "<topic>" not in line]
+
+
+@pytest.mark.parametrize("cls", ["Twice", "SideBySide"])
+def test_branches_that_a_hook_began_are_shown_in_its_step(acorn: Acorn, tmp_path: Path, cls: str) -> None:
+    acorn("run", f"{MANUAL}:{cls}", "--save", tmp_path / "run.json")
+    lines = outline(acorn("show", tmp_path / "run.json").out)
+    at = lines.index("├── step 1")
+    assert lines[at + 1 : at + 4] == ["│   ├── To work.", "│   ├── ✓ work()", "│   │   └── → 7"]
+    first = "alpha" if "│   │   │   ├── Reviewing alpha." in lines else "beta"
+    second = {"alpha": "beta", "beta": "alpha"}[first]
+    assert lines[at + 4 :] == [
+        "│   ├── branch Review",
+        "│   │   ├── step 1",
+        f"│   │   │   ├── Reviewing {first}.",
+        f'│   │   │   └── ✓ look(topic="{first}")',
+        f"│   │   │       └── → about {first}",
+        "│   │   └── step 2",
+        f'│   │       └── completed {{"topic":"{first}","is_true":true}}',
+        "│   └── branch Review#2",
+        "│       ├── step 1",
+        f"│       │   ├── Reviewing {second}.",
+        f'│       │   └── ✓ look(topic="{second}")',
+        f"│       │       └── → about {second}",
+        "│       └── step 2",
+        f'│           └── completed {{"topic":"{second}","is_true":true}}',
+        "└── step 2",
+        "    └── completed done",
+    ]
+
+
+def test_a_branch_that_a_tool_began_is_shown_in_its_step(acorn: Acorn, tmp_path: Path) -> None:
+    acorn("run", f"{MANUAL}:InTool", "--save", tmp_path / "run.json")
+    lines = outline(acorn("show", tmp_path / "run.json").out)
+    at = lines.index("│   ├── ✓ work()")
+    assert lines[at + 1 : at + 3] == ["│   │   └── → looked into beta", "│   └── branch Review"]
+
+
+def test_calls_that_never_came_to_a_tool_are_shown_with_their_errors(acorn: Acorn, tmp_path: Path) -> None:
+    acorn("run", f"{AGENTS / 'ends.py'}:WrongCalls", "--save", tmp_path / "run.json")
+    out = acorn("show", tmp_path / "run.json").out
+    assert '├── ✗ serch(query="x")\n│   │   └── → There is no tool `serch`.' in out
+    assert "└── ✗ search(limit=3)\n│       └── → " in out
+
+
+def test_an_interrupted_run_is_shown_with_what_was_stopped(acorn: Acorn, tmp_path: Path) -> None:
+    acorn("run", f"{AGENTS / 'rude.py'}:Cancels", "--save", tmp_path / "run.json")
+    lines = acorn("show", tmp_path / "run.json").out.splitlines()
+    assert [line.strip() for line in lines[-4:]] == [
+        "└── step 1",
+        "├── ✗ cancels()",
+        "│   └── → This call was not completed: the run was stopped.",
+        "└── error: CancelledError",
+    ]
+
+
+@pytest.mark.parametrize("camel", [True, False])
+def test_both_spellings_are_shown(acorn: Acorn, saved: Path, camel: bool) -> None:
+    before = acorn("show", saved).out
+    saved.write_text(json.dumps(dump_events(parse_events(saved.read_text()), camel=camel)))
+    assert acorn("show", saved).out == before

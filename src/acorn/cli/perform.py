@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TextIO
 
 from pydantic import BaseModel
 
-from acorn import AcornError, Run, Unfinished, capture, module
+from acorn import AcornError, Run, Unfinished, capture, listen, module
 from acorn._secrets import secrets_in
 from acorn._spec import Spec
 from acorn.cli.ends import (
@@ -68,6 +68,7 @@ class Performance:
             with (
                 capture() as self.runs,
                 _ended_in_order(),
+                nullcontext() if self.saver is None else listen(self.saver.hear),
                 view_of(self.agent, self.spec, self.out, self._hide) as view,
             ):
                 self._watch(stream, view)

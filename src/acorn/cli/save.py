@@ -1,7 +1,8 @@
 """Keeping a run while it goes on: the events of its thread as a JSON array.
 
-A thread of its own looks after it, so that a run which waits for long is kept all the same. It takes a
-small part of the time at most, however long the run becomes; the last version is written by whoever ends.
+Written anew when something has happened, by a thread of its own, so that a run which waits for long is kept
+all the same. It takes a small part of the time at most, however long the run becomes; the last version is
+written by whoever ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from acorn import Run
 from acorn._json import whole_text
 from acorn.cli.ends import FAILED, CommandError
 from acorn.cli.place import Place
+from acorn.journal import Entry
 from acorn.thread import dump_events
 
 _PAUSE = 0.5
@@ -31,13 +33,17 @@ class Saver:
         self._place = place
         self._file = file
         self._run = run
-        self._seen = -1
+        self._is_behind = False
+        """Whether something has happened that is not in the file."""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="acorn-save", daemon=True)
 
     def begin(self) -> None:
         if self._place.can_change:
             self._thread.start()
+
+    def hear(self, entry: Entry) -> None:
+        self._is_behind = True
 
     def end(self) -> CommandError | None:
         """Write the last version; why it could not be."""
@@ -53,16 +59,15 @@ class Saver:
     def _watch(self) -> None:
         pause = _PAUSE
         while not self._is_over.wait(pause):
-            run = self._run()
-            so_far = 0 if run is None else _count(run)
-            if so_far == self._seen or run is None:
+            if not self._is_behind:
                 continue
+            self._is_behind = False  # what happens from here on may or may not be in it
             began = time.monotonic()
             try:
                 self._put(is_last=False)
             except OSError:
-                continue  # told at the end, if it is still so
-            self._seen = so_far
+                self._is_behind = True  # told at the end, if it is still so
+                continue
             pause = max(_PAUSE, _PATIENCE * (time.monotonic() - began))
 
     def _put(self, *, is_last: bool) -> None:
@@ -70,8 +75,3 @@ class Saver:
         events = [] if run is None else dump_events(run.thread)
         text = json.dumps(whole_text(events), ensure_ascii=False, indent=1)
         self._place.put(f"{text}\n".encode(), is_last=is_last)
-
-
-def _count(run: Run[Any]) -> int:
-    """How much has happened."""
-    return len(run.ledger.notes) + sum(map(_count, list(run.branches)))

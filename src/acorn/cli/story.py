@@ -1,291 +1,348 @@
-"""What has happened in a run so far, told by its chunks: turns, calls with their times, branches as a tree.
+"""The tree of one run: its turns, calls with their times and results, and branches where they were begun.
 
-Pure: the clock is passed in. `live` draws it, `plain` writes a line when something in it is complete.
+Fed by the entries of the journals; chunks tell only of a response that is still coming in. Pure: the times
+are those of the entries, counted from the beginning of the run. `draw` draws it for the live view and for
+`acorn show`, `plain` writes a line when something in it is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, assert_never
 
-from acorn import ParseError, Run, StreamChunk, ToolResult
+from pydantic_core import from_json
+
+from acorn import StreamChunk
+from acorn._json import compact
+from acorn._tools.collect import FINISH
+from acorn._xml.report import INVALID
+from acorn.journal import (
+    BranchBegun,
+    BranchEnded,
+    Entry,
+    Failed,
+    Finished,
+    HistoryEdited,
+    Interrupted,
+    MessagesSaid,
+    ModelAnswered,
+    ModelAsked,
+    ResultSaid,
+    ResultsSaid,
+    RunBegun,
+    ToolBegun,
+    ToolReturned,
+)
+from acorn.types import TOOL_ERROR
 
 Chunk = StreamChunk[Any]
 
 
-@dataclass(eq=False)
-class Call:
-    """A tool that the model called, or a branch."""
+@dataclass(eq=False, kw_only=True)
+class Task:
+    """What takes its time and comes to something."""
 
-    index: int
-    id: str | None
-    name: str
-    last: Chunk
-    """The newest chunk of it, which has its arguments so far."""
     began: float | None = None
-    """When the response was complete, so that the tool could begin."""
-    ended: float | None = None
-    result: ToolResult | None = None
-    branches: list[Branch] = field(default_factory=list["Branch"])
+    """Seconds into the whole run; None where it has not begun."""
+    took: float | None = None
+    said: str | None = None
+    """What it came to, as a model reads it."""
+    error: str | None = None
 
     @property
-    def arguments(self) -> str:
-        return str((self.last.tool_call or {}).get("arguments", ""))
+    def is_over(self) -> bool:
+        return self.said is not None or self.error is not None
 
-    def seconds(self, now: float) -> float | None:
-        """How long it has taken by now; None where it has not begun."""
-        if self.result is not None and self.result.seconds is not None:
-            return self.result.seconds
-        return None if self.began is None else (self.ended or now) - self.began
+
+@dataclass(eq=False)
+class Call(Task):
+    """A call that the model made: of a tool, of a branch, or with its answer."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    branches: list[Branch] = field(default_factory=list["Branch"])
+    """The branch that it began, or those that its function did."""
+
+    @property
+    def is_answer(self) -> bool:
+        return self.name == FINISH
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether it is an answer that did not validate."""
+        return self.is_answer and self.error is not None and self.error.startswith(INVALID)
 
 
 @dataclass(eq=False)
 class Turn:
-    """One response of the model, and what came of it."""
+    """One response of the model."""
 
-    number: int
-    """Which step of its run it is, counted from 1; a correction belongs to the step before it."""
-    content: list[str] = field(default_factory=list[str])
-    reasoning: list[str] = field(default_factory=list[str])
+    step: int
+    """Which step of its run it is, counted from 1; a correction belongs to the same."""
+    text: str = ""
     calls: list[Call] = field(default_factory=list[Call])
+    is_complete: bool = False
+    pieces: list[str] = field(default_factory=list[str])
+    """What has come in of its text; this and the following are empty once the turn is complete."""
+    reasoning: list[str] = field(default_factory=list[str])
+    coming: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
+    """The newest chunk of each call, which has its arguments so far."""
     answer: Chunk | None = None
-    """The newest chunk of the answer."""
-    done: bool = False
-    was_refused: bool = False
-    """The answer did not validate, and the model was asked again."""
+    """The newest chunk of the answer; it is kept until the answer is accepted."""
 
     @property
-    def text(self) -> str:
-        return "".join(self.content)
+    def was_refused(self) -> bool:
+        return any(call.was_refused for call in self.calls)
 
-    @property
-    def thought(self) -> str:
-        return "".join(self.reasoning)
-
-    @property
-    def open_calls(self) -> list[Call]:
-        return [call for call in self.calls if call.ended is None]
+    def calls_so_far(self, hide: Callable[[str], str]) -> list[Call]:
+        made = [chunk.tool_call or {} for chunk in self.coming.values()]
+        return [Call(call["id"] or "", call["name"], hide(call["arguments"])) for call in made]
 
 
 @dataclass(eq=False)
-class Branch:
+class Line:
+    """What is no turn of the model's: a message, or an end."""
+
+    step: int
+    kind: str
+    """Who said it, or `completion`, `error`, `result`."""
+    text: str
+
+
+@dataclass(eq=False)
+class Branch(Task):
     """A run in the tree; the topmost is the run itself."""
 
-    path: str
-    run_id: str | None = None
-    """None for the run itself."""
+    path: str = ""
+    title: str = ""
+    """Its name, with a number where others of this name were begun in the same step."""
     label: str = ""
-    """Its path, with a number where several of one name were begun together."""
-    turns: list[Turn] = field(default_factory=list[Turn])
+    """The titles from the top down to it."""
+    step: int = 0
+    """The step of the run above in which it was begun."""
+    run_id: str | None = None
+    is_called: bool = False
+    """Whether a call of the model's began it; what it comes to is the result of that call."""
+    parts: list[Turn | Line | Branch] = field(default_factory=list["Turn | Line | Branch"])
+    """In order; branches that hang below a call are found there."""
+    turn: Turn | None = None
+    """The last one."""
+    calls: dict[str, Call] = field(default_factory=dict[str, Call])
+    """The newest of each id."""
+    children: list[Branch] = field(default_factory=list["Branch"])
+    is_finished: bool = False
+    output: Any = None
+    was_interrupted: bool = False
 
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
 
-
-@dataclass(frozen=True)
-class Totals:
-    """What a run has used by now, its branches included."""
-
-    steps: int = 0
-    tokens: int = 0
-    cost: float | None = None
+News = list[tuple[Branch, Turn | Call | Branch]]
+"""What is complete now, each with the run that it belongs to."""
 
 
 class Story:
-    """The tree of one run. `add` says what a chunk has completed."""
+    """The tree of the first run that is heard of."""
 
     def __init__(self, hide: Callable[[str], str] = str) -> None:
-        self.root = Branch("")
+        self.root = Branch(began=0.0)
+        self.tokens = 0
+        """What all runs in the tree have used."""
+        self.cost: float | None = None
         self._hide = hide
-        """What errors say may hold a key."""
-        self._branches: dict[str | None, Branch] = {None: self.root}
-        self._totals = Totals()
+        """Anything that is said may hold a key."""
+        self._runs: dict[str, Branch] = {}
 
-    def add(self, chunk: Chunk, now: float, run: Run[Any] | None = None) -> Iterator[tuple[Branch, Turn | Call]]:
-        """Take in a chunk; what is complete now, with the branch it belongs to."""
-        if chunk.run is not None:  # the last chunk, which only says what became of it
-            yield from self._settle(self.root, run)
+    def hear(self, entry: Entry) -> News:
+        """Take in an entry; what is complete now."""
+        if self.root.run_id is None:
+            self.root.run_id = entry.run_id
+            self._runs[entry.run_id] = self.root
+        branch = self._runs.get(entry.run_id)
+        if branch is None:  # an agent that a tool calls like any function is no part of the run
+            return []
+        if branch.was_interrupted:  # it goes on, so that was not its end
+            branch.parts.pop()
+            branch.was_interrupted = False
+        match entry:
+            case RunBegun() | HistoryEdited():
+                return []
+            case MessagesSaid():
+                own = entry.messages[entry.inherited :]
+                said = [Line(entry.step, str(each.get("role")), self._text(each.get("content"))) for each in own]
+                branch.parts += said
+                return []
+            case ModelAsked():
+                return _ask(branch, entry.step)
+            case ModelAnswered():
+                return self._answer(branch, entry)
+            case ToolBegun():
+                _begin(branch.calls.get(entry.call_id), (branch.began or 0.0) + entry.at)
+                return []
+            case ToolReturned():
+                took = None if entry.began is None else entry.at - entry.began
+                return self._end_call(branch, entry, took)
+            case BranchBegun():
+                self._begin_branch(branch, entry)
+                return []
+            case BranchEnded():
+                return self._end_branch(branch, entry)
+            case ResultsSaid():
+                return self._take_results(branch, entry.step, entry.results)
+            case Finished():
+                return self._finish(branch, entry)
+            case Failed() | Interrupted():
+                news = self._take_results(branch, entry.step, entry.results)
+                branch.parts.append(Line(entry.step, "error", self._hide(entry.error)))
+                branch.was_interrupted = isinstance(entry, Interrupted)
+                return news
+            case _:
+                assert_never(entry)
+
+    def grow(self, chunk: Chunk) -> None:
+        """Take in a chunk of a response that is still coming in."""
+        branch = self.root if chunk.run_id is None else self._runs.get(chunk.run_id)
+        turn = None if branch is None else branch.turn
+        if turn is None or turn.is_complete or chunk.tool_result is not None:
             return
-        branch = self._branch(chunk, run)
-        if chunk.tool_result is not None:
-            call = self._end_call(branch, chunk.tool_result, now, run)
-            if call is not None:
-                yield branch, call
-            return
-        yield from self._settle(branch, run)
-        turn = self._turn(branch, run)
         if chunk.content:
-            turn.content.append(chunk.content)
+            turn.pieces.append(chunk.content)
         if chunk.reasoning:
             turn.reasoning.append(chunk.reasoning)
-        told = chunk.tool_call
-        if told is not None:
-            self._hear_call(turn, told, chunk)
+        call = chunk.tool_call
+        if call is not None:
+            turn.coming[call["index"]] = chunk
         elif not chunk.content and not chunk.reasoning and (not chunk.done or chunk.partial is not None):
             turn.answer = chunk  # parsed when somebody draws it
-        if chunk.done:
-            turn.done = True
-            for call in turn.calls:
-                call.began = now
-            yield branch, turn
 
-    def totals(self, run: Run[Any] | None) -> Totals:
-        """What has been used; a branch that goes on is not yet in its parent's count."""
-        if run is None:
-            return self._totals
-        tokens, cost = _used(run)
-        before = self._totals
-        shown = max(cost or 0.0, before.cost or 0.0) if cost is not None or before.cost is not None else None
-        # A branch that has ended while its siblings go on is in neither count for a while; no figure goes back.
-        self._totals = Totals(max(run.steps, before.steps), max(tokens, before.tokens), shown)
-        return self._totals
+    # Turns and calls
 
-    def end(self, run: Run[Any] | None) -> None:
-        """The run is over: an answer that nobody took is no answer."""
-        for branch in self._branches.values():
-            _refuse_last(branch, _run_of(branch, run))
+    def _answer(self, branch: Branch, entry: ModelAnswered) -> News:
+        self.tokens += entry.usage.total_tokens
+        if entry.cost is not None:
+            self.cost = (self.cost or 0.0) + entry.cost
+        if branch.turn is None or branch.turn.is_complete:
+            _ask(branch, entry.step)
+        turn = branch.turn
+        assert turn is not None
+        turn.is_complete, turn.text = True, self._hide(entry.content)
+        turn.pieces, turn.reasoning, turn.coming = [], [], {}
+        turn.calls = [Call(call.id, call.name, self._hide(call.arguments)) for call in entry.calls]
+        branch.calls |= {call.id: call for call in turn.calls}
+        return [(branch, turn)]
 
-    def _branch(self, chunk: Chunk, run: Run[Any] | None) -> Branch:
-        known = self._branches.get(chunk.run_id)
-        if known is not None:
-            return known
-        made = self._branches[chunk.run_id] = Branch(chunk.branch or "", chunk.run_id)
-        above = self._above(made, run)
-        siblings = _begun(_run_of(above, run), len(above.turns), made.path)
-        at = siblings.index(made.run_id) if made.run_id in siblings else 0
-        number = f"#{at + 1}" if len(siblings) > 1 else ""
-        made.label = f"{above.label}/{made.name}{number}" if above.label else f"{made.name}{number}"
-        calls = [call for turn in above.turns[-1:] for call in turn.calls if call.name == made.name]
-        if calls:
-            calls[min(at, len(calls) - 1)].branches.append(made)
-        return made
+    def _end_call(self, branch: Branch, entry: ToolReturned | BranchEnded, took: float | None) -> News:
+        call = branch.calls.get(entry.call_id or "")
+        if call is None:
+            return []
+        self._end(call, entry, took)
+        return [(branch, call)]
 
-    def _above(self, made: Branch, run: Run[Any] | None) -> Branch:
-        """The branch that began this one."""
-        path = made.path.rpartition("/")[0]
-        if not path:
-            return self.root
-        named = [branch for branch in self._branches.values() if branch.path == path]
-        for branch in named:
-            record = _run_of(branch, run)
-            if record is not None and any(child.id == made.run_id for child in list(record.branches)):
-                return branch
-        return named[-1] if named else self.root
-
-    def _turn(self, branch: Branch, run: Run[Any] | None) -> Turn:
-        """The turn under way; a complete one is followed by the next."""
-        last = branch.turns[-1] if branch.turns else None
-        if last is not None and not last.done:
-            return last
-        if last is not None:
-            last.was_refused = last.answer is not None
-        number = _number(_run_of(branch, run), len(branch.turns))
-        if number is None:
-            number = 1 if last is None else last.number + (not last.was_refused)
-        branch.turns.append(Turn(number))
-        return branch.turns[-1]
-
-    def _hear_call(self, turn: Turn, told: dict[str, Any], chunk: Chunk) -> None:
-        known = [call for call in turn.calls if call.index == told["index"]]
-        if known:
-            known[0].id, known[0].name, known[0].last = told["id"], told["name"], chunk
+    def _end(self, task: Task, entry: ToolReturned | BranchEnded, took: float | None) -> None:
+        task.took = took
+        if entry.error is not None:
+            task.error = self._hide(entry.error)
         else:
-            turn.calls.append(Call(told["index"], told["id"], told["name"], chunk))
+            task.said = self._text(entry.content)
 
-    def _end_call(self, branch: Branch, result: ToolResult, now: float, run: Run[Any] | None) -> Call | None:
-        if not branch.turns:
-            return None
-        calls = branch.turns[-1].open_calls
-        # A provider that gives no ids, or the same twice, is given others by the loop.
-        found = [call for call in calls if call.id == result.id and call.name == result.name]
-        found += [call for call in calls if call.name == result.name]
-        if not found:
-            return None
-        call = found[0]
-        call.ended, call.result = now, self._shown(result)
-        for inner in call.branches:
-            _refuse_last(inner, _run_of(inner, run))
-        return call
+    def _take_results(self, branch: Branch, step: int, results: Iterable[ResultSaid]) -> News:
+        """What the model reads of the calls; those are news that came to no tool, or were stopped."""
+        news: News = []
+        for result in results:
+            text = self._text(result.content)
+            error = text.removeprefix(TOOL_ERROR) if result.form in ("error", "skipped", "stopped") else None
+            call = branch.calls.get(str(result.call_id or ""))  # a hook may have made anything of it
+            if call is None:
+                branch.parts.append(Line(step, "result", text) if error is None else Line(step, "error", error))
+                continue
+            if not call.is_over and not call.is_answer:
+                news.append((branch, call))
+            call.said, call.error = (text, None) if error is None else (None, error)
+            call.took = result.seconds if isinstance(result.seconds, int | float) else call.took
+        return news
 
-    def _shown(self, result: ToolResult) -> ToolResult:
-        return result if result.error is None else replace(result, error=self._hide(result.error))
+    def _text(self, content: Any) -> str:
+        return self._hide(content if isinstance(content, str) else "" if content is None else compact(content))
 
-    def _settle(self, branch: Branch, run: Run[Any] | None) -> Iterator[tuple[Branch, Call]]:
-        """Calls that never came to a tool: their arguments were wrong, or they were skipped.
+    # Branches
 
-        No chunk tells of them; the thread knows those that failed.
-        """
-        last = branch.turns[-1] if branch.turns else None
-        if last is None or not last.done or not last.open_calls:
+    def _begin_branch(self, above: Branch, entry: BranchBegun) -> None:
+        if entry.child_id in self._runs:
             return
-        record = _run_of(branch, run)
-        failed = {} if record is None else _failed(record)
-        for call in last.open_calls:
-            call.ended = call.began
-            error = failed.get(call.id or "") or failed.get(call.name)
-            if error is not None:
-                call.result = self._shown(ToolResult(call.id or "", call.name, error=error))
-            yield branch, call
+        began = (above.began or 0.0) + entry.at
+        call = above.calls.get(entry.call_id or "") if entry.call_id is not None else _calling(above)
+        made = self._runs[entry.child_id] = Branch(
+            began=began,
+            path=entry.branch,
+            title=_title(above, entry, call),
+            step=entry.step,
+            run_id=entry.child_id,
+            is_called=entry.call_id is not None and call is not None,
+        )
+        made.label = f"{above.label}/{made.title}" if above.label else made.title
+        above.children.append(made)
+        if made.is_called:
+            _begin(call, began)
+        if call is None:
+            above.parts.append(made)
+        else:
+            call.branches.append(made)
+
+    def _end_branch(self, above: Branch, entry: BranchEnded) -> News:
+        if entry.call_id is not None:
+            return self._end_call(above, entry, entry.seconds)
+        branch = self._runs.get(entry.child_id)
+        if branch is None or entry.stop_reason == "cancelled":
+            return []
+        self._end(branch, entry, entry.seconds)
+        return [(above, branch)]
+
+    def _finish(self, branch: Branch, entry: Finished) -> News:
+        text = self._hide(entry.content)
+        branch.parts.append(Line(entry.step, "error" if entry.form == "error" else "completion", text))
+        branch.is_finished, branch.output = True, _parsed(text) if entry.form == "json" else text
+        return []
 
 
-def _run_of(branch: Branch, run: Run[Any] | None) -> Run[Any] | None:
-    """The record of a branch, found below the record of the run."""
-    if run is None or branch.run_id in (None, run.id):
-        return run
-    below = (_run_of(branch, child) for child in list(run.branches))
-    return next((found for found in below if found is not None), None)
+def _ask(branch: Branch, step: int) -> News:
+    """A turn begins. That the one before was refused is known by then, and that it is asked again."""
+    before = branch.turn
+    if before is not None and not before.is_complete:
+        branch.parts.remove(before)  # it was interrupted, and is asked for anew
+    branch.turn = Turn(step)
+    branch.parts.append(branch.turn)
+    return [(branch, before)] if before is not None and before.was_refused else []
 
 
-def _number(run: Run[Any] | None, before: int) -> int | None:
-    """The step that the next turn of a run belongs to, when so many are behind it.
+def _begin(call: Call | None, now: float) -> None:
+    if call is not None:
+        call.began, call.took, call.said, call.error = now, None, None, None
 
-    A branch in a thread of its own may be further by now; then its notes tell.
+
+def _calling(branch: Branch) -> Call | None:
+    """The call whose function is at work, where it can be told: the code that begins a branch now is its own.
+
+    Of several at the same time it might be any.
     """
-    if run is None:
-        return None
-    steps = run.steps
-    turns = [note.iteration for note in list(run.ledger.notes) if note.kind == "turn"]
-    return turns[before] if before < len(turns) else steps + 1
+    calls = [] if branch.turn is None else branch.turn.calls
+    busy = [call for call in calls if call.began is not None and not call.is_over]
+    own = [call for call in busy if not any(each.is_called for each in call.branches)]
+    return own[0] if len(own) == 1 else None
 
 
-def _begun(run: Run[Any] | None, turn: int, path: str) -> list[str]:
-    """The branches of one path that a turn of a run has begun, counted from 1, in order."""
-    found: list[str] = []
-    turns = 0
-    for note in [] if run is None else list(run.ledger.notes):
-        turns += note.kind == "turn"
-        if note.kind == "branch" and turns == turn and note.what[0].branch == path:
-            found.append(note.what[0].id)
-    return found
+def _title(above: Branch, entry: BranchBegun, call: Call | None) -> str:
+    name = entry.branch.rpartition("/")[2]
+    if entry.call_id is not None and call is not None and above.turn is not None:
+        alike = [each for each in above.turn.calls if each.name == call.name]
+        return f"{name}#{alike.index(call) + 1}" if len(alike) > 1 and call in alike else name
+    # How many more there will be nobody knows, so the first has no number.
+    before = sum(each.path == entry.branch and each.step == entry.step for each in above.children)
+    return f"{name}#{before + 1}" if before else name
 
 
-def _refuse_last(branch: Branch, run: Run[Any] | None) -> None:
-    """Nobody took the last answer of a run that failed for the lack of a valid one."""
-    if run is not None and isinstance(run.error, ParseError) and branch.turns and branch.turns[-1].answer is not None:
-        branch.turns[-1].was_refused = True
-
-
-def _failed(run: Run[Any]) -> dict[str, str]:
-    """The errors of a run's own calls, by the id and by the name of the call, the newest counting."""
-    names: dict[str, str] = {}
-    found: dict[str, str] = {}
-    for event in run.thread:
-        if (event.branch or None) != (run.branch or None):
-            continue
-        if event.type == "tool_call":
-            names[event.tool_call_id] = event.tool_name
-        elif event.type == "error" and event.tool_call_id is not None:
-            found[event.tool_call_id] = found[names.get(event.tool_call_id, "")] = event.error
-    return found
-
-
-def _used(run: Run[Any]) -> tuple[int, float | None]:
-    tokens, cost = run.usage.total_tokens, run.cost
-    for branch in list(run.branches):
-        if branch.stop_reason is None:
-            inner, price = _used(branch)
-            tokens += inner
-            cost = cost if price is None else (cost or 0.0) + price
-    return tokens, cost
+def _parsed(text: str) -> Any:
+    """What the JSON says; the text itself where it is nested too deep for the reader."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return text

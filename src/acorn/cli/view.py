@@ -9,7 +9,7 @@ from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 
-from acorn import Run, StreamChunk, module
+from acorn import Run, StreamChunk, listen, module
 from acorn._spec import Spec
 from acorn.cli.above import Above
 from acorn.cli.live import LiveView
@@ -17,7 +17,7 @@ from acorn.cli.plain import PlainView
 
 
 class View(Protocol):
-    """Where a run is seen while it goes on."""
+    """Where a run is seen while it goes on; it listens to what happens, and is fed what is still coming in."""
 
     def feed(self, chunk: StreamChunk[Any], run: Run[Any] | None) -> None: ...
     def end(self, how: str, run: Run[Any] | None) -> None: ...
@@ -28,7 +28,7 @@ def view_of(agent: module[Any, Any], spec: Spec, out: TextIO, hide: Callable[[st
     """The view of one run, as long as the run goes on."""
     name, model = type(agent).__name__, _model_name(agent.model)
     if not (sys.stderr.isatty() and Console(file=sys.stderr).is_interactive):
-        with PlainView(name, model, max_steps=spec.max_steps, hide=hide) as view:
+        with PlainView(name, model, max_steps=spec.max_steps, hide=hide) as view, listen(view.hear):
             yield view
         return
     above = Above(sys.stderr.encoding)
@@ -36,7 +36,8 @@ def view_of(agent: module[Any, Any], spec: Spec, out: TextIO, hide: Callable[[st
     with LiveView(name, model, console, hides_answer=out.isatty(), hide=hide) as live:
         above.begin(live.show_above)
         try:
-            yield live
+            with listen(live.hear):
+                yield live
         finally:
             above.end()
 

@@ -140,7 +140,7 @@ def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Genera
     try:
         plan = _plan(cls())
         given = plan.spec.input.from_call(cls.__name__, (), inputs)
-        context = tree.birth(place.run_id, cls.__name__, plan, given, place_id or place.next())
+        context = tree.birth(place, place_id or place.next(), cls.__name__, plan, given)
         name = context.path
         end = BranchEnd(tree.loops[context.run_id].run)
         yield tree, context.run_id

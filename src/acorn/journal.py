@@ -145,6 +145,8 @@ class BranchBegun(NamedTuple):
     """Its path, `outer/inner`."""
     call_id: str | None
     """The call that began it; None where the user's code did."""
+    inside: str | None = None
+    """The call whose function began it; None for a called branch, and for one begun in a hook."""
 
 
 class BranchEnded(NamedTuple):

@@ -168,15 +168,15 @@ def test_a_branch_hangs_below_the_call_whose_function_began_it() -> None:
         answered("a", 1, 1.0, Called("1", "one", "{}"), Called("2", "two", "{}")),
         ToolBegun("a", 1, 1.0, "1", "one", "{}"),
     )
-    branch = BranchBegun("a", 1, 2.0, "b", "Review", None)
+    branch = BranchBegun("a", 1, 2.0, "b", "Review", None, "1")
     one, _ = calls_of((alone := told(*begun, branch)).root)
     assert [below.title for below in one.branches] == ["Review"]
     assert shown(alone, 2.5) == ["⠴ one()  1.5 s", "⠴ branch Review  0.50 s", "· two()"]
 
-    # Of two functions at work it may be either.
-    both = told(*begun, ToolBegun("a", 1, 1.0, "2", "two", "{}"), branch)
-    assert isinstance(both.root.parts[-1], Branch)
-    assert shown(both, 2.5) == ["⠴ one()  1.5 s", "⠴ two()  1.5 s", "⠴ branch Review  0.50 s"]
+    # One that a hook has begun hangs below the step.
+    hooked = told(*begun, BranchBegun("a", 1, 2.0, "b", "Review", None))
+    assert isinstance(hooked.root.parts[-1], Branch)
+    assert shown(hooked, 2.5) == ["⠴ one()  1.5 s", "· two()", "⠴ branch Review  0.50 s"]
 
 
 def test_branches_of_one_name_are_numbered_within_a_step() -> None:

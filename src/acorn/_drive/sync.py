@@ -134,7 +134,7 @@ class SyncWalk(Walk):
         tree, run_id = self.tree, self.root
         while not self.busy and len(asks := tree.asks(run_id)) == 1:
             ask = asks[0]
-            if isinstance(ask, AskBranch) or _is_timed(ask):
+            if isinstance(ask, AskBranch) or (isinstance(ask, AskTool) and ask.seconds != math.inf):
                 return
             tree.begin(run_id, ask.id)
             try:

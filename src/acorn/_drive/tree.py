@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import Any
 
+from acorn._drive.log import is_wanted, log
 from acorn._drive.record import close_record, open_record
 from acorn._log import logger
-from acorn._loop.asks import Ask
+from acorn._loop.asks import Ask, AskTool
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn.errors import ModelError
-from acorn.record import Heard, Run, listeners
+from acorn.record import Heard, Place, Run, listeners
 from acorn.types import ToolResult
 
 
@@ -63,7 +64,8 @@ class Tree:
         """A run begins, or goes on."""
         run = self.loops[run_id].run
         began, where = open_record(run)
-        self._lives[run_id] = _Life(began, where, listeners(), len(run.journal.entries))
+        heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
+        self._lives[run_id] = _Life(began, where, heard, len(run.journal.entries))
         with self._lock:
             self.loops[run_id].start(self.now(run_id))
             self._hand_over(run_id)
@@ -74,14 +76,19 @@ class Tree:
     def begin(self, run_id: str, ask_id: str) -> None:
         life = self._lives[run_id]
         with self._lock:
-            self._alive(run_id).begin(ask_id, monotonic() - life.began)
+            loop = self.loops[run_id]
+            if loop.run.stop_reason is not None:
+                raise ParentEndedError  # its thread notices now
+            loop.begin(ask_id, monotonic() - life.began)
             if life.heard:
                 self._hand_over(run_id)
 
     def tell(self, run_id: str, ask_id: str, outcome: Any) -> None:
         life = self._lives[run_id]
         with self._lock:
-            loop = self._alive(run_id)
+            loop = self.loops[run_id]
+            if loop.run.stop_reason is not None:
+                raise ParentEndedError
             try:
                 loop.tell(ask_id, outcome, monotonic() - life.began)
             finally:
@@ -122,11 +129,14 @@ class Tree:
             self.loops[context.run_id] = child
             parent.run.branches.append(child.run)
 
-    def birth(self, parent_id: str, name: str, plan: Plan, given: Any, place: str) -> BranchContext:
-        """A branch that the user's code begins."""
+    def birth(self, place: Place, place_id: str, name: str, plan: Plan, given: Any) -> BranchContext:
+        """A branch that the user's code begins, inside of one of its asks."""
+        parent_id = place.run_id
         with self._lock:
             parent, now = self._alive(parent_id), self.now(parent_id)
-            context = parent.birth(name, plan.spec.input.is_empty, given, place, now)
+            ask = next((ask for ask in parent.asks(now) if ask.id == place.ask_id), None)
+            inside = ask.call.id if isinstance(ask, AskTool) else None
+            context = parent.birth(name, plan.spec.input.is_empty, given, place_id, now, inside=inside)
             self.branch(context, plan)
             parent.branch_begun(context, now)
             self._hand_over(parent_id)

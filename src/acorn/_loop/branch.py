@@ -22,6 +22,7 @@ from acorn._schema.shape import Shape
 from acorn._spec import Spec
 from acorn._tools.collect import Tool
 from acorn.errors import InputError
+from acorn.journal import Failed, Interrupted
 from acorn.record import Message
 from acorn.types import ToolCall, ToolResult, Unfinished
 
@@ -139,7 +140,10 @@ def branch_result(call: ToolCall, end: BranchEnd) -> ToolResult:
     """What the parent's model reads of a branch that has ended."""
     run, seconds = end.run, None if end.run is None else end.run.seconds
     if end.error is not None:
-        return ToolResult(call.id, call.name, error=words_of(end.error), seconds=seconds)
+        last = run.journal.entries[-1] if run is not None else None
+        # What stands in its journal is without the keys of its model.
+        words = last.error if isinstance(last, Failed | Interrupted) else words_of(end.error)
+        return ToolResult(call.id, call.name, error=words, seconds=seconds)
     assert run is not None
     if isinstance(run.output, Unfinished):
         return ToolResult(call.id, call.name, error=f"Unfinished: {unfinished(call.name)}", seconds=seconds)

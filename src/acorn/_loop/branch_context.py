@@ -30,6 +30,8 @@ class BranchContext:
     """Where in its parent it began: the step, and the call or the hook."""
     call_id: str | None
     """The call that began it; None where the user's code did."""
+    inside: str | None
+    """The call whose function began it; None for a called branch, and for one begun in a hook."""
     input: Any
     """The input model, or its plain data in a record that was read back."""
     has_input: bool

@@ -74,8 +74,10 @@ class Meter:
         if self.last is not None:
             self.growth = max(0, usage.input_tokens - self.last.input_tokens)
         self.last = usage
-        self.largest_output = max(self.largest_output, usage.output_tokens)
-        self.longest_call = max(self.longest_call, seconds)
+        if usage.output_tokens > self.largest_output:
+            self.largest_output = usage.output_tokens
+        if seconds > self.longest_call:
+            self.longest_call = seconds
         self.spent.add(usage.total_tokens, cost or 0.0)
 
     def room(self, limits: Limits, spent: Spent, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:

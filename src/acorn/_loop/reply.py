@@ -22,7 +22,10 @@ from acorn.types import ToolCall, ToolResult
 def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
     """The calls of a response, each with an id of its own and arguments that are a dict."""
     calls: list[ToolCall] = []
-    ids = fresh_ids([call.id or "" for call in raw], index, set())
+    if not raw:
+        return calls
+    is_usual = len(raw) == 1 and raw[0].id
+    ids = [str(raw[0].id)] if is_usual else fresh_ids([call.id or "" for call in raw], index, set())
     for call_id, call in zip(ids, raw, strict=True):
         try:
             parsed = from_json(call.arguments or "{}")

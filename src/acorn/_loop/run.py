@@ -99,7 +99,8 @@ class Loop:
 
     def begin(self, id: str, now: float) -> None:
         """One of the asks is under way."""
-        ask = self._asked(id)
+        asks = self._asks
+        ask = asks[0] if asks and asks[0].id == id else self._asked(id)
         journal = self.journal
         journal.now = self.state.under_way[id] = now
         match ask:
@@ -123,7 +124,8 @@ class Loop:
 
     def tell(self, id: str, outcome: Any, now: float) -> None:
         """What came of one ask; raises where the run cannot go on."""
-        ask = self._asked(id)
+        asks = self._asks
+        ask = asks[0] if asks and asks[0].id == id else self._asked(id)
         self.journal.now = now
         began = self.state.under_way.pop(id, None)
         self._asks = None
@@ -319,7 +321,8 @@ class Loop:
         self._request = None
         state.turns += 1
         self.budgets.pay(response, self.model, run, now - asked)
-        error = refusal(response, self.model)
+        is_refused = response.refusal is not None or response.stop_reason == "content_filter"
+        error = refusal(response, self.model) if is_refused else None
         calls = read_calls(response.tool_calls, len(run.history))
         self.transcript.take_turn(response, calls, asked, None if error is None else response.refusal or "")
         if error is not None:
@@ -512,7 +515,7 @@ class Loop:
             given = branch_input(branch.spec.input, branch.name, call)
             place = f"{self.run.steps}/{call.id}"
             context = self.birth(
-                branch.name, branch.spec.input.is_empty, given, place, now, begun, call.id, branch.inherits
+                branch.name, branch.spec.input.is_empty, given, place, now, begun, call.id, inherits=branch.inherits
             )
         except Exception as error:  # an input's validators are the user's
             self._note_result(ToolResult(call.id, call.name, error=words_of(error)), None)
@@ -528,6 +531,7 @@ class Loop:
         now: float,
         begun: Mapping[str, str] = {},
         call_id: str | None = None,
+        inside: str | None = None,
         inherits: bool = True,
     ) -> BranchContext:
         """What a branch of this run is born with, as the run is now."""
@@ -554,6 +558,7 @@ class Loop:
             depth,
             place,
             call_id,
+            inside,
             given,
             has_input=not is_empty,
             inherits=inherits,
@@ -592,7 +597,7 @@ class Loop:
     def branch_begun(self, context: BranchContext, now: float) -> None:
         journal = self.journal
         journal.entries.append(
-            BranchBegun(self.run.id, journal.step, now, context.run_id, context.path, context.call_id)
+            BranchBegun(self.run.id, journal.step, now, context.run_id, context.path, context.call_id, context.inside)
         )
 
     def branch_ended(self, context: BranchContext, child: Run[Any], result: ToolResult, now: float) -> None:

@@ -68,10 +68,13 @@ class Binding:
             named: dict[str, Any] = self._built[1].validate_json(arguments)
         except ValidationError as error:
             raise ArgumentError(self._complaint(error, arguments)) from error
-        if taken := self.filled & named.keys():
+        if self.filled and (taken := self.filled & named.keys()):
             raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
-        named.update(dict.fromkeys(self.injected, run))
-        return tuple(named.pop(name) for name in self.positional if name in named), named
+        if self.injected:
+            named.update(dict.fromkeys(self.injected, run))
+        if not self.positional:
+            return (), named
+        return tuple([named.pop(name) for name in self.positional if name in named]), named
 
     def _complaint(self, error: ValidationError, arguments: str) -> str:
         first = error.errors(include_url=False)[0]

@@ -270,7 +270,7 @@ class Story:
         if entry.child_id in self._runs:
             return
         began = (above.began or 0.0) + entry.at
-        call = above.calls.get(entry.call_id or "") if entry.call_id is not None else _calling(above)
+        call = above.calls.get(entry.call_id or entry.inside or "")
         made = self._runs[entry.child_id] = Branch(
             began=began,
             path=entry.branch,
@@ -317,17 +317,6 @@ def _ask(branch: Branch, step: int) -> News:
 def _begin(call: Call | None, now: float) -> None:
     if call is not None:
         call.began, call.took, call.said, call.error = now, None, None, None
-
-
-def _calling(branch: Branch) -> Call | None:
-    """The call whose function is at work, where it can be told: the code that begins a branch now is its own.
-
-    Of several at the same time it might be any.
-    """
-    calls = [] if branch.turn is None else branch.turn.calls
-    busy = [call for call in calls if call.began is not None and not call.is_over]
-    own = [call for call in busy if not any(each.is_called for each in call.branches)]
-    return own[0] if len(own) == 1 else None
 
 
 def _title(above: Branch, entry: BranchBegun, call: Call | None) -> str:

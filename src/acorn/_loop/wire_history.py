@@ -162,7 +162,9 @@ def _usual_end(tail: Sequence[Any], used: set[str]) -> list[Message] | None:
         calls = turn["tool_calls"]
         if len(calls) != len(tail) - 1 or len(turn) != 3 or turn["role"] != "assistant" or not calls:
             return None
-        content, made, copies = turn["content"], [], []
+        content = turn["content"]
+        made: list[Message] = []
+        copies: list[Message] = []
         if type(content) is not str or not content.isascii():
             return None
         for at, call in enumerate(calls, start=1):

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, RootModel
 from typing_extensions import TypedDict
 
 from acorn import AcornError, DeclarationError, Module, ToolConflictError, module, tool
-from acorn._module import spec_of
+from acorn._declared import spec_of
 from acorn._spec import Prompt, read_prompt_file
 from acorn._tools.collect import Tool
 

@@ -15,10 +15,10 @@ from tests.behaviour.conftest import Call, Script
 from typing_extensions import TypedDict
 
 from acorn import ModelError, ParseError, Run, Step, Unfinished, Usage, module, tool
+from acorn._declared import spec_of
 from acorn._loop.asks import AskModel
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
-from acorn._module import spec_of
 from acorn.models import ModelRequest, RawCall
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling

@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from acorn import DeclarationError, ToolConflictError, module, tool
-from acorn._module import spec_of
+from acorn._declared import spec_of
 from acorn._spec import Spec, read_prompt_file
 from acorn._tools.collect import Tool
 

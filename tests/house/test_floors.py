@@ -51,6 +51,8 @@ FLOORS = {
 # Imports inside functions: optional or heavy outside packages, in the one room that needs them.
 LATE_IMPORTS = {
     ("_tools/docs", "docstring_parser"),
+    ("_tools/by_schema", "jsonschema"),
+    ("_tools/by_schema", "referencing"),
     ("__init__", "importlib"),
     (
         "_module",
@@ -201,6 +203,8 @@ def test_import_acorn_loads_nothing_heavy() -> None:
         "opentelemetry",
         "mcp",
         "docstring_parser",
+        "jsonschema",
+        "referencing",
         "asyncio",
         "xllamacpp",
     ]

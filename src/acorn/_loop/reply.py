@@ -10,8 +10,8 @@ from pydantic_core import from_json
 from acorn._loop.asks import Invocation
 from acorn._loop.messages import CUT_OFF, fresh_ids
 from acorn._loop.plan import BranchTool, Toolset
-from acorn._tools.bind import ArgumentError
 from acorn._tools.collect import FINISH
+from acorn._tools.port import ArgumentError
 from acorn.errors import ModelError
 from acorn.models.port import Model, ModelResponse, RawCall
 from acorn.record import Run
@@ -51,7 +51,7 @@ def prepare(call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool) -> I
     if isinstance(tool, BranchTool):
         return tool
     try:
-        args, kwargs = tool.binding.bind(call.raw_arguments, run)
+        args, kwargs = tool.bind(call.raw_arguments, run)
     except ArgumentError as error:
         return ToolResult(call.id, call.name, error=str(error))
     return Invocation(call, tool, args, kwargs)

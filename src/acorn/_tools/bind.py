@@ -22,14 +22,11 @@ from pydantic_core import from_json
 from acorn._json import shorten
 from acorn._schema.generate import JsonSchema, schema_of
 from acorn._schema.problems import problems
+from acorn._tools.port import ArgumentError, Arguments
 from acorn.errors import DeclarationError
 from acorn.record import Run
 
 _P = inspect.Parameter
-
-
-class ArgumentError(Exception):
-    """The model's arguments do not fit; the words are for the model."""
 
 
 class UnresolvedError(DeclarationError):
@@ -37,8 +34,8 @@ class UnresolvedError(DeclarationError):
 
 
 @dataclass(frozen=True, eq=False)
-class Binding:
-    """How the arguments of one function are described and checked."""
+class SignatureBinding:
+    """How the arguments of one function are described and checked by its type hints."""
 
     schema: JsonSchema
     validator: TypeAdapter[Any]
@@ -49,11 +46,11 @@ class Binding:
     filled: frozenset[str] = frozenset()
     """Keywords that a partial or the run fills in, which `**kwargs` would let the model set."""
 
-    def bind(self, arguments: str, run: Run[Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
         """Positional and keyword arguments from JSON text, converted by the type hints."""
         arguments = arguments or "{}"
         if arguments.lstrip().startswith("["):  # which Pydantic would take for positional arguments
-            raise ArgumentError(_no_object(arguments))
+            raise ArgumentError(no_object(arguments))
         try:
             named: dict[str, Any] = self.validator.validate_json(arguments)
         except ValidationError as error:
@@ -67,7 +64,7 @@ class Binding:
         first = error.errors(include_url=False)[0]
         if not first["loc"]:
             if first["type"] == "arguments_type":
-                return _no_object(arguments)
+                return no_object(arguments)
             return f"The arguments are not valid JSON: {shorten(first['msg'].removeprefix('Invalid JSON: '))}"
         received = from_json(arguments)
         parts = [
@@ -79,7 +76,8 @@ class Binding:
         return "; ".join(parts)
 
 
-def _no_object(arguments: str) -> str:
+def no_object(arguments: str) -> str:
+    """The words for arguments that are JSON, but no object."""
     return f"The arguments must be a JSON object, got {shorten(arguments)}"
 
 
@@ -90,16 +88,16 @@ def binding_of(
     descriptions: Mapping[str, str],
     drop_first: bool = False,
     local_names: Mapping[str, Any] | None = None,
-) -> Binding:
+) -> SignatureBinding:
     """Read a function's signature; `drop_first` leaves out the `self` of an unbound method."""
-    plain = _plain(function)
+    plain = undecorated(function)
     # What a partial has filled in is the user's, and may be a secret: the model neither sees nor sets it.
     filled = frozenset(plain.keywords if isinstance(plain, functools.partial) else ())
-    parameters = [p for p in _parameters(plain, label, drop_first) if p.name not in filled]
+    parameters = [p for p in parameters_of(plain, label, drop_first) if p.name not in filled]
     _check(parameters, label, inspect.isbuiltin(getattr(plain, "func", plain)))
-    hints = _hints(plain, parameters, label, local_names or {})
+    hints = hints_of(plain, parameters, label, local_names or {})
     positional = tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY)
-    injected = tuple(p.name for p in parameters if _is_run(hints[p.name]))
+    injected = tuple(p.name for p in parameters if is_run(hints[p.name]))
     parameters = [p for p in parameters if p.name not in injected]
     try:
         validator: TypeAdapter[Any] = TypeAdapter(_shim(parameters, hints))
@@ -118,23 +116,24 @@ def binding_of(
     for name, words in descriptions.items():
         if (key := keys.get(name, name)) in schema["properties"]:
             schema["properties"][key].setdefault("description", words)
-    return Binding(schema, validator, positional, injected, filled | frozenset(injected))
+    return SignatureBinding(schema, validator, positional, injected, filled | frozenset(injected))
 
 
-def _plain(function: Any) -> Any:
+def undecorated(function: Any) -> Any:
     """The function below its decorators, where partials on the way become one.
 
     Python would read the signature of what a partial is named after, and show what an inner one fills in.
     """
     if isinstance(function, functools.partial):
-        return functools.partial(_plain(function.func), *function.args, **function.keywords)
+        return functools.partial(undecorated(function.func), *function.args, **function.keywords)
     about: dict[str, Any] = {} if inspect.ismethod(function) else getattr(function, "__dict__", {})
     if "__wrapped__" in about and "__signature__" not in about:
-        return _plain(about["__wrapped__"])
+        return undecorated(about["__wrapped__"])
     return function
 
 
-def _parameters(function: Callable[..., Any], label: str, drop_first: bool) -> list[inspect.Parameter]:
+def parameters_of(function: Callable[..., Any], label: str, drop_first: bool) -> list[inspect.Parameter]:
+    """What a function takes; `drop_first` leaves out the `self` of an unbound method."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -158,7 +157,7 @@ def _check(parameters: list[inspect.Parameter], label: str, is_builtin: bool) ->
             raise DeclarationError(f"The parameter `{name}` of the tool `{label}` has no type hint; {remedy}.")
 
 
-def _hints(
+def hints_of(
     function: Callable[..., Any],
     parameters: list[inspect.Parameter],
     label: str,
@@ -185,13 +184,13 @@ def _hints(
     return {name: _eager(hint) for name, hint in hints.items()}
 
 
-def _is_run(hint: Any) -> bool:
+def is_run(hint: Any) -> bool:
     """Whether it is `Run`, `Run[...]` or either of them or None."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return _is_run(inner[0])
+        return is_run(inner[0])
     if origin in (typing.Union, types.UnionType):
-        return all(member is types.NoneType or _is_run(member) for member in inner)
+        return all(member is types.NoneType or is_run(member) for member in inner)
     return (origin or hint) is Run
 
 

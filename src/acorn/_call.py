@@ -16,6 +16,7 @@ from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, 
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.record import seconds_of
+from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
 from acorn._drive.sync import drive, walk
 from acorn._loop.branch import make_child, unfinished
 from acorn._loop.opening import prior_messages
@@ -27,7 +28,20 @@ from acorn.models.resolve import resolve
 from acorn.record import Run, current_loop
 from acorn.types import Unfinished
 
-__all__ = ["abranch", "arun", "astream", "branch", "branch_all", "prior_messages", "run", "stream"]
+__all__ = [
+    "run",
+    "arun",
+    "stream",
+    "astream",
+    "branch",
+    "abranch",
+    "branch_all",
+    "prior_messages",
+    "keep_open",
+    "akeep_open",
+    "let_go",
+    "alet_go",
+]
 
 Agent = Any
 """An instance of a module class."""

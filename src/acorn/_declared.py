@@ -21,6 +21,8 @@ KEPT = "_acorn_spec"
 """Where a class or an instance keeps its spec."""
 BROUGHT = "_acorn_brought"
 """What `using` brought along for the next call."""
+OPEN = "_acorn_open"
+"""The sources that an instance keeps open."""
 _UNSET: Any = object()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, class_spec, spec_of
+from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, class_spec, spec_of
 from acorn._drive.record import LAST, last_run
 from acorn._spec import SETTINGS
 from acorn.errors import AcornError, DeclarationError
@@ -107,8 +107,32 @@ class module(Generic[In, Out]):
         return f"<{type(self).__name__} {_model_id(self.model)}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        # What an instance remembers of its spec and its runs is not part of it: copies and pickles begin anew.
-        return {name: value for name, value in list(vars(self).items()) if name not in (KEPT, LAST)}
+        # What an instance remembers of its spec and its runs, and what it keeps open, is not part of it: copies and
+        # pickles begin anew.
+        return {name: value for name, value in list(vars(self).items()) if name not in (KEPT, LAST, OPEN)}
+
+    # Sources of tools, kept open
+
+    def __enter__(self) -> Self:
+        """Open the sources of tools once for all calls in the block, instead of anew for each.
+
+        with agent:
+            agent(question="...")
+            agent(question="...")
+        """
+        _call().keep_open(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        _call().let_go(self, error)
+
+    async def __aenter__(self) -> Self:
+        """The same on the event loop: `async with agent:`."""
+        await _call().akeep_open(self)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        await _call().alet_go(self, error)
 
     # Ways to call
 
@@ -180,6 +204,8 @@ class module(Generic[In, Out]):
         if deps is not _UNSET:
             brought["deps"] = deps
         vars(other)[BROUGHT] = brought
+        if OPEN in vars(self):
+            vars(other)[OPEN] = vars(self)[OPEN].for_copy()
         return other
 
     # Hooks, for subclasses to override

@@ -49,7 +49,7 @@ class FunctionTool:
 
     @cached_property
     def _doc(self) -> tuple[str, dict[str, str]]:
-        return read_docstring(_docstring(self.function))
+        return read_docstring(docstring(self.function))
 
     @cached_property
     def binding(self) -> Binding:
@@ -122,7 +122,7 @@ def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]
     options = options_of(entry) or ToolOptions()
     return _checked(
         FunctionTool(
-            options.name or _own_name(entry),
+            options.name or own_name(entry),
             entry,
             options,
             f"{place} (`{_label(entry)}`)",
@@ -205,7 +205,8 @@ def _same(entry: Any, function: Any) -> bool:
     return entry is function or (inspect.ismethod(entry) and inspect.ismethod(function) and entry == function)
 
 
-def _own_name(entry: Any) -> str:
+def own_name(entry: Any) -> str:
+    """What a callable is called where nobody named it: a partial like its function, an object like its class."""
     while isinstance(entry, functools.partial) and not hasattr(entry, "__name__"):
         entry = entry.func
     return str(getattr(entry, "__name__", "") or snake_case(type(entry).__name__))
@@ -219,11 +220,12 @@ def _label(entry: Any) -> str:
     return f"{target.__module__}.{target.__qualname__}" if target.__module__ else str(target.__qualname__)
 
 
-def _docstring(function: Any) -> str | None:
+def docstring(function: Any) -> str | None:
+    """What a callable says of itself; a partial has the words of its function, an object those of its `__call__`."""
     # An instance has a docstring of its own where somebody gave it one: a decorator that is a class, say.
     has_own = "__doc__" in getattr(function, "__dict__", {})
     if isinstance(function, functools.partial) and not has_own:
-        return _docstring(function.func)
+        return docstring(function.func)
     if has_own or inspect.isroutine(function):
         own: str | None = function.__doc__
         return own

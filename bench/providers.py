@@ -12,7 +12,7 @@ import httpx
 from loop import PARAGRAPH, Looker
 from measure import Line, cpu
 
-from acorn._module import spec_of
+from acorn._declared import spec_of
 from acorn.models.litellm.library import library
 
 

@@ -12,27 +12,41 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, own_hook, spec_of
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
+from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
 from acorn._drive.sync import drive, walk
 from acorn._drive.tree import Tree
-from acorn._json import told
 from acorn._loop.asks import BranchEnd
 from acorn._loop.branch import branch_result, unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
-from acorn._module import BROUGHT, class_spec, module, spec_of
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.models.resolve import resolve
 from acorn.record import Run, current_place
 from acorn.types import ToolCall, Unfinished
 
-__all__ = ["abranch", "arun", "astream", "branch", "branch_all", "prior_messages", "run", "stream"]
+__all__ = [
+    "run",
+    "arun",
+    "stream",
+    "astream",
+    "branch",
+    "abranch",
+    "branch_all",
+    "prior_messages",
+    "keep_open",
+    "akeep_open",
+    "let_go",
+    "alet_go",
+]
 
-Agent = module[Any, Any]
+Agent = Any
+"""An instance of a module class."""
 Arguments = tuple[Any, ...]
 
 
@@ -105,9 +119,9 @@ def _plan(agent: Agent) -> Plan:
         agent=agent,
         module=f"{type(agent).__module__}:{type(agent).__qualname__}",
         prompt=agent.system_prompt if spec.prompt.is_method else None,
-        on_step=_overridden(agent, "on_step"),
-        on_finish=_overridden(agent, "on_finish"),
-        on_stream=_overridden(agent, "on_stream"),
+        on_step=own_hook(agent, "on_step"),
+        on_finish=own_hook(agent, "on_finish"),
+        on_stream=own_hook(agent, "on_stream"),
         prior=brought.get("prior", ()),
         deps=brought.get("deps"),
         branches={name: _branch_tool(name, entry) for name, entry in spec.branches.items()},
@@ -116,9 +130,7 @@ def _plan(agent: Agent) -> Plan:
 
 def _branch_tool(name: str, entry: Any) -> BranchTool:
     cls, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
-    docs = [vars(above).get("__doc__") for above in cls.__mro__ if issubclass(above, module) and above is not module]
-    doc = next(filter(None, docs), None)
-    return BranchTool(name, described, class_spec(cls), lambda: _plan(cls()), doc)
+    return BranchTool(name, described, class_spec(cls), lambda: _plan(cls()), docstring_of(cls))
 
 
 @contextmanager
@@ -130,7 +142,7 @@ def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Genera
             "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
             "being called."
         )
-    if not isinstance(cls, type) or not issubclass(cls, module):
+    if not is_module_class(cls):
         raise DeclarationError(f"A branch must be a module class, got {cls!r}.")
     if class_spec(cls).output.is_empty:
         raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
@@ -152,15 +164,6 @@ def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Genera
             tree.branch_ended(context, branch_result(ToolCall(context.place, context.name), end))
     if end.run is not None and isinstance(end.run.output, Unfinished):
         raise BranchError(f"The branch failed: {unfinished(name)}")
-
-
-def _overridden(agent: Agent, hook: str) -> Any:
-    """The hook where the user has one."""
-    is_ours = getattr(type(agent), hook) is getattr(module, hook) and hook not in vars(agent)
-    found = None if is_ours else getattr(agent, hook)
-    if found is not None and not callable(found):
-        raise DeclarationError(f"`{type(agent).__name__}.{hook}` must be a method, got {told(found)}.")
-    return found
 
 
 def _stream(tree: Tree, run_id: str) -> Generator[StreamChunk[Any]]:

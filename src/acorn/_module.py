@@ -1,7 +1,7 @@
 """The front door: the class that users derive from.
 
-It declares the attributes and keeps the spec of each class and instance true to them. What an attribute
-means and what it may be is `_spec`'s business.
+It declares the attributes. What an attribute means and what it may be is `_spec`'s business, whether a spec
+still holds is `_declared`'s, and a call is `_call`'s.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import copy
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
-from operator import is_
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
 
+from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, class_spec, spec_of
 from acorn._drive.record import LAST, last_run
-from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
+from acorn._spec import SETTINGS
 from acorn.errors import AcornError, DeclarationError
 from acorn.record import Run, run_of
 
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     from acorn.step import Step
     from acorn.thread.events import AgentEvent
 
-_KEPT = "_acorn_spec"
 _TYPES = "_acorn_types"
-_LOCALS = "_acorn_locals"
-BROUGHT = "_acorn_brought"
-"""What `using` brought along for the next call."""
 _UNSET: Any = object()
 _HOOKS = ("on_step", "on_stream", "on_finish", "system_prompt")
 
@@ -104,15 +100,39 @@ class module(Generic[In, Out]):
         super().__init_subclass__(**kwargs)
         _take_brackets(cls)
         _warn_of_near_misses(cls)
-        setattr(cls, _LOCALS, {**getattr(cls, _LOCALS, {}), **_local_names(cls)})
+        setattr(cls, LOCALS, {**getattr(cls, LOCALS, {}), **_local_names(cls)})
         class_spec(cls)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {_model_id(self.model)}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        # What an instance remembers of its spec and its runs is not part of it: copies and pickles begin anew.
-        return {name: value for name, value in list(vars(self).items()) if name not in (_KEPT, LAST)}
+        # What an instance remembers of its spec and its runs, and what it keeps open, is not part of it: copies and
+        # pickles begin anew.
+        return {name: value for name, value in list(vars(self).items()) if name not in (KEPT, LAST, OPEN)}
+
+    # Sources of tools, kept open
+
+    def __enter__(self) -> Self:
+        """Open the sources of tools once for all calls in the block, instead of anew for each.
+
+        with agent:
+            agent(question="...")
+            agent(question="...")
+        """
+        _call().keep_open(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        _call().let_go(self, error)
+
+    async def __aenter__(self) -> Self:
+        """The same on the event loop: `async with agent:`."""
+        await _call().akeep_open(self)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        await _call().alet_go(self, error)
 
     # Ways to call
 
@@ -184,6 +204,8 @@ class module(Generic[In, Out]):
         if deps is not _UNSET:
             brought["deps"] = deps
         vars(other)[BROUGHT] = brought
+        if OPEN in vars(self):
+            vars(other)[OPEN] = vars(self)[OPEN].for_copy()
         return other
 
     # Hooks, for subclasses to override
@@ -232,6 +254,7 @@ class module(Generic[In, Out]):
         return last_run(self)
 
 
+setattr(module, BASE, module)
 Module = module
 
 
@@ -240,58 +263,6 @@ def _call() -> Any:
     from acorn import _call
 
     return _call
-
-
-def spec_of(agent: module[Any, Any]) -> Spec:
-    """The spec of an instance as it is now.
-
-    An attribute that was set on the instance, or changed on its class after the definition, gives a new
-    spec, checked the same way; otherwise it is the one made when the class was defined.
-    """
-    cls = type(agent)
-    spec = class_spec(cls)
-    # A run that ends in another thread leaves its record in the same dict.
-    own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
-    if not own:
-        return spec
-    values = [*own, *own.values()]
-    kept: tuple[Spec, _Seen, Spec] | None = vars(agent).get(_KEPT)
-    if kept is None or kept[0] is not spec or not kept[1].is_same(values):
-        kept = (spec, _Seen(values), revise_spec(spec, cls, module, own, getattr(cls, _LOCALS, {})))
-        vars(agent)[_KEPT] = kept
-    return kept[2]
-
-
-def class_spec(cls: type[module[Any, Any]]) -> Spec:
-    """The spec of a class as it is now."""
-    values = [getattr(cls, name, _UNSET) for name in SETTINGS]
-    kept: tuple[_Seen, Spec] | None = vars(cls).get(_KEPT)
-    if kept is None or not kept[0].is_same(values):
-        named = dict(zip(SETTINGS, values, strict=True))
-        kept = (_Seen(values), compile_spec(cls, module, named, getattr(cls, _LOCALS, {})))
-        setattr(cls, _KEPT, kept)
-    return kept[1]
-
-
-class _Seen:
-    """The values that a spec was made from: the very objects, and what the lists and dicts among them held."""
-
-    __slots__ = ("held", "values")
-
-    def __init__(self, values: list[Any]) -> None:
-        self.values = values
-        self.held = [(value, _content(value)) for value in values if isinstance(value, list | dict)]
-
-    def is_same(self, values: list[Any]) -> bool:
-        return (
-            len(values) == len(self.values)
-            and all(map(is_, values, self.values))
-            and all(_content(value) == content for value, content in self.held)
-        )
-
-
-def _content(value: list[Any] | dict[Any, Any]) -> list[Any]:
-    return list(value) if isinstance(value, list) else list(value.items())
 
 
 def _take_brackets(cls: type[module[Any, Any]]) -> None:

@@ -18,7 +18,8 @@ from typing import Any
 
 from acorn._json import safe_repr, shorten, told
 from acorn._schema.shape import Shape, shape_of
-from acorn._tools.collect import Tool, gather, is_tool_name, merge, methods
+from acorn._tools.collect import gather, is_tool_name, merge, methods
+from acorn._tools.port import Tool
 from acorn._tools.source import ToolSource
 from acorn._xml.encode import DescriptionFormat, XmlStyle
 from acorn._xml.text import is_name

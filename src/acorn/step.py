@@ -7,7 +7,8 @@ from typing import Any
 
 from acorn._loop.finish import judge_fields
 from acorn._spec import check_setting
-from acorn._tools.collect import FINISH, Tool, make_tool
+from acorn._tools.collect import FINISH, make_tool
+from acorn._tools.port import Tool
 from acorn._xml.encode import encode
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse

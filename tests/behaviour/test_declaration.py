@@ -20,9 +20,9 @@ from pydantic import BaseModel, Field, RootModel
 from typing_extensions import TypedDict
 
 from acorn import AcornError, DeclarationError, Module, ToolConflictError, module, tool
-from acorn._module import spec_of
+from acorn._declared import spec_of
 from acorn._spec import Prompt, read_prompt_file
-from acorn._tools.collect import Tool
+from acorn._tools.port import Tool
 
 Agent = module[Any, Any]
 AgentClass = type[module[Any, Any]]
@@ -1562,7 +1562,7 @@ def test_an_override_with_the_decorator_takes_the_methods_place() -> None:
             return x
 
     assert names(Child) == ["uno", "second"]
-    assert by_name(Child, "uno").description == "Uno."
+    assert by_name(Child, "uno").schema["description"] == "Uno."
     assert by_name(Child, "second").options.timeout is None
 
 
@@ -1574,8 +1574,8 @@ def test_an_override_without_the_decorator_stays_a_tool_with_the_same_options() 
 
     assert names(Child) == ["first", "second_tool"]
     better = by_name(Child, "second_tool")
-    assert better.description == "Better."
-    assert list(better.binding.schema["properties"]) == ["x", "y"]
+    assert better.schema["description"] == "Better."
+    assert list(better.schema["parameters"]["properties"]) == ["x", "y"]
     assert better.options.timeout == 5
 
 
@@ -1802,7 +1802,7 @@ def _local() -> AgentClass:
 
 
 def test_a_tool_may_name_a_class_of_the_function_around_it() -> None:
-    assert list(by_name(_local(), "plot").binding.schema["properties"]) == ["spot"]
+    assert list(by_name(_local(), "plot").schema["parameters"]["properties"]) == ["spot"]
 
 
 def test_a_tool_still_knows_the_classes_around_it_when_an_instance_brings_more_tools() -> None:
@@ -1813,12 +1813,12 @@ def test_a_tool_still_knows_the_classes_around_it_when_an_instance_brings_more_t
 def test_a_tool_still_knows_the_classes_around_it_when_the_class_is_changed() -> None:
     agent = _local()
     cast(Any, agent).temperature = 1
-    assert list(by_name(agent, "plot").binding.schema["properties"]) == ["spot"]
+    assert list(by_name(agent, "plot").schema["parameters"]["properties"]) == ["spot"]
 
 
 def test_a_tool_still_knows_the_classes_around_it_in_a_subclass_elsewhere() -> None:
     child = declare("Child", _local())
-    assert list(by_name(child, "plot").binding.schema["properties"]) == ["spot"]
+    assert list(by_name(child, "plot").schema["parameters"]["properties"]) == ["spot"]
 
 
 # Cache points

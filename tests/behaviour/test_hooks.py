@@ -30,7 +30,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._module import spec_of
+from acorn._declared import spec_of
 from acorn.models import ModelRequest, ModelResponse, Price
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling

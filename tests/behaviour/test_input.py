@@ -21,7 +21,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from acorn import AcornError, DeclarationError, InputError, module
-from acorn._module import spec_of
+from acorn._declared import spec_of
 
 
 class Question(BaseModel):

@@ -17,9 +17,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from acorn import DeclarationError, ToolConflictError, module, tool
-from acorn._module import spec_of
+from acorn._declared import spec_of
 from acorn._spec import Spec, read_prompt_file
-from acorn._tools.collect import Tool
+from acorn._tools.port import Tool
 
 
 def run(snippet: str, **names: Any) -> Any:
@@ -42,7 +42,7 @@ def the_tool(function: Callable[..., Any]) -> Tool:
 
 
 def call(found: Tool, arguments: str) -> Any:
-    args, kwargs = found.binding.bind(arguments)
+    args, kwargs = found.bind(arguments)
     return found.function(*args, **kwargs)
 
 
@@ -344,7 +344,7 @@ def test_function_name_maps_to_tool_name(search_web: Any) -> None:
 
 
 def test_docstring_first_line_maps_to_tool_description(search_web: Any) -> None:
-    assert the_tool(search_web).description == "Search the web for information."
+    assert the_tool(search_web).schema["description"] == "Search the web for information."
 
 
 def test_parameter_type_hints_map_to_parameter_types(search_web: Any) -> None:
@@ -400,7 +400,7 @@ class MyAgent(module):
 def test_registering_tools_option_2_methods_with_the_tool_decorator() -> None:
     found = spec(OPTION_2, results=[])
     assert [one.name for one in found.tools] == ["search_web", "calculate"]
-    assert [one.description for one in found.tools] == [
+    assert [one.schema["description"] for one in found.tools] == [
         "Search the web for information.",
         "Evaluate a math expression.",
     ]
@@ -490,7 +490,7 @@ def test_the_standalone_function_of_the_reference() -> None:
             '''
         ).search_web
     )
-    assert found.description == "Search the web for information."
+    assert found.schema["description"] == "Search the web for information."
     assert {name: one["description"] for name, one in found.schema["parameters"]["properties"].items()} == {
         "query": "The search query",
         "max_results": "Maximum results to return",

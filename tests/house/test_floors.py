@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ FLOORS = {
     "models/assemble": 2,
     "_tools": 3,
     "_spec": 3,
+    "_declared": 3,
     "step": 4,
     "chunk": 4,
     "_loop": 4,
@@ -51,6 +53,8 @@ FLOORS = {
 # Imports inside functions: optional or heavy outside packages, in the one room that needs them.
 LATE_IMPORTS = {
     ("_tools/docs", "docstring_parser"),
+    ("_tools/by_schema", "jsonschema"),
+    ("_tools/by_schema", "referencing"),
     ("__init__", "importlib"),
     (
         "_module",
@@ -127,6 +131,43 @@ def test_a_room_imports_only_from_its_floor_or_below(room: str) -> None:
             assert floor(target) <= floor(room), f"{room} (floor {floor(room)}) imports {name} above it"
 
 
+def rooms_imported(room: str) -> list[str]:
+    """The rooms that a room needs by any way: at the top, inside a function, for types only, or by a name in quotes."""
+    tree = ast.parse((SOURCE / f"{room}.py").read_text(encoding="utf-8"))
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            whole = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            names += [name if room_of(name) else str(node.module) for name in whole.values()]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # The name of a package in quotes is where its data lies: `files("acorn.cli")`.
+            names += [node.value] if not (room_of(node.value) or "__init__").endswith("__init__") else []
+    return [found for name in dict.fromkeys(names) if (found := room_of(name)) and found != room]
+
+
+def room_of(name: str) -> str | None:
+    """`acorn._loop.run` as `_loop/run`; None where there is no such file."""
+    path = name.removeprefix("acorn").removeprefix(".").replace(".", "/")
+    fitting = [path, f"{path}/__init__".removeprefix("/")] if name.partition(".")[0] == "acorn" else []
+    return next((room for room in fitting if room in ROOMS), None)
+
+
+def cycle_in(graph: dict[str, list[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
+
+
+def test_no_cycle_of_imports_exists_not_even_a_hidden_one() -> None:
+    found = cycle_in({room: rooms_imported(room) for room in ROOMS})
+    assert not found, f"imports go in a circle: {' <- '.join(found)}; move what two rooms need into one below both"
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_imports_stand_at_the_top_of_the_file(room: str) -> None:
     for name, is_inside in imports(room):
@@ -165,6 +206,8 @@ def test_import_acorn_loads_nothing_heavy() -> None:
         "opentelemetry",
         "mcp",
         "docstring_parser",
+        "jsonschema",
+        "referencing",
         "asyncio",
         "logging",
         "xllamacpp",

@@ -32,9 +32,10 @@ from tests.unit import signatures
 from tests.unit.signatures import ROWS, Cat, Color, Dog, Label, Movie, Node, Point, Priority, Row, Schema, Size
 
 from acorn import DeclarationError, ToolConflictError, module, tool
-from acorn._tools.bind import ArgumentError, UnresolvedError
-from acorn._tools.collect import Tool, gather, make_tool, merge, methods
+from acorn._tools.bind import UnresolvedError
+from acorn._tools.collect import gather, make_tool, merge, methods
 from acorn._tools.docs import read_docstring
+from acorn._tools.port import ArgumentError, Tool
 
 HERE = __name__
 
@@ -54,7 +55,7 @@ def schema_of(function: Any) -> Schema:
 def complaint(function: Any, arguments: str) -> str | None:
     """What is said against the arguments, if anything."""
     try:
-        tool_of(function).binding.bind(arguments)
+        tool_of(function).bind(arguments)
     except ArgumentError as error:
         return str(error)
     return None
@@ -67,7 +68,7 @@ def refusal(function: Any, arguments: str) -> str:
 
 
 def call(function: Any, arguments: str) -> Any:
-    args, kwargs = tool_of(function).binding.bind(arguments)
+    args, kwargs = tool_of(function).bind(arguments)
     result = function(*args, **kwargs)
     return asyncio.run(_wait(result)) if inspect.iscoroutine(result) else result
 
@@ -111,7 +112,7 @@ def test_a_signature_gives_its_schema_in_the_order_of_its_declaration(row: Row) 
     assert made.schema["parameters"] == row.parameters
     assert orders(made.schema["parameters"]) == orders(row.parameters)
     assert made.schema.get("description") == row.description
-    assert made.binding.schema is made.schema["parameters"]
+    assert made.schema is made.schema
 
 
 TITLES = {
@@ -144,7 +145,7 @@ def test_arguments_that_fit_are_bound_and_the_function_can_be_called(row: Row) -
     validator = Draft202012Validator(row.parameters)
     for text in (*row.takes, *row.lax):
         assert validator.is_valid(json.loads(text)) == (text not in row.lax), text
-        args, kwargs = tool_of(row.function).binding.bind(text)
+        args, kwargs = tool_of(row.function).bind(text)
         result = row.function(*args, **kwargs)
         if inspect.iscoroutine(result):
             result.close()
@@ -259,7 +260,7 @@ def test_hints_may_name_what_is_local_to_the_declaring_scope() -> None:
 
     made = make_tool(move, "tools[0]", "Owner", {"Local": Local})
     assert made.schema["parameters"]["properties"] == {"to": {"$ref": "#/$defs/Local"}}
-    assert made.binding.bind('{"to": {"x": "1"}}') == ((), {"to": Local(x=1)})
+    assert made.bind('{"to": {"x": "1"}}') == ((), {"to": Local(x=1)})
 
 
 def test_local_names_come_before_those_of_the_module() -> None:
@@ -349,7 +350,7 @@ def test_a_tool_is_named_after_what_is_called() -> None:
     assert tool_of(Shop().sell).name == "sell"
     assert tool_of(functools.partial(signatures.search, limit=1)).name == "search"
     assert tool_of(renamed).name == "search_one"
-    assert tool_of(renamed).description == "Search for one."
+    assert tool_of(renamed).schema["description"] == "Search for one."
     assert tool_of(staticmethod(signatures.search)).name == "search"
 
 
@@ -373,14 +374,14 @@ def test_a_method_is_described_without_its_first_parameter_and_bound_to_an_insta
             return number * 2
 
     found = methods(Counter, "Counter", {})
-    assert [(made.name, list(made.binding.schema["properties"])) for made in found] == [
+    assert [(made.name, list(made.schema["parameters"]["properties"])) for made in found] == [
         ("add", ["number", "twice"]),
         ("reset", ["to"]),
         ("double", ["number"]),
     ]
     results: list[Any] = []
     for made, text in zip(found, ['{"number": "3", "twice": true}', '{"to": "1"}', '{"number": "4"}'], strict=True):
-        args, kwargs = made.binding.bind(text)
+        args, kwargs = made.bind(text)
         results.append(made.bound_to(Counter()).function(*args, **kwargs))
     assert results == [11, ("Counter", 1), 8]
 
@@ -515,7 +516,7 @@ BOUND: list[tuple[Any, str, Any]] = [
 @pytest.mark.parametrize(("function", "arguments", "value"), BOUND, ids=lambda part: getattr(part, "__name__", None))
 def test_an_argument_arrives_as_its_type_says(function: Any, arguments: str, value: Any) -> None:
     name = next(iter(inspect.signature(function).parameters))
-    args, kwargs = tool_of(function).binding.bind(arguments)
+    args, kwargs = tool_of(function).bind(arguments)
     assert (args, kwargs) == ((), {name: value})
     assert type(kwargs[name]) is type(value)
 
@@ -527,7 +528,7 @@ def test_parameters_of_every_kind_are_passed_as_they_must_be() -> None:
     assert call(every_kind, '{"a": "1"}') == (1, 2, 3, 4, {})
     assert call(every_kind, '{"d": 9, "b": 8, "a": 7}') == (7, 8, 3, 9, {})
     assert call(every_kind, '{"a": 1, "e": "5", "f": 6}') == (1, 2, 3, 4, {"e": 5, "f": 6})
-    assert tool_of(every_kind).binding.bind('{"a": 1, "c": 0}') == ((1, 2), {"c": 0, "d": 4})
+    assert tool_of(every_kind).bind('{"a": 1, "c": 0}') == ((1, 2), {"c": 0, "d": 4})
 
 
 def test_a_positional_parameter_may_have_an_alias() -> None:
@@ -597,10 +598,10 @@ def test_a_mutable_default_is_not_shared_between_calls() -> None:
     def collect(item: str, seen: list[str] = []) -> list[str]:  # noqa: B006 - what is tested
         return [*seen, item]
 
-    binding = tool_of(collect).binding
-    _, first = binding.bind('{"item": "a"}')
+    made = tool_of(collect)
+    _, first = made.bind('{"item": "a"}')
     first["seen"].append("x")
-    assert binding.bind('{"item": "a"}') == ((), {"item": "a", "seen": []})
+    assert made.bind('{"item": "a"}') == ((), {"item": "a", "seen": []})
 
 
 def test_a_default_is_passed_as_it_is_and_not_checked() -> None:
@@ -766,7 +767,7 @@ def test_json_that_is_nested_too_deeply_is_refused() -> None:
 
 def test_a_refusal_keeps_its_cause() -> None:
     with pytest.raises(ArgumentError) as caught:
-        tool_of(signatures.search).binding.bind("{}")
+        tool_of(signatures.search).bind("{}")
     assert isinstance(caught.value.__cause__, pydantic.ValidationError)
 
 
@@ -980,7 +981,7 @@ class MuchLater(BaseModel):
 
 
 def test_a_hint_may_name_a_class_that_is_defined_later() -> None:
-    args, kwargs = early.binding.bind('{"thing": {"x": "1"}}')
+    args, kwargs = early.bind('{"thing": {"x": "1"}}')
     assert not_yet(*args, **kwargs) == Later(x=1)
     assert early_inside.schema["parameters"]["$defs"]["MuchLater"] == {
         "type": "object",

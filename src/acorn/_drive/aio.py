@@ -14,10 +14,10 @@ from typing import Any, assert_never
 
 from acorn._drive.bridge import call_async
 from acorn._drive.sources import OpenSources
-from acorn._drive.sync import could_not_close, raise_own
+from acorn._drive.sync import raise_own
 from acorn._drive.tools import aattempt
 from acorn._drive.tree import Tree, raise_if_late
-from acorn._drive.walk import Key, Walk
+from acorn._drive.walk import CloseFailure, Key, Walk
 from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
 from acorn._loop.stream import Streamer
@@ -83,7 +83,6 @@ class AsyncWalk(Walk):
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         super().__init__(tree, run_id, iterates=iterates)
-        self.busy: dict[Key, _Busy] = {}
         self._news: asyncio.Queue[_Outcome | StreamChunk[Any]] = asyncio.Queue()
         self._sources: dict[str, OpenSources] = {}
 
@@ -248,12 +247,10 @@ class AsyncWalk(Walk):
         opened = self._sources.pop(run_id, None)
         if opened is None:
             return None
-        try:
-            with Place(self.tree, run_id, "close"):
-                await opened.aclose()
-        except BaseException as error:
-            return could_not_close(self.tree, self.tree.loops[run_id], error)
-        return None
+        failed = CloseFailure(self.tree, run_id)
+        with Place(self.tree, run_id, "close"):
+            await opened.aclose(failed)
+        return failed.error
 
     async def close(self) -> None:
         """The walk is over, one way or the other."""

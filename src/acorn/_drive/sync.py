@@ -21,7 +21,7 @@ from acorn._drive.bridge import call_sync, is_async, start_on_loop, start_thread
 from acorn._drive.sources import OpenSources
 from acorn._drive.tools import aattempt, attempt, too_long
 from acorn._drive.tree import Tree, raise_if_late
-from acorn._drive.walk import Key, Walk
+from acorn._drive.walk import CloseFailure, Key, Walk
 from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
 from acorn._loop.stream import Streamer
@@ -96,7 +96,6 @@ class SyncWalk(Walk):
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         super().__init__(tree, run_id, iterates=iterates)
-        self.busy: dict[Key, _Busy] = {}
         self._news: queue.SimpleQueue[_Returned | StreamChunk[Any]] = queue.SimpleQueue()
         self._sources: dict[str, OpenSources] = {}
 
@@ -141,7 +140,8 @@ class SyncWalk(Walk):
                 outcome = self._call(tree.loops[run_id], ask)
             except BaseException as error:
                 self.fail(run_id, error)
-            tree.tell(run_id, ask.id, outcome)
+            else:
+                tree.tell(run_id, ask.id, outcome)
 
     def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""
@@ -323,13 +323,10 @@ class SyncWalk(Walk):
         opened = self._sources.pop(run_id, None)
         if opened is None:
             return None
-        loop = self.tree.loops[run_id]
-        try:
-            with Place(self.tree, run_id, "close"):
-                opened.close()
-        except BaseException as error:
-            return could_not_close(self.tree, loop, error)
-        return None
+        failed = CloseFailure(self.tree, run_id)
+        with Place(self.tree, run_id, "close"):
+            opened.close(failed)
+        return failed.error
 
     def close(self) -> None:
         """The walk is over, one way or the other."""
@@ -347,15 +344,3 @@ def raise_own(error: RuntimeError, loop: Loop, kind: type[Exception]) -> None:
         loop.run.error = cause
         cause.run = loop.run  # type: ignore[attr-defined]
         raise cause from None
-
-
-def could_not_close(tree: Tree, loop: Loop, error: BaseException) -> Exception | None:
-    """This fails a run that was well until now, but does not hide what went wrong before."""
-    first = loop.run.error
-    if first is None or not isinstance(error, Exception):
-        tree.stop(loop.run.id, error)
-        if not isinstance(error, Exception):
-            raise error
-        return error
-    first.add_note(f"Closing a source of tools failed as well: {error!r}")
-    return None

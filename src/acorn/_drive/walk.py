@@ -6,7 +6,7 @@ are performed. A branch that the user's code begins is walked by whoever called 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ class Walk:
         """The runs that go on, each before its branches."""
         self.calls: dict[str, tuple[str, AskBranch]] = {}
         """By the id of a branch, the run and the ask that it answers."""
-        self.busy: Mapping[Key, Any] = {}
+        self.busy: dict[Key, Any] = {}
         """What is under way beside the caller."""
         self.ended: list[tuple[str, Exception | None]] = []
         """Branches that have ended, and what each failed of; their parents are to be told."""
@@ -119,3 +119,22 @@ class Walk:
                 self.tree.tell(*key, outcome)
         for run_id in (*self.failed, self.root):
             self.tree.stop(run_id, error)
+
+
+class CloseFailure:
+    """Takes what goes wrong in closing sources: it fails a run that was well until now, but hides nothing before it."""
+
+    def __init__(self, tree: Tree, run_id: str) -> None:
+        self._tree, self._run_id = tree, run_id
+        self.error: Exception | None = None
+        """What the run failed of."""
+
+    def __call__(self, error: BaseException) -> None:
+        first = self._tree.loops[self._run_id].run.error
+        if first is not None and isinstance(error, Exception):
+            first.add_note(f"Closing a source of tools failed as well: {error!r}")
+            return
+        self._tree.stop(self._run_id, error)
+        if not isinstance(error, Exception):
+            raise error
+        self.error = error

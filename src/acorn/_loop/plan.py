@@ -15,7 +15,7 @@ from acorn._json import safe_repr
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Budget, Limits
 from acorn._spec import Spec
-from acorn._tools.collect import Tool
+from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError
 from acorn.models.port import Model

@@ -11,8 +11,8 @@ from pydantic_core import from_json
 from acorn._loop.asks import AskTool
 from acorn._loop.messages import CUT_OFF, fresh_ids
 from acorn._loop.plan import BranchTool, Toolset
-from acorn._tools.bind import ArgumentError
 from acorn._tools.collect import FINISH
+from acorn._tools.port import ArgumentError
 from acorn.errors import LimitError, ModelError
 from acorn.models.port import Model, ModelResponse, RawCall
 from acorn.record import Run
@@ -62,7 +62,7 @@ def prepare(call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool) -> A
     if isinstance(tool, BranchTool):
         return tool
     try:
-        args, kwargs = tool.binding.bind(call.raw_arguments, run)
+        args, kwargs = tool.bind(call.raw_arguments, run)
     except ArgumentError as error:
         return ToolResult(call.id, call.name, error=str(error))
     return AskTool(f"tool {run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import unquote
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue
@@ -45,9 +46,14 @@ def _inline_top(schema: JsonSchema) -> JsonSchema:
 
 
 def resolve(ref: str, schema: JsonSchema) -> JsonSchema:
-    """The definition that a `#/$defs/Name` points to."""
-    found: JsonSchema = schema["$defs"][ref.removeprefix("#/$defs/")]
-    return found
+    """The definition that a `#/$defs/Name`, or another pointer into the document, points to; {} if there is none."""
+    found: Any = schema.get("$defs", {}).get(ref.removeprefix("#/$defs/"))
+    if found is None:  # of a schema that is not ours
+        found = schema if ref == "#" or ref.startswith("#/") else {}
+        for part in ref.split("/")[1:]:
+            key = unquote(part).replace("~1", "/").replace("~0", "~")
+            found = found.get(key, {}) if isinstance(found, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 class _Generator(GenerateJsonSchema):

@@ -136,7 +136,11 @@ def _are(names: list[str]) -> str:
 def _received(detail: ErrorDetails) -> str:
     if _is_missing(detail):
         return _MISSING
-    value = detail["input"]
+    return shown(detail["input"])
+
+
+def shown(value: Any) -> str:
+    """A value that came, as a model reads it back."""
     # In quotes, a model's own word "missing" is not taken for the lack of one.
     return shorten(value if isinstance(value, str) and value != _MISSING else compact(value))
 

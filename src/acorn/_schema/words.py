@@ -36,7 +36,7 @@ _DEPTH = 8
 
 def in_words(node: JsonSchema, top: JsonSchema, depth: int = _DEPTH) -> str:
     """What a value of this schema must be; `top` holds the definitions. A type may hold itself."""
-    if not depth:
+    if not depth or not isinstance(node, dict):  # a user's schema may be `true`
         return "value"
     if "$ref" in node:
         return in_words(resolve(node["$ref"], top), top, depth - 1)
@@ -48,13 +48,15 @@ def in_words(node: JsonSchema, top: JsonSchema, depth: int = _DEPTH) -> str:
         if union in node:
             return " or ".join(_unique(in_words(member, top, depth - 1) for member in node[union]))
     kind = node.get("type")
+    if isinstance(kind, list):
+        return " or ".join(_unique(in_words({**node, "type": one}, top, depth - 1) for one in kind))
     if kind == "array":
         return _list(node, top, depth - 1)
     if kind == "object":
         return _object(node)
     if kind == "string" and node.get("format") in _FORMATS:
         return _FORMATS[node["format"]]
-    return _TYPES.get(str(kind), "value") + _limits(node)
+    return _TYPES[kind] if kind in ("boolean", "null") else _TYPES.get(str(kind), "value") + _limits(node)
 
 
 def _limits(node: JsonSchema) -> str:

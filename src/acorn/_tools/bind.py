@@ -23,6 +23,7 @@ from pydantic_core import from_json
 from acorn._json import shorten
 from acorn._schema.generate import JsonSchema, schema_of
 from acorn._schema.problems import problems
+from acorn._tools.port import ArgumentError, Arguments
 from acorn.errors import DeclarationError
 from acorn.record import Run
 
@@ -30,17 +31,13 @@ _P = inspect.Parameter
 _PLAIN = (str, int, float, bool, types.NoneType)
 
 
-class ArgumentError(Exception):
-    """The model's arguments do not fit; the words are for the model."""
-
-
 class UnresolvedError(DeclarationError):
     """A type hint names something that does not exist, or not yet."""
 
 
 @dataclass(frozen=True, eq=False)
-class Binding:
-    """How the arguments of one function are described and checked."""
+class SignatureBinding:
+    """How the arguments of one function are described and checked by its type hints."""
 
     build: Callable[[], tuple[JsonSchema, TypeAdapter[Any]]]
     """Makes the schema and the validator; called once, when one of them is needed."""
@@ -59,11 +56,11 @@ class Binding:
     def schema(self) -> JsonSchema:
         return self._built[0]
 
-    def bind(self, arguments: str, run: Run[Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
         """Positional and keyword arguments from JSON text, converted by the type hints."""
         arguments = arguments or "{}"
         if arguments.lstrip().startswith("["):  # which Pydantic would take for positional arguments
-            raise ArgumentError(_no_object(arguments))
+            raise ArgumentError(no_object(arguments))
         try:
             named: dict[str, Any] = self._built[1].validate_json(arguments)
         except ValidationError as error:
@@ -80,7 +77,7 @@ class Binding:
         first = error.errors(include_url=False)[0]
         if not first["loc"]:
             if first["type"] == "arguments_type":
-                return _no_object(arguments)
+                return no_object(arguments)
             return f"The arguments are not valid JSON: {shorten(first['msg'].removeprefix('Invalid JSON: '))}"
         received = from_json(arguments)
         parts = [
@@ -92,7 +89,8 @@ class Binding:
         return "; ".join(parts)
 
 
-def _no_object(arguments: str) -> str:
+def no_object(arguments: str) -> str:
+    """The words for arguments that are JSON, but no object."""
     return f"The arguments must be a JSON object, got {shorten(arguments)}"
 
 
@@ -103,19 +101,19 @@ def binding_of(
     descriptions: Callable[[], Mapping[str, str]],
     drop_first: bool = False,
     local_names: Mapping[str, Any] | None = None,
-) -> Binding:
+) -> SignatureBinding:
     """Read a function's signature; `drop_first` leaves out the `self` of an unbound method."""
-    plain = _plain(function)
+    plain = undecorated(function)
     # What a partial has filled in is the user's, and may be a secret: the model neither sees nor sets it.
     filled = frozenset(plain.keywords if isinstance(plain, functools.partial) else ())
-    parameters = [p for p in _parameters(plain, label, drop_first) if p.name not in filled]
+    parameters = [p for p in parameters_of(plain, label, drop_first) if p.name not in filled]
     _check(parameters, label, inspect.isbuiltin(getattr(plain, "func", plain)))
-    hints = _hints(plain, parameters, label, local_names or {})
+    hints = hints_of(plain, parameters, label, local_names or {})
     positional = tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY)
-    injected = tuple(p.name for p in parameters if _is_run(hints[p.name]))
+    injected = tuple(p.name for p in parameters if is_run(hints[p.name]))
     parameters = [p for p in parameters if p.name not in injected]
     build = functools.partial(_build, parameters, hints, label, descriptions)
-    binding = Binding(build, positional, injected, filled | frozenset(injected))
+    binding = SignatureBinding(build, positional, injected, filled | frozenset(injected))
     if not all(_is_sure(hints[p.name], p.default) for p in parameters):
         binding.schema  # noqa: B018 - a type that a model cannot be asked for is refused as it is declared
     return binding
@@ -164,20 +162,21 @@ def _is_plain(hint: Any) -> bool:
     return any(hint is kind for kind in _PLAIN)
 
 
-def _plain(function: Any) -> Any:
+def undecorated(function: Any) -> Any:
     """The function below its decorators, where partials on the way become one.
 
     Python would read the signature of what a partial is named after, and show what an inner one fills in.
     """
     if isinstance(function, functools.partial):
-        return functools.partial(_plain(function.func), *function.args, **function.keywords)
+        return functools.partial(undecorated(function.func), *function.args, **function.keywords)
     about: dict[str, Any] = {} if inspect.ismethod(function) else getattr(function, "__dict__", {})
     if "__wrapped__" in about and "__signature__" not in about:
-        return _plain(about["__wrapped__"])
+        return undecorated(about["__wrapped__"])
     return function
 
 
-def _parameters(function: Callable[..., Any], label: str, drop_first: bool) -> list[inspect.Parameter]:
+def parameters_of(function: Callable[..., Any], label: str, drop_first: bool) -> list[inspect.Parameter]:
+    """What a function takes; `drop_first` leaves out the `self` of an unbound method."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -201,7 +200,7 @@ def _check(parameters: list[inspect.Parameter], label: str, is_builtin: bool) ->
             raise DeclarationError(f"The parameter `{name}` of the tool `{label}` has no type hint; {remedy}.")
 
 
-def _hints(
+def hints_of(
     function: Callable[..., Any],
     parameters: list[inspect.Parameter],
     label: str,
@@ -228,13 +227,13 @@ def _hints(
     return {name: _eager(hint) for name, hint in hints.items()}
 
 
-def _is_run(hint: Any) -> bool:
+def is_run(hint: Any) -> bool:
     """Whether it is `Run`, `Run[...]` or either of them or None."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return _is_run(inner[0])
+        return is_run(inner[0])
     if origin in (typing.Union, types.UnionType):
-        return all(member is types.NoneType or _is_run(member) for member in inner)
+        return all(member is types.NoneType or is_run(member) for member in inner)
     return (origin or hint) is Run
 
 

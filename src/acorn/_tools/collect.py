@@ -15,12 +15,16 @@ from functools import cached_property
 from typing import Any
 
 from acorn._json import told
-from acorn._tools.bind import Binding, UnresolvedError, binding_of
+from acorn._tools.bind import UnresolvedError, binding_of
+from acorn._tools.by_schema import schema_binding
 from acorn._tools.declare import ToolOptions, options_of
 from acorn._tools.docs import read_docstring
+from acorn._tools.port import Arguments, Binding
+from acorn._tools.port import Tool as Tool
 from acorn._tools.source import ToolSource, is_source
 from acorn._xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
+from acorn.record import Run
 
 FINISH = "__finish__"
 """The tool that ends a run; every module has it."""
@@ -30,8 +34,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, eq=False)
-class Tool:
-    """One tool: what the model is told of it, and what to call."""
+class FunctionTool:
+    """A tool that is a function, described by its signature or by the schema that came with it."""
 
     name: str
     function: Callable[..., Any] = field(repr=False)
@@ -45,15 +49,19 @@ class Tool:
 
     @cached_property
     def _doc(self) -> tuple[str, dict[str, str]]:
-        return read_docstring(_docstring(self.function))
-
-    @property
-    def description(self) -> str:
-        return self.options.description or self._doc[0]
+        return read_docstring(docstring(self.function))
 
     @cached_property
     def binding(self) -> Binding:
         """The schema and validator of its arguments."""
+        if self.options.schema is not None:
+            return schema_binding(
+                self.options.schema,
+                self.function,
+                self.name,
+                drop_first=self.drop_first,
+                local_names=self.local_names,
+            )
         return binding_of(
             self.function,
             self.name,
@@ -62,25 +70,36 @@ class Tool:
             local_names=self.local_names,
         )
 
-    @cached_property
+    @property
     def schema(self) -> dict[str, Any]:
-        """Name, description and parameters, as in a request's `function`."""
-        described = {"description": self.description} if self.description else {}
+        """Name, description and parameters, as in a request's `function`; the same object each time."""
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> dict[str, Any]:
+        description = self.options.description or self._doc[0]
+        described = {"description": description} if description else {}
         return {"name": self.name, **described, "parameters": self.binding.schema}
 
-    def bound_to(self, instance: object) -> Tool:
+    def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
+        """The call that the model's JSON asks for."""
+        return self.binding.bind(arguments, run)
+
+    def bound_to(self, instance: object) -> FunctionTool:
         """The same tool as a method of one instance."""
         if self.method is None:
             return self
         bound = replace(self, function=getattr(instance, self.method), drop_first=False)
         # The signature was read from the class; what came of it holds for every instance.
-        vars(bound).update(_doc=self._doc, binding=self.binding, schema=self.schema)
+        vars(bound).update(_doc=self._doc, binding=self.binding, _schema=self._schema)
         return bound
 
 
-def gather(declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]) -> tuple[list[Tool], list[ToolSource]]:
+def gather(
+    declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]
+) -> tuple[list[FunctionTool], list[ToolSource]]:
     """The tools and the sources in a `tools` list, each tool once."""
-    tools: list[Tool] = []
+    tools: list[FunctionTool] = []
     sources: list[ToolSource] = []
     for index, entry in enumerate(declared):
         if is_source(entry):
@@ -91,7 +110,7 @@ def gather(declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]) 
     return tools, sources
 
 
-def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]) -> Tool:
+def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]) -> FunctionTool:
     """A tool from any callable."""
     if isinstance(entry, staticmethod | classmethod):
         entry = entry.__func__
@@ -102,8 +121,8 @@ def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]
         )
     options = options_of(entry) or ToolOptions()
     return _checked(
-        Tool(
-            options.name or _own_name(entry),
+        FunctionTool(
+            options.name or own_name(entry),
             entry,
             options,
             f"{place} (`{_label(entry)}`)",
@@ -113,7 +132,7 @@ def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]
     )
 
 
-def methods(cls: type, owner: str, local_names: Mapping[str, Any]) -> list[Tool]:
+def methods(cls: type, owner: str, local_names: Mapping[str, Any]) -> list[FunctionTool]:
     """The marked methods of a class and its bases, base first, in the order of their definition.
 
     An override without the decorator stays a tool: it takes the place of the method it overrides.
@@ -130,11 +149,13 @@ def methods(cls: type, owner: str, local_names: Mapping[str, Any]) -> list[Tool]
     return [_method(attribute, value, options, owner, local_names) for attribute, (value, options) in found.items()]
 
 
-def _method(attribute: str, value: Any, options: ToolOptions, owner: str, local_names: Mapping[str, Any]) -> Tool:
+def _method(
+    attribute: str, value: Any, options: ToolOptions, owner: str, local_names: Mapping[str, Any]
+) -> FunctionTool:
     function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
     is_bound_later = isinstance(value, classmethod) or inspect.isfunction(value)
     name = options.name or attribute
-    tool = Tool(name, function, options, f"method `{attribute}`", attribute, is_bound_later, local_names)
+    tool = FunctionTool(name, function, options, f"method `{attribute}`", attribute, is_bound_later, local_names)
     return _checked(tool, owner)
 
 
@@ -146,7 +167,7 @@ def merge(listed: Sequence[Tool], own: Sequence[Tool], owner: str) -> tuple[Tool
         other = named.setdefault(tool.name, tool)
         if other is tool or _same(other.function, tool.function):
             continue
-        if tool.method and not other.method:
+        if tool in own and other not in own:
             raise ToolConflictError(f"Tool '{tool.name}' defined in both tools attribute and as method")
         raise ToolConflictError(
             f"Tool '{tool.name}' of `{owner}` is defined twice: as {other.place} and as {tool.place}; "
@@ -160,7 +181,7 @@ def is_tool_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and name != FINISH
 
 
-def _checked(tool: Tool, owner: str) -> Tool:
+def _checked(tool: FunctionTool, owner: str) -> FunctionTool:
     if tool.name == FINISH:
         raise DeclarationError(
             f"`{owner}` has a tool named `{FINISH}` ({tool.place}); the name belongs to the tool that ends a run. "
@@ -184,7 +205,8 @@ def _same(entry: Any, function: Any) -> bool:
     return entry is function or (inspect.ismethod(entry) and inspect.ismethod(function) and entry == function)
 
 
-def _own_name(entry: Any) -> str:
+def own_name(entry: Any) -> str:
+    """What a callable is called where nobody named it: a partial like its function, an object like its class."""
     while isinstance(entry, functools.partial) and not hasattr(entry, "__name__"):
         entry = entry.func
     return str(getattr(entry, "__name__", "") or snake_case(type(entry).__name__))
@@ -198,11 +220,12 @@ def _label(entry: Any) -> str:
     return f"{target.__module__}.{target.__qualname__}" if target.__module__ else str(target.__qualname__)
 
 
-def _docstring(function: Any) -> str | None:
+def docstring(function: Any) -> str | None:
+    """What a callable says of itself; a partial has the words of its function, an object those of its `__call__`."""
     # An instance has a docstring of its own where somebody gave it one: a decorator that is a class, say.
     has_own = "__doc__" in getattr(function, "__dict__", {})
     if isinstance(function, functools.partial) and not has_own:
-        return _docstring(function.func)
+        return docstring(function.func)
     if has_own or inspect.isroutine(function):
         own: str | None = function.__doc__
         return own

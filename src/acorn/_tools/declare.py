@@ -6,11 +6,12 @@ the mark when a module is declared.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from acorn._json import safe_repr, shorten
@@ -33,6 +34,8 @@ class ToolOptions:
     """Whether it may run beside other calls of the same response."""
     repeatable: bool = False
     """Whether the same call with the same result is no sign of a loop."""
+    schema: Any = field(default=None, hash=False)
+    """The JSON Schema of the arguments, where it does not come from the type hints."""
 
 
 @overload
@@ -45,6 +48,7 @@ def tool(
     timeout: float | None = None,
     parallel: bool = True,
     repeatable: bool = False,
+    schema: dict[str, Any] | None = None,
 ) -> Callable[[F], F]: ...
 def tool(
     function: F | None = None,
@@ -55,6 +59,7 @@ def tool(
     timeout: float | None = None,
     parallel: bool = True,
     repeatable: bool = False,
+    schema: dict[str, Any] | None = None,
 ) -> F | Callable[[F], F]:
     """Mark a function or method as a tool of a module.
 
@@ -63,8 +68,15 @@ def tool(
         @tool
         def search(query: str, limit: int = 10) -> list[str]:
             \"\"\"Search the web for information.\"\"\"
+
+    A JSON Schema that is there already takes the place of the type hints. It is sent as it is, the arguments are
+    checked against it, and they are passed by name as the model gave them: "5" does not become 5.
+
+        @tool(schema={"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]})
+        def search(**arguments):
+            \"\"\"Search the web for information.\"\"\"
     """
-    options = ToolOptions(name, description, timeout, parallel, repeatable)
+    options = ToolOptions(name, description, timeout, parallel, repeatable, _copied(schema))
 
     def mark(target: F) -> F:
         _check(options, target)
@@ -94,6 +106,14 @@ def _marked(target: Any, options: ToolOptions) -> Any:
     wrapped: Any = functools.partial(target)
     setattr(wrapped, _MARK, options)
     return wrapped
+
+
+def _copied(schema: Any) -> Any:
+    """A copy, so that what happens to the user's dict afterwards does not change the tool."""
+    try:
+        return copy.deepcopy(schema)
+    except Exception:  # of something that is no JSON, which is said when the class is defined
+        return schema
 
 
 def _check(options: ToolOptions, target: object) -> None:

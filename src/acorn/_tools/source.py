@@ -11,7 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Anything with `tools()`; `open()` and `close()` are called around a run where they exist."""
+    """Anything with `tools()`.
+
+    It is opened before and closed after, where it can be: as a context manager, async or not, or by `open()` and
+    `close()`.
+    """
 
     def tools(self) -> Sequence[Callable[..., Any]]: ...
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from acorn import AcornError, module
-from acorn._module import class_spec
+from acorn._declared import class_spec
 from acorn.cli.ends import CommandError, told, words_of
 
 Agent = module[Any, Any]

@@ -8,7 +8,7 @@ import typer
 from pydantic.errors import PydanticUserError
 
 from acorn import AcornError
-from acorn._module import spec_of
+from acorn._declared import spec_of
 from acorn._spec import Spec
 from acorn.cli.ends import FINE, CommandError, words_of
 from acorn.cli.given import make_input

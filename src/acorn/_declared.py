@@ -1,0 +1,106 @@
+"""What a class and an instance declare, as it stands now: the spec of each, and the hooks of the user's own.
+
+A spec is kept until an attribute changes. `_module` asks when a class is defined, `_call` when one is called;
+this room knows the class `module` only by the mark that it carries.
+"""
+
+from __future__ import annotations
+
+from operator import is_
+from typing import Any
+
+from acorn._json import told
+from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
+from acorn.errors import DeclarationError
+
+BASE = "_acorn_base"
+"""Where `module` says that it is the class all others derive from; nobody else sets it."""
+LOCALS = "_acorn_locals"
+"""What the type hints of a class may name beside its globals."""
+KEPT = "_acorn_spec"
+"""Where a class or an instance keeps its spec."""
+BROUGHT = "_acorn_brought"
+"""What `using` brought along for the next call."""
+OPEN = "_acorn_open"
+"""The sources that an instance keeps open."""
+_UNSET: Any = object()
+
+
+def base_of(cls: type) -> type:
+    """The class `module` that a module class derives from."""
+    found: type = getattr(cls, BASE)
+    return found
+
+
+def is_module_class(value: object) -> bool:
+    """Whether it is `module` or derives from it."""
+    return isinstance(value, type) and hasattr(value, BASE)
+
+
+def spec_of(agent: object) -> Spec:
+    """The spec of an instance as it is now.
+
+    An attribute that was set on the instance, or changed on its class after the definition, gives a new
+    spec, checked the same way; otherwise it is the one made when the class was defined.
+    """
+    cls = type(agent)
+    spec = class_spec(cls)
+    # A run that ends in another thread leaves its record in the same dict.
+    own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
+    if not own:
+        return spec
+    values = [*own, *own.values()]
+    kept: tuple[Spec, _Seen, Spec] | None = vars(agent).get(KEPT)
+    if kept is None or kept[0] is not spec or not kept[1].is_same(values):
+        kept = (spec, _Seen(values), revise_spec(spec, cls, base_of(cls), own, getattr(cls, LOCALS, {})))
+        vars(agent)[KEPT] = kept
+    return kept[2]
+
+
+def class_spec(cls: type) -> Spec:
+    """The spec of a class as it is now."""
+    values = [getattr(cls, name, _UNSET) for name in SETTINGS]
+    kept: tuple[_Seen, Spec] | None = vars(cls).get(KEPT)
+    if kept is None or not kept[0].is_same(values):
+        named = dict(zip(SETTINGS, values, strict=True))
+        kept = (_Seen(values), compile_spec(cls, base_of(cls), named, getattr(cls, LOCALS, {})))
+        setattr(cls, KEPT, kept)
+    return kept[1]
+
+
+def docstring_of(cls: type) -> str | None:
+    """The nearest docstring of a module class, never that of `module` itself."""
+    base = base_of(cls)
+    docs = [vars(above).get("__doc__") for above in cls.__mro__ if issubclass(above, base) and above is not base]
+    return next(filter(None, docs), None)
+
+
+def own_hook(agent: object, hook: str) -> Any:
+    """The hook where the user has one."""
+    cls = type(agent)
+    is_ours = getattr(cls, hook) is getattr(base_of(cls), hook) and hook not in vars(agent)
+    found = None if is_ours else getattr(agent, hook)
+    if found is not None and not callable(found):
+        raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {told(found)}.")
+    return found
+
+
+class _Seen:
+    """The values that a spec was made from: the very objects, and what the lists and dicts among them held."""
+
+    __slots__ = ("held", "values")
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values = values
+        self.held = [(value, _content(value)) for value in values if isinstance(value, list | dict)]
+
+    def is_same(self, values: list[Any]) -> bool:
+        return (
+            len(values) == len(self.values)
+            and all(map(is_, values, self.values))
+            and all(_content(value) == content for value, content in self.held)
+        )
+
+
+def _content(value: list[Any] | dict[Any, Any]) -> list[Any]:
+    return list(value) if isinstance(value, list) else list(value.items())

@@ -1,0 +1,693 @@
+"""Tools that bring a JSON Schema of their own: what is sent, what is checked, what is refused."""
+
+import asyncio
+import copy
+import functools
+import json
+import math
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.behaviour.conftest import Call, Script
+
+from acorn import DeclarationError, Run, Step, ToolConflictError, module, tool
+from acorn.models import RawCall
+from acorn.testing import Reply, finish
+from acorn.testing import call as calling
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+Schema = dict[str, Any]
+
+BOOKING: Schema = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "minLength": 2},
+        "nights": {"type": "integer", "minimum": 1, "maximum": 30},
+        "guest": {"$ref": "#/$defs/Guest"},
+        "rooms": {"type": "array", "items": {"enum": ["single", "double"]}, "maxItems": 3},
+    },
+    "required": ["city", "nights"],
+    "$defs": {
+        "Guest": {
+            "type": "object",
+            "title": "A guest",
+            "properties": {"name": {"type": "string"}, "age": {"type": ["integer", "null"], "minimum": 0}},
+            "required": ["name"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+class Worker(module[Any, str]):
+    """Use the tools."""
+
+    final_output = str
+    max_steps = 5
+
+
+def raw(name: str, arguments: str) -> Reply:
+    """A call whose arguments are sent to the letter."""
+    return Reply(calls=[RawCall(None, name, arguments)])
+
+
+def read(run: Run[Any]) -> list[str]:
+    """What the model read of its tools, without the answer to `__finish__`."""
+    return [message["content"] for message in run.history if message["role"] == "tool"][:-1]
+
+
+def use(call: Call, script: Script, tools: list[Any], reply: Reply, **settings: Any) -> list[str]:
+    """Let the model call some tools once, and see what it reads."""
+    return read(call.run(Worker(model=script(reply, finish(result="done")), tools=tools, **settings)))
+
+
+def fields(*names: str, **more: Any) -> Schema:
+    """The schema of an object with these strings, all of them required."""
+    return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": [*names], **more}
+
+
+def keeping(schema: Any, got: list[Any], **options: Any) -> Callable[..., str]:
+    """A tool `keep` with a schema, which keeps its arguments."""
+
+    @tool(schema=schema, name="keep", **options)
+    def keep(**arguments: Any) -> str:
+        """Keep something."""
+        got.append(arguments)
+        return "kept"
+
+    return keep
+
+
+def complaint(script: Script, schema: Schema, arguments: Any) -> str:
+    """What the model reads of arguments that do not fit; the function is not called."""
+    got: list[Any] = []
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    (told,) = read(Worker(model=script(raw("keep", text), finish(result="done")), tools=[keeping(schema, got)]).run())
+    assert got == []
+    assert told.startswith("Tool error: ")
+    return told.removeprefix("Tool error: ")
+
+
+# What is sent
+
+
+def test_the_schema_is_sent_as_it_is(call: Call, script: Script) -> None:
+    model = script(finish(result="done"))
+    before = copy.deepcopy(BOOKING)
+    call(Worker(model=model, tools=[keeping(BOOKING, [])]))
+    sent = model.requests[0].tools[0]["function"]
+    assert sent == {"name": "keep", "description": "Keep something.", "parameters": before}
+    assert list(sent["parameters"]["properties"]) == list(before["properties"])
+    assert before == BOOKING
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"properties": {"a": True}},
+        {"type": "object", "title": "Kept", "examples": [{"$ref": "nowhere"}], "properties": {"$ref": {"const": 1}}},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "definitions": {"a": {}}},
+        {"$schema": "http://json-schema.org/draft-03/schema#", "type": "object", "required": True},
+        {"type": "object", "properties": {"a": {"$ref": "#/definitions/a%20b~1c"}}, "definitions": {"a b/c": {}}},
+        {"type": "object", "properties": {"a": {"$ref": "#tail"}}, "$defs": {"b": {"$anchor": "tail"}}},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+        {"$id": "https://x.test/a", "type": "object", "properties": {"a": {"$ref": "/a#/$defs/b"}}, "$defs": {"b": {}}},
+    ],
+)
+def test_every_schema_of_an_object_will_do(script: Script, schema: Schema) -> None:
+    got: list[Any] = []
+    model = script(calling("keep"), finish(result="done"))
+    assert read(Worker(model=model, tools=[keeping(schema, got)]).run()) == ["kept"]
+    assert model.requests[0].tools[0]["function"]["parameters"] == schema
+    assert got == [{}]
+
+
+def test_a_schema_is_copied_when_the_tool_is_declared(call: Call, script: Script) -> None:
+    mine = fields("a")
+    keep = keeping(mine, [])
+    mine["properties"]["a"]["type"] = "integer"
+    mine["required"].append("b")
+    model = script(calling("keep", a="x"), finish(result="done"))
+    assert read(call.run(Worker(model=model, tools=[keep]))) == ["kept"]
+    assert model.requests[0].tools[0]["function"]["parameters"] == fields("a")
+
+
+def test_a_description_comes_from_the_decorator_or_the_docstring(script: Script) -> None:
+    @tool(schema=fields("a"))
+    def documented(a: Any) -> None:
+        """Say it.
+
+        Args:
+            a: Not for the schema, which is complete.
+        """
+
+    @tool(schema=fields("a"))
+    def silent(a: Any) -> None: ...
+
+    model = script(finish(result="done"))
+    Worker(model=model, tools=[documented, silent, keeping(fields("a"), [], description="Other words.")])()
+    sent = [entry["function"] for entry in model.requests[0].tools[:-1]]
+    assert [entry.get("description") for entry in sent] == ["Say it.", None, "Other words."]
+    assert all(entry["parameters"] == fields("a") for entry in sent)
+
+
+def test_the_package_that_checks_is_loaded_with_the_first_such_tool() -> None:
+    script = """
+import sys
+from acorn import module, tool
+def plain(a: int) -> int: ...
+class A(module): tools = [plain]
+before = "jsonschema" in sys.modules
+@tool(schema={"type": "object"})
+def f(**arguments): ...
+class C(module): tools = [f]
+print(before, "jsonschema" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+# What is called
+
+
+def test_arguments_are_passed_as_the_model_gave_them(call: Call, script: Script) -> None:
+    got: list[Any] = []
+    given: dict[str, Any] = {
+        "city": "Rome",
+        "nights": 2,
+        "guest": {"name": "Ann", "age": None},
+        "rooms": ["single"],
+        "more": [1.5],
+    }
+    assert use(call, script, [keeping(BOOKING, got)], calling("keep", **given)) == ["kept"]
+    assert got == [given]
+    assert type(got[0]["nights"]) is int
+
+
+def test_named_parameters_need_no_type_hints_and_their_defaults_hold(call: Call, script: Script) -> None:
+    got: list[Any] = []
+
+    @tool(schema=BOOKING)
+    def book(city, nights, *, guest=None, rooms=("double",)):  # type: ignore[no-untyped-def]
+        got.append((city, nights, guest, rooms))
+
+    assert use(call, script, [book], calling("book", city="Rome", nights=2)) == ["null"]
+    assert got == [("Rome", 2, None, ("double",))]
+
+
+def test_type_hints_beside_a_schema_are_not_read(call: Call, script: Script) -> None:
+    @tool(schema=fields("a"))
+    def show(a: "Decimal") -> str:
+        return repr(a)
+
+    assert use(call, script, [show], calling("show", a="5")) == ["'5'"]
+
+
+def test_a_parameter_for_the_run_receives_it(call: Call, script: Script) -> None:
+    got: list[Any] = []
+
+    @tool(schema=fields("a"))
+    def named(a, run: Run[Any], *, same: Run[Any] | None = None):  # type: ignore[no-untyped-def]
+        got.append((a, run, same))
+
+    @tool(schema=fields("a"), parallel=False)
+    def loose(*, run: Run, **arguments: Any) -> None:
+        got.append((arguments, run))
+
+    model = script(calling("named", a="x") & calling("loose", a="y"), finish(result="done"))
+    run = call.run(Worker(model=model, tools=[named, loose]))
+    assert got == [("x", run, run), ({"a": "y"}, run)]
+
+
+def test_the_model_cannot_set_what_the_run_or_a_partial_fills_in(call: Call, script: Script) -> None:
+    @tool(schema=fields("a"))
+    def loose(run: Run, **arguments: Any) -> None:
+        raise AssertionError("not called")
+
+    def fetch(key: str, **arguments: Any) -> str:
+        return f"{key} {arguments}"
+
+    keyed = tool(schema=fields("a"), name="keyed")(functools.partial(fetch, key="secret"))
+    reply = calling("loose", a="x", run=1) & calling("keyed", a="x", key="mine") & calling("keyed", a="x")
+    assert use(call, script, [loose, keyed], reply) == [
+        "Tool error: argument `run` is filled in already and cannot be set",
+        "Tool error: argument `key` is filled in already and cannot be set",
+        "secret {'a': 'x'}",
+    ]
+
+
+class Shouter:
+    """Shouts."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def __call__(self, a: Any, b: Any = "") -> str:
+        return f"{a}{b}{self.mark}"
+
+    def method(self, **arguments: Any) -> str:
+        return f"{arguments}{self.mark}"
+
+
+class Everything(Worker):
+    """All kinds of methods."""
+
+    mark = "!"
+
+    @tool(schema=fields("a"))
+    def method(self, a):  # type: ignore[no-untyped-def]
+        return f"{a}{self.mark}"
+
+    @tool(schema=fields("a"))
+    async def amethod(self, **arguments: Any) -> str:
+        await asyncio.sleep(0)
+        return f"{arguments['a']}{self.mark}"
+
+    @tool(schema=fields("a"))
+    @staticmethod
+    def static(a, run: Run):  # type: ignore[no-untyped-def]
+        return f"{a}{run.steps}"
+
+    @tool(schema=fields("a"))
+    @classmethod
+    def of_class(cls, a):  # type: ignore[no-untyped-def]
+        return f"{a}{cls.mark}"
+
+
+def test_methods_of_every_kind_can_bring_a_schema(call: Call, script: Script) -> None:
+    names = ("method", "amethod", "static", "of_class")
+    reply = functools.reduce(lambda one, other: one & other, [calling(name, a="x") for name in names])
+    model = script(reply, finish(result="done"))
+    agent = Everything(model=model)
+    agent.mark = "?"
+    assert read(call.run(agent)) == ["x?", "x?", "x1", "x!"]
+    assert [entry["function"]["parameters"] for entry in model.requests[0].tools[:-1]] == [fields("a")] * 4
+
+
+def test_an_override_without_the_decorator_keeps_the_schema(call: Call, script: Script) -> None:
+    class Other(Everything):
+        def method(self, a, b="b"):  # type: ignore[no-untyped-def]
+            return f"{a}{b}"
+
+    assert read(call.run(Other(model=script(calling("method", a="x"), finish(result="done"))))) == ["xb"]
+
+
+def test_partials_callable_objects_and_bound_methods_can_bring_a_schema(call: Call, script: Script) -> None:
+    partial = tool(schema=fields("a"), name="partial")(functools.partial(Shouter("!"), b="-"))
+    object_ = tool(schema=fields("a"))(Shouter("?"))
+    bound = tool(schema=fields("a"), name="bound")(Shouter(".").method)
+    reply = calling("partial", a="x") & calling("shouter", a="x") & calling("bound", a="x")
+    assert use(call, script, [partial, object_, bound], reply) == ["x-!", "x?", "{'a': 'x'}."]
+
+
+def test_timeouts_and_turns_hold_for_them_too(call: Call, script: Script) -> None:
+    under_way, most = 0, 0
+    lock = threading.Lock()
+
+    @tool(schema=fields("a"), timeout=0.05)
+    async def slow(**arguments: Any) -> None:
+        await asyncio.sleep(20)
+
+    @tool(schema=fields("a"), parallel=False)
+    async def alone(**arguments: Any) -> None:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        await asyncio.sleep(0.01)
+        with lock:
+            under_way -= 1
+
+    reply = calling("slow", a="x") & calling("alone", a="x") & calling("alone", a="y")
+    first, *rest = use(call, script, [slow, alone], reply)
+    assert first == "Tool error: TimeoutError: it took longer than 0.05 s"
+    assert rest == ["null", "null"]
+    assert most == 1
+
+
+def test_a_hook_can_add_a_tool_with_a_schema(call: Call, script: Script) -> None:
+    got: list[Any] = []
+
+    class Adding(Worker):
+        def on_step(self, step: Step) -> None:
+            if step.counter == 1:
+                step.add_tool(keeping(fields("a"), got))
+
+    model = script(calling("nothing"), calling("keep", a="x"), finish(result="done"))
+    call(Adding(model=model))
+    assert got == [{"a": "x"}]
+
+
+def test_a_source_can_list_tools_with_schemas(call: Call, script: Script) -> None:
+    got: list[Any] = []
+
+    class Server:
+        def tools(self) -> list[Any]:
+            return [keeping(BOOKING, got)]
+
+    reply = calling("keep", city="Rome", nights=0) & calling("keep", city="Rome", nights=1)
+    first, second = use(call, script, [Server()], reply)
+    assert first == "Tool error: argument `nights`: expected integer between 1 and 30, got 0"
+    assert second == "kept"
+    assert got == [{"city": "Rome", "nights": 1}]
+
+
+# Arguments that do not fit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"city": "Rome"}, "argument `nights` is missing, expected integer between 1 and 30"),
+        ({"nights": 1, "city": 5}, "argument `city`: expected string of at least 2 characters, got 5"),
+        ({"nights": "5", "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got 5"),
+        ({"nights": 1.5, "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got 1.5"),
+        ({"nights": True, "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got true"),
+        ({"nights": 31, "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got 31"),
+        ({"nights": None, "city": "R"}, "expected string of at least 2 characters, got R; argument `nights`"),
+        ({"nights": 1, "city": "Rome", "guest": {}}, "argument `guest.name` is missing, expected string"),
+        (
+            {"nights": 1, "city": "Rome", "guest": {"name": "A", "age": "x"}},
+            "argument `guest.age`: expected integer of at least 0 or null, got x",
+        ),
+        (
+            {"nights": 1, "city": "Rome", "guest": {"name": "A", "pet": "cat"}},
+            "argument `guest.pet`: expected no such field; there are name, age, got cat",
+        ),
+        (
+            {"nights": 1, "city": "Rome", "rooms": ["single", "suite"]},
+            'argument `rooms.1`: expected one of "single", "double", got suite',
+        ),
+        (
+            {"nights": 1, "city": "Rome", "rooms": ["single"] * 4},
+            'argument `rooms`: expected list of one of "single", "double", at most 3 items, got ["single",',
+        ),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_named(script: Script, arguments: Any, words: str) -> None:
+    assert words in complaint(script, BOOKING, arguments)
+
+
+def test_a_wrong_argument_is_a_tool_error_in_every_way_to_call(call: Call, script: Script) -> None:
+    got: list[Any] = []
+    reply = calling("keep", nights="two", guest={"age": 3}) & calling("keep", city="Rome", nights=2)
+    first, second = use(call, script, [keeping(BOOKING, got)], reply)
+    assert first == (
+        "Tool error: argument `nights`: expected integer between 1 and 30, got two; "
+        "argument `guest.name` is missing, expected string; "
+        "argument `city` is missing, expected string of at least 2 characters"
+    )
+    assert second == "kept"
+    assert got == [{"city": "Rome", "nights": 2}]
+
+
+CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["kind"]}
+DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": {"type": "boolean"}}, "required": ["kind"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "words"),
+    [
+        ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cat", "lives": "x"}, "`a.lives`: expected integer, got x"),
+        ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cow"}, '`a.kind`: expected "cat", got cow'),
+        ({"anyOf": [CAT, {"type": "null"}]}, 5, "`a`: expected object with kind, lives or null, got 5"),
+        ({"oneOf": [CAT, DOG]}, {"kind": "dog", "barks": 1}, "`a.barks`: expected boolean (true or false), got 1"),
+        ({"oneOf": [CAT, DOG]}, {"kind": "cow"}, "`a`: expected object with kind, lives or object with kind, barks"),
+        ({"oneOf": [{"minimum": 1}, {"minimum": 2}]}, 3, "`a`: expected value of at least 1 or value of at least 2 (3"),
+        ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, 2, "`a`: expected value of at least 3, got 2"),
+        ({"$ref": "#/$defs/Up", "maximum": 5}, 6, "`a`: expected value of at most 5, got 6"),
+        ({"not": {"type": "string"}}, "x", "`a`: expected value ('x' should not be valid under"),
+        ({"type": "array", "uniqueItems": True}, [1, 1], "`a`: expected list ([1, 1] has non-unique elements)"),
+        ({"type": "object", "propertyNames": {"pattern": "^x"}}, {"y": 1}, "`a`: expected another key (value matching"),
+        (
+            {"properties": {"propertyNames": {"type": "string"}}},
+            {"propertyNames": 1},
+            "`a.propertyNames`: expected str",
+        ),
+        ({"properties": {"b": False}}, {"b": 1}, "expected no such value, got 1"),
+        (
+            {"patternProperties": {"^x": {}}, "additionalProperties": False},
+            {"x1": 1, "y": 2},
+            "`a.y`: expected no such",
+        ),
+        ({"additionalProperties": {"type": "string"}}, {"k": 1}, "`a.k`: expected string, got 1"),
+        ({"minProperties": 2}, {"k": 1}, "`a`: expected value ({'k': 1} does not have enough properties)"),
+        ({"enum": ["x", 1, None]}, "y", '`a`: expected one of "x", 1, null, got y'),
+        ({"prefixItems": [{"type": "string"}], "items": False}, ["x", 1], "`a`: expected value (Expected at most 1 it"),
+        (
+            {"if": {"type": "string"}, "then": {"minLength": 3}},
+            "x",
+            "`a`: expected value of at least 3 characters, got x",
+        ),
+        ({"type": "string", "pattern": "^[a-z]+$"}, "A", "`a`: expected string matching ^[a-z]+$, got A"),
+    ],
+)
+def test_the_words_name_what_was_expected(script: Script, schema: Schema, value: Any, words: str) -> None:
+    whole = {"type": "object", "properties": {"a": schema}, "$defs": {"Up": {"minimum": 1}}}
+    assert words in complaint(script, whole, {"a": value})
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "words"),
+    [
+        ({"type": "object", "minProperties": 1}, {}, "The arguments: expected object, at least 1 key, got {}"),
+        (
+            {"type": "object", "additionalProperties": False},
+            {"a": 1},
+            "argument `a`: expected no such field; there are n",
+        ),
+        (
+            {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {},
+            "argument `a` is missing, expected value or argument `b` is missing, expected value",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_whole_is_said_of_the_arguments(
+    script: Script, schema: Schema, arguments: Any, words: str
+) -> None:
+    assert words in complaint(script, schema, arguments)
+
+
+def test_an_argument_that_the_function_does_not_take_is_refused(call: Call, script: Script) -> None:
+    @tool(schema=fields("a"))
+    def keep(a: Any) -> None:
+        raise AssertionError("not called")
+
+    assert use(call, script, [keep], calling("keep", a="x", b=1)) == [
+        "Tool error: argument `b`: expected no such field; there are a, got 1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ('{"city": "Rome"', "The arguments are not valid JSON: EOF"),
+        ("Rome", "The arguments are not valid JSON"),
+        ('{"nights": NaN}', "The arguments are not valid JSON"),
+        ('{"city": "\ud800"}', "The arguments are not valid JSON"),
+        ('["Rome"]', 'The arguments must be a JSON object, got ["Rome"]'),
+        ('"Rome"', "The arguments must be a JSON object"),
+        ("null", "The arguments must be a JSON object"),
+        ("", "argument `city` is missing"),
+    ],
+)
+def test_arguments_that_are_no_json_object_are_a_tool_error(script: Script, arguments: str, words: str) -> None:
+    assert words in complaint(script, BOOKING, arguments)
+
+
+def deep(levels: int) -> Schema:
+    """An object in an object, by references, with a number at the bottom."""
+    names = [f"Level{level}" for level in range(levels)]
+    definitions: dict[str, Any] = {
+        name: {"type": "object", "properties": {"next": {"$ref": f"#/$defs/{inner}"}}, "required": ["next"]}
+        for name, inner in zip(names, [*names[1:], "Bottom"], strict=True)
+    }
+    definitions["Bottom"] = {"type": "integer"}
+    return {"type": "object", "properties": {"top": {"$ref": "#/$defs/Level0"}}, "$defs": definitions}
+
+
+def nested(levels: int, bottom: Any) -> Any:
+    return bottom if levels == 0 else {"next": nested(levels - 1, bottom)}
+
+
+def test_a_schema_may_be_many_levels_deep(script: Script) -> None:
+    got: list[Any] = []
+    model = script(calling("keep", top=nested(10, 5)), finish(result="done"))
+    assert read(Worker(model=model, tools=[keeping(deep(10), got)]).run()) == ["kept"]
+    assert got == [{"top": nested(10, 5)}]
+    path = ".".join(["top", *["next"] * 10])
+    assert complaint(script, deep(10), {"top": nested(10, "x")}) == f"argument `{path}`: expected integer, got x"
+
+
+def test_a_schema_may_hold_itself(script: Script) -> None:
+    tree = {"type": "object", "properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}}
+    assert complaint(script, tree, {"next": {"next": {"value": "x"}}}) == (
+        "argument `next.next.value`: expected integer, got x"
+    )
+    winding = {"type": "object", "properties": {"next": {"allOf": [{"anyOf": [{"allOf": [{"$ref": "#"}]}]}]}}}
+    assert "cannot be checked: RecursionError" in complaint(script, winding, nested(190, {}))
+
+
+# Declarations that are refused
+
+
+def refused(entry: Any) -> str:
+    with pytest.raises(DeclarationError) as caught:
+        type("Booker", (Worker,), {"tools": [entry]})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("string", "must be a dict that holds a JSON Schema, got 'string'"),
+        ([("type", "object")], "must be a dict"),
+        (True, "must be a dict that holds a JSON Schema, got True"),
+        ({}, "must describe an object, as in {'type': 'object', 'properties': {...}}, got {}"),
+        ({"type": "string"}, "must describe an object, as in {'type': 'object', 'properties': {...}}, got 'string'"),
+        ({"type": ["object", "null"]}, "must describe an object"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}, "must describe an object"),
+        (
+            {"type": "object", "properties": []},
+            "must be a valid JSON Schema; at `properties` [] is not of type 'object'",
+        ),
+        ({"type": "object", "properties": {"a": {"type": "text"}}}, "at `properties.a.type` 'text' is not valid"),
+        ({"type": "object", "properties": {"a": {"pattern": "("}}}, "at `properties.a.pattern`"),
+        ({"type": "object", "required": "a"}, "must be a valid JSON Schema; at `required`"),
+        ({"type": "object", "properties": {"a": {"default": {1, 2}}}}, "must be plain JSON data"),
+        ({"type": "object", "properties": {"a": {"default": math.nan}}}, "must be plain JSON data"),
+        ({"type": "object", "properties": {"a": {"default": threading.Lock()}}}, "must be plain JSON data"),
+        ({"type": "object", "$schema": "https://x.test/mine"}, "which is no known draft of JSON Schema"),
+        ({"type": "object", "$schema": 7}, "which is no known draft of JSON Schema"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused(schema: Any, words: str) -> None:
+    message = refused(keeping(schema, []))
+    assert words in message
+    assert message.startswith("`schema` of the tool `keep`")
+    assert "`Booker`, tools[0]" in message
+
+
+def test_a_schema_that_holds_itself_in_python_is_refused() -> None:
+    circle: Schema = {"type": "object"}
+    circle["properties"] = {"a": circle}
+    assert "must be plain JSON data" in refused(keeping(circle, []))
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "#/$defs/Nobody",
+        "#nobody",
+        "other.json",
+        "https://x.test/schema.json",
+        "https://json-schema.org/draft/2020-12/schema",
+        "file:///etc/passwd",
+        "#/properties/b/items",
+    ],
+)
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
+def test_a_reference_that_leaves_the_document_is_refused_and_nothing_is_fetched(
+    reference: str, keyword: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a connection was made")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", connect)
+    schema = {"type": "object", "properties": {"a": {"items": {"anyOf": [{keyword: reference}, {"type": "null"}]}}}}
+    message = refused(keeping(schema, []))
+    assert f"`schema` of the tool `keep` refers to `{reference}`, which is not in it" in message
+    assert "`Booker`, tools[0]" in message
+
+
+def test_a_reference_from_where_no_schema_stands_is_an_error_of_the_call(script: Script) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/x-parts/a"}},
+        "x-parts": {"a": {"$ref": "https://x.test/schema.json"}},
+    }
+    assert "https://x.test/schema.json" in complaint(script, schema, {"a": 1})
+
+
+def by_position(a: Any, /) -> None: ...
+def by_stars(*a: Any) -> None: ...
+def other_name(b: Any = 1) -> None: ...
+def needs_more(a: Any, b: Any) -> None: ...
+def nothing() -> None: ...
+def keyed(a: Any, **rest: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (by_position, "takes `a` by position"),
+        (by_stars, "takes `*a` by position"),
+        (other_name, "cannot be called with `a`, which its schema has"),
+        (nothing, "cannot be called with `a`, which its schema has"),
+        (needs_more, "The parameter `b` of the tool `needs_more` has no default"),
+        (functools.partial(keyed, a=1), "has the property `a`, which the partial fills in already"),
+    ],
+)
+def test_a_function_that_cannot_be_called_by_its_schema_is_refused(function: Any, words: str) -> None:
+    message = refused(tool(schema=fields("a"))(functools.partial(function)))
+    assert words in message
+    assert "`Booker`, tools[0]" in message
+
+
+def test_a_property_that_need_not_be_given_must_be_taken_all_the_same() -> None:
+    optional = {**fields("a"), "required": []}
+    assert "cannot be called with `a`" in refused(tool(schema=optional)(functools.partial(nothing)))
+    needing = tool(schema=optional, name="needing")(functools.partial(needs_more, b=1))
+    assert "The parameter `a` of the tool `needing` has no default, and its schema does not require it" in refused(
+        needing
+    )
+
+
+def test_conditions_in_a_schema_may_require_what_a_function_needs(call: Call, script: Script) -> None:
+    @tool(schema={**fields("a", "b"), "required": ["a"], "allOf": [{"required": ["b"]}]})
+    def both(a: Any, b: Any) -> str:
+        return f"{a}{b}"
+
+    assert use(call, script, [both], calling("both", a="x", b="y")) == ["xy"]
+
+
+def test_a_method_that_cannot_be_called_by_its_schema_is_refused_with_its_class() -> None:
+    with pytest.raises(
+        DeclarationError, match=r"The tool `book` cannot be called with `a`.*\(`Hotel`, method `book`\)"
+    ):
+
+        class Hotel(Worker):
+            @tool(schema=fields("a"))
+            def book(self, city: str = "") -> None: ...
+
+
+def test_a_hint_that_cannot_be_read_yet_is_looked_at_again(call: Call, script: Script) -> None:
+    @tool(schema=fields("a"))
+    def early(a: Any, run: "Late") -> str:  # type: ignore[name-defined]  # noqa: F821
+        return f"{a}{run.steps}"
+
+    agent = Worker(tools=[early])
+    early.__globals__["Late"] = Run
+    try:
+        agent.model = script(calling("early", a="x"), finish(result="done"))
+        assert read(call.run(agent)) == ["x1"]
+    finally:
+        del early.__globals__["Late"]
+
+
+def test_two_tools_of_one_name_are_a_conflict_whatever_their_kind() -> None:
+    def keep(a: int) -> int:
+        return a
+
+    with pytest.raises(ToolConflictError, match="'keep'"):
+        Worker(tools=[keep, keeping(fields("a"), [])])

@@ -1,0 +1,903 @@
+"""Sources of tools: each is entered, held and left by one task, sync and async, and its tools run where it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import functools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import BaseModel
+
+from acorn import AcornError, Run, current_run, tool
+from acorn._drive.bridge import call_sync
+from acorn._drive.sources import OpenSources
+from acorn._tools.collect import make_tool
+from acorn.record import Place
+
+PATIENCE = 20.0
+"""Seconds after which a test gives up on what should have come long before."""
+
+
+class Driver:
+    """Opens and closes sources in one of the two ways; in the async one, each act is a task of its own."""
+
+    def __init__(self, way: str, runner: asyncio.Runner) -> None:
+        self.is_async = way == "async"
+        self.runner = runner
+        self.sources = OpenSources()
+
+    def open(self, source: Any) -> Any:
+        return self.run(self.sources.aopen, source) if self.is_async else self.sources.open(source)
+
+    def close(self, failed: Any = None) -> None:
+        if self.is_async:
+            self.run(self.sources.aclose, failed)
+        else:
+            self.sources.close(failed)
+
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a tool as a run of this way does."""
+        if self.is_async:
+            return self.run(function, *args, **kwargs)
+        return call_sync(function, *args, **kwargs)
+
+    def run(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        async def main() -> Any:
+            return await function(*args, **kwargs)
+
+        return self.runner.run(main())
+
+
+@pytest.fixture
+def driver(way: str) -> Iterator[Driver]:
+    with asyncio.Runner() as runner:
+        yield Driver(way, runner)
+
+
+def patiently(claim: Callable[[], bool]) -> bool:
+    """Whether something comes true before long."""
+    end = time.monotonic() + PATIENCE
+    while not claim() and time.monotonic() < end:
+        time.sleep(0.005)
+    return claim()
+
+
+# Sources of every kind
+
+
+class Server:
+    """Answers what comes in on a stream, in a task group of anyio: what an MCP client is made of."""
+
+    def __init__(self, name: str = "server", diary: list[str] | None = None, fails: str = "") -> None:
+        self.name = name
+        self.diary: list[str] = [] if diary is None else diary
+        self.fails = fails
+        self.entered: Any = None
+        self.left: Any = None
+        self.loop: Any = None
+        self.crash = anyio.Event()
+        self.is_serving = False
+
+    def write(self, what: str) -> None:
+        self.diary.append(f"{what} {self.name}")
+        if what == self.fails:
+            raise OSError(f"{self.name} cannot {what}")
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[None]:
+        self.entered, self.loop = asyncio.current_task(), asyncio.get_running_loop()
+        self.requests, incoming = anyio.create_memory_object_stream[Any](100)
+        async with anyio.create_task_group() as group, self.requests, incoming:
+            group.start_soon(self.serve, incoming)
+            group.start_soon(self.fall)
+            try:
+                await anyio.lowlevel.checkpoint()
+                self.write("open")
+                yield
+                self.write("close")
+            finally:
+                self.left = asyncio.current_task()
+                group.cancel_scope.cancel()
+
+    async def serve(self, incoming: Any) -> None:
+        self.is_serving = True
+        try:
+            async for text, answer in incoming:
+                await anyio.lowlevel.checkpoint()
+                await answer.send((f"{text} from {self.name}", asyncio.get_running_loop()))
+        finally:
+            self.is_serving = False
+
+    async def fall(self) -> None:
+        await self.crash.wait()
+        raise ConnectionResetError("the server went away")
+
+    async def tools(self) -> Any:
+        assert asyncio.get_running_loop() is self.loop
+        self.write("list")
+        return [self.ask]
+
+    async def ask(self, text: str) -> str:
+        """Ask the server.
+
+        Args:
+            text: What to ask.
+        """
+        answer, coming = anyio.create_memory_object_stream[Any](1)
+        async with answer, coming:
+            await self.requests.send((text, answer))
+            words, loop = await coming.receive()
+        assert loop is asyncio.get_running_loop() is self.loop
+        return str(words)
+
+
+class Entered(Server):
+    """As an async context manager."""
+
+    async def __aenter__(self) -> Entered:
+        self.manager = self.session()
+        await self.manager.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self.manager.__aexit__(*error)
+
+
+class Opened(Server):
+    """By `open` and `close`."""
+
+    async def open(self) -> None:
+        self.stack = AsyncExitStack()
+        await self.stack.enter_async_context(self.session())
+
+    async def close(self) -> None:
+        await self.stack.aclose()
+
+
+class Disguised(Opened):
+    """By functions that give something to await, without looking so."""
+
+    def open(self) -> Any:
+        return super().open()
+
+    def close(self) -> Any:
+        return super().close()
+
+
+class Half(Opened):
+    """With a `tools` that is sync."""
+
+    def tools(self) -> Any:
+        self.write("list")
+        return (self.ask,)
+
+
+class Plain:
+    """By sync functions."""
+
+    def __init__(self, name: str, diary: list[str], fails: str = "") -> None:
+        self.name = name
+        self.diary = diary
+        self.fails = fails
+
+    def write(self, what: str) -> None:
+        self.diary.append(f"{what} {self.name}")
+        if what == self.fails:
+            raise OSError(f"{self.name} cannot {what}")
+
+    def open(self) -> None:
+        self.write("open")
+
+    def close(self) -> None:
+        self.write("close")
+
+    def tools(self) -> list[Any]:
+        self.write("list")
+        return [self.ask, self.aask]
+
+    def ask(self, text: str) -> str:
+        return f"{text} from {self.name}"
+
+    async def aask(self, text: str) -> str:
+        return self.ask(text)
+
+
+class Managed(Plain):
+    """As a context manager that has `open` and `close` as well."""
+
+    def open(self) -> None:
+        raise AssertionError("not called")
+
+    close = open
+
+    def __enter__(self) -> Managed:
+        self.write("open")
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        assert error == (None, None, None)
+        self.write("close")
+
+
+class Both(Entered):
+    """As a context manager of both kinds."""
+
+    def __enter__(self) -> None:
+        raise TypeError("use `async with` instead")
+
+    def __exit__(self, *error: Any) -> None:
+        raise AssertionError("not called")
+
+
+ASYNC = pytest.mark.parametrize("kind", [Entered, Opened, Disguised, Half, Both])
+EVERY = pytest.mark.parametrize("kind", [Entered, Opened, Disguised, Half, Both, Plain, Managed])
+
+
+# Opening, listing, closing
+
+
+@EVERY
+def test_a_source_is_opened_listed_and_closed(driver: Driver, kind: Any) -> None:
+    source = kind("a", [])
+    ask, *_ = driver.open(source)
+    assert source.diary == ["open a", "list a"]
+    assert driver.call(ask, text="x") == "x from a" if kind not in (Plain, Managed) else ask("x") == "x from a"
+    driver.close()
+    assert source.diary == ["open a", "list a", "close a"]
+    driver.close()
+    assert source.diary == ["open a", "list a", "close a"]
+
+
+@ASYNC
+def test_one_task_enters_holds_and_leaves(driver: Driver, kind: Any) -> None:
+    source = kind()
+    driver.open(source)
+    assert source.is_serving
+    assert not source.entered.done()
+    driver.close()
+    assert source.left is source.entered
+    assert source.entered.done()
+    assert not source.is_serving
+
+
+def test_an_async_source_lives_on_the_callers_loop_or_on_a_private_one(driver: Driver) -> None:
+    source, other = Entered(), Opened()
+    driver.open(source)
+    driver.open(other)
+    assert (source.loop is driver.runner.get_loop()) is driver.is_async
+    assert other.loop is source.loop
+    driver.close()
+
+
+def test_a_sync_run_inside_a_loop_leaves_that_loop_alone() -> None:
+    async def main() -> None:
+        sources, source = OpenSources(), Entered()
+        (ask,) = sources.open(source)
+        assert source.loop is not asyncio.get_running_loop()
+        assert await ask(text="x") == "x from server"
+        assert call_sync(ask, text="y") == "y from server"
+        sources.close()
+        assert source.left is source.entered
+
+    asyncio.run(main())
+
+
+def test_a_source_with_nothing_to_open_is_only_asked(driver: Driver) -> None:
+    async def ask() -> Any:
+        return asyncio.get_running_loop()
+
+    class Shelf:
+        def tools(self) -> list[Any]:
+            return [ask]
+
+    class AsyncShelf:
+        async def tools(self) -> list[Any]:
+            self.loop = asyncio.get_running_loop()
+            return [ask]
+
+    shelf = AsyncShelf()
+    assert driver.open(Shelf()) == [ask]
+    (there,) = driver.open(shelf)
+    assert driver.call(there) is shelf.loop
+    driver.close()
+
+
+@pytest.mark.parametrize("listed", [None, "search", 5, {"a": 1}])
+def test_what_is_no_list_is_handed_on_to_be_judged(driver: Driver, listed: Any) -> None:
+    class Odd(Entered):
+        async def tools(self) -> Any:
+            return listed
+
+    assert driver.open(Odd()) == listed
+    driver.close()
+
+
+def test_sources_are_closed_in_reverse_order(driver: Driver) -> None:
+    diary: list[str] = []
+    for source in (Entered("a", diary), Plain("b", diary), Opened("c", diary)):
+        driver.open(source)
+    driver.close()
+    assert diary[-3:] == ["close c", "close b", "close a"]
+
+
+def test_many_sources_can_be_open_at_once() -> None:
+    diary: list[str] = []
+
+    def one(at: int) -> Any:
+        sources = OpenSources()
+        (ask,) = sources.open(Entered(str(at), diary))
+        try:
+            return call_sync(ask, text="x")
+        finally:
+            sources.close()
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(one, range(24))) == sorted(f"x from {at}" for at in range(24))
+    assert len(diary) == 24 * 3
+
+
+# What goes wrong
+
+
+@EVERY
+def test_a_source_that_does_not_open_leaves_nothing_open(driver: Driver, kind: Any) -> None:
+    source = kind("a", [], "open")
+    with pytest.raises((OSError, ExceptionGroup)) as caught:
+        driver.open(source)
+    assert "a cannot open" in repr(caught.value)
+    driver.close()
+    assert source.diary == ["open a"]
+    if isinstance(source, Server):
+        assert source.entered.done()
+        assert not source.is_serving
+
+
+@EVERY
+def test_a_source_that_does_not_list_is_closed(driver: Driver, kind: Any) -> None:
+    source = kind("a", [], "list")
+    with pytest.raises(OSError, match="a cannot list"):
+        driver.open(source)
+    driver.close()
+    assert source.diary == ["open a", "list a", "close a"]
+
+
+@EVERY
+def test_the_first_error_of_closing_is_raised_and_the_others_are_noted(driver: Driver, kind: Any) -> None:
+    diary: list[str] = []
+    for source in (kind("a", diary, "close"), kind("b", diary), kind("c", diary, "close")):
+        driver.open(source)
+    with pytest.raises((OSError, ExceptionGroup)) as caught:
+        driver.close()
+    assert diary[-3:] == ["close c", "close b", "close a"]
+    assert "c cannot close" in repr(caught.value)
+    (note,) = caught.value.__notes__
+    assert note.startswith("Closing a source of tools failed as well")
+    assert "a cannot close" in note
+
+
+def test_whoever_drives_is_told_of_each_error_and_may_raise(driver: Driver) -> None:
+    told: list[str] = []
+
+    def failed(error: BaseException) -> None:
+        told.append(str(error))
+        if len(told) == 1:
+            raise LookupError("decided") from error
+
+    diary: list[str] = []
+    for source in (Plain("a", diary, "close"), Plain("b", diary), Plain("c", diary, "close")):
+        driver.open(source)
+    with pytest.raises(LookupError, match="decided"):
+        driver.close(failed)
+    assert told == ["c cannot close", "a cannot close"]
+    assert diary[-3:] == ["close c", "close b", "close a"]
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("when", ["open", "close"])
+def test_what_ends_a_program_comes_out_on_the_callers_side_and_the_loop_goes_on(
+    driver: Driver, end: type[BaseException], when: str
+) -> None:
+    class Ending(Opened):
+        async def open(self) -> None:
+            await super().open()
+            if when == "open":
+                await super().close()
+                raise end
+
+        async def close(self) -> None:
+            await super().close()
+            raise end
+
+    other = Entered("other")
+    (ask,) = driver.open(other)
+    source = Ending()
+    if when == "open":
+        with pytest.raises(end):
+            driver.open(source)
+        assert driver.call(ask, text="x") == "x from other"
+        driver.close()
+    else:
+        driver.open(source)
+        with pytest.raises(end):
+            driver.close()
+    assert source.entered.done()
+    assert other.left is other.entered
+
+
+@ASYNC
+def test_a_source_that_dies_while_it_is_open_does_not_take_the_loop_with_it(driver: Driver, kind: Any) -> None:
+    source, other = kind(), Entered("other")
+    (ask,) = driver.open(source)
+    (alive,) = driver.open(other)
+    source.loop.call_soon_threadsafe(source.crash.set)
+    if driver.is_async:
+        driver.run(asyncio.wait, {source.entered}, timeout=PATIENCE)
+    assert patiently(source.entered.done)
+    with pytest.raises((anyio.ClosedResourceError, anyio.BrokenResourceError)):
+        driver.call(ask, text="x")
+    assert driver.call(alive, text="y") == "y from other"
+    with pytest.raises(ExceptionGroup) as caught:
+        driver.close()
+    assert "the server went away" in repr(caught.value)
+    assert other.left is other.entered
+
+
+def test_a_source_that_was_cancelled_is_closed_and_looks_like_no_cancelled_run(driver: Driver) -> None:
+    source = Entered()
+    driver.open(source)
+    source.loop.call_soon_threadsafe(source.entered.cancel)
+    if driver.is_async:
+        driver.run(asyncio.wait, {source.entered}, timeout=PATIENCE)
+    assert patiently(source.entered.done)
+    driver.close()
+    assert source.left is source.entered
+
+
+def test_a_source_that_cancels_its_own_opening_looks_like_no_cancelled_run(driver: Driver) -> None:
+    class Quitting(Entered):
+        async def __aenter__(self) -> Entered:
+            raise asyncio.CancelledError
+
+    with pytest.raises(AcornError, match="`Quitting` was broken off while it opened"):
+        driver.open(Quitting())
+    driver.close()
+
+
+class Slow(Entered):
+    """Takes its time, once inside of its task group."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__()
+        self.when = when
+        self.waits = threading.Event()
+
+    def wait(self) -> Any:
+        self.waits.set()
+        return asyncio.sleep(PATIENCE)
+
+    async def __aenter__(self) -> Slow:
+        self.manager = self.slow_session()
+        await self.manager.__aenter__()
+        return self
+
+    @asynccontextmanager
+    async def slow_session(self) -> AsyncIterator[None]:
+        async with self.session():
+            if self.when == "open":
+                await self.wait()
+            yield
+            if self.when == "close":
+                await self.wait()
+
+
+@pytest.mark.parametrize("when", ["open", "close"])
+def test_cancelling_ends_the_task_that_holds(when: str) -> None:
+    source = Slow(when)
+
+    async def main() -> None:
+        sources = OpenSources()
+        if when == "close":
+            await sources.aopen(source)
+        act = asyncio.create_task(sources.aopen(source) if when == "open" else sources.aclose())
+        while not source.waits.is_set():
+            await asyncio.sleep(0.001)
+        act.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await act
+        assert source.entered.done()
+        assert source.left is source.entered
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await sources.aclose()
+
+    began = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - began < PATIENCE / 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("when", ["open", "close"])
+def test_ctrl_c_ends_the_task_that_holds(when: str) -> None:
+    source, sources = Slow(when), OpenSources()
+    if when == "close":
+        sources.open(source)
+
+    def interrupt() -> None:
+        source.waits.wait(PATIENCE)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    began = time.monotonic()
+    act: Callable[[], Any] = functools.partial(sources.open, source) if when == "open" else sources.close
+    with pytest.raises(KeyboardInterrupt):
+        act()
+    assert time.monotonic() - began < PATIENCE / 2
+    assert patiently(source.entered.done)
+    assert source.left is source.entered
+    sources.close()
+
+
+def test_a_loop_that_ends_closes_what_it_holds() -> None:
+    source, sources = Entered(), OpenSources()
+
+    async def main() -> Any:
+        (ask,) = await sources.aopen(source)
+        return ask
+
+    ask = asyncio.run(main())
+    assert source.left is source.entered
+    with pytest.raises(AcornError, match="not open any more"):
+        call_sync(ask, text="x")
+    sources.close()
+    asyncio.run(sources.aclose())
+
+
+# Tools
+
+
+class Where(Entered):
+    """Its tools say where they run."""
+
+    async def tools(self) -> list[Any]:
+        return [self.where, self.items, self.plain]
+
+    async def where(self) -> Any:
+        await asyncio.sleep(0)
+        return asyncio.get_running_loop()
+
+    async def items(self) -> AsyncIterator[Any]:
+        yield asyncio.get_running_loop()
+        await asyncio.sleep(0)
+        yield asyncio.get_running_loop()
+
+    def plain(self) -> Any:
+        return threading.current_thread()
+
+
+def test_an_async_tool_runs_where_its_source_lives_whoever_calls_it() -> None:
+    source, sources = Where(), OpenSources()
+
+    async def on_another_loop(function: Any) -> Any:
+        assert asyncio.get_running_loop() is not source.loop
+        return await function()
+
+    where, items, plain = sources.open(source)
+    for function, expected in ((where, source.loop), (items, [source.loop] * 2)):
+        assert call_sync(function) == expected
+        assert asyncio.run(on_another_loop(function)) == expected
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            assert pool.submit(call_sync, function).result(PATIENCE) == expected
+    assert plain() is threading.current_thread()
+    assert plain == source.plain
+    sources.close()
+
+
+def test_a_source_on_a_running_loop_can_be_used_from_threads() -> None:
+    source = Where()
+
+    async def main() -> None:
+        sources = OpenSources()
+        where, *_ = await sources.aopen(source)
+        assert await where() is source.loop is asyncio.get_running_loop()
+        assert await asyncio.to_thread(call_sync, where) is source.loop
+        assert await asyncio.to_thread(asyncio.run, where()) is source.loop
+        await sources.aclose()
+
+    asyncio.run(main())
+
+
+def test_tools_run_side_by_side(driver: Driver) -> None:
+    (ask,) = driver.open(Entered())
+    texts = [str(at) for at in range(50)]
+
+    async def together() -> Any:
+        return await asyncio.gather(*(ask(text=text) for text in texts))
+
+    assert driver.call(together) == [f"{text} from server" for text in texts]
+    if not driver.is_async:
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            assert list(pool.map(functools.partial(call_sync, ask), texts)) == [f"{text} from server" for text in texts]
+    driver.close()
+
+
+def test_a_tool_of_a_source_may_open_other_sources_in_the_sync_way(driver: Driver) -> None:
+    """As one does that calls a module, which blocks the loop it runs on."""
+
+    class Nested(Entered):
+        depth = 3
+
+        async def tools(self) -> list[Any]:
+            return [self.dig]
+
+        async def dig(self) -> str:
+            if not self.depth:
+                return "ground"
+            inner, sources = Nested(), OpenSources()
+            inner.depth = self.depth - 1
+            (dig,) = sources.open(inner)
+            try:
+                return str(call_sync(dig))
+            finally:
+                sources.close()
+                assert inner.loop is not self.loop
+
+    (dig,) = driver.open(Nested())
+    assert driver.call(dig) == "ground"
+    driver.close()
+
+
+def free(text: str, limit: int = 3) -> str:
+    """Only its signature counts."""
+    raise AssertionError("not called")
+
+
+class Object:
+    """An object."""
+
+    async def __call__(self, text: str) -> str:
+        """Call the object."""
+        return text
+
+
+def listed() -> list[Any]:
+    """Async tools of every kind."""
+
+    async def function(text: str, limit: int = 3, *, run: Run[Any] | None = None) -> str:
+        """Say something.
+
+        Args:
+            text: The words.
+        """
+        return text * limit
+
+    @tool(name="renamed", description="Other words.", timeout=3, parallel=False)
+    async def marked(text: str) -> str:
+        return text
+
+    @tool(schema={"type": "object", "properties": {"text": {"type": "string"}}})
+    async def by_schema(**arguments: Any) -> str:
+        """By a schema."""
+        return str(arguments)
+
+    async def items(text: str) -> AsyncIterator[str]:
+        """Several."""
+        yield text
+
+    @functools.wraps(free)
+    async def wrapper(*args: Any, **kwargs: Any) -> str:
+        return "wrapped"
+
+    return [
+        function,
+        marked,
+        by_schema,
+        items,
+        wrapper,
+        functools.partial(function, limit=1),
+        tool(name="part")(functools.partial(function, limit=1)),
+        Object(),
+        Entered().ask,
+    ]
+
+
+@pytest.mark.parametrize("at", range(9))
+def test_a_tool_looks_the_same_as_before(driver: Driver, at: int) -> None:
+    original = listed()[at]
+
+    class Shelf:
+        async def tools(self) -> list[Any]:
+            return [original]
+
+    (found,) = driver.open(Shelf())
+    assert found is not original
+    made, expected = (make_tool(entry, "tools[0]", "Owner", {}) for entry in (found, original))
+    assert made.name == expected.name
+    assert made.schema == expected.schema
+    assert made.options == expected.options
+    driver.close()
+
+
+mood: contextvars.ContextVar[str] = contextvars.ContextVar("mood", default="none")
+
+
+def test_the_callers_context_is_seen_by_the_call(driver: Driver) -> None:
+    class Curious(Entered):
+        async def tools(self) -> list[Any]:
+            return [self.look]
+
+        async def look(self) -> str:
+            found = mood.get()
+            mood.set("changed")
+            return found
+
+    (look,) = driver.open(Curious())
+
+    async def main() -> str:
+        mood.set("async")
+        return str(await look())
+
+    assert driver.call(main) == "async"
+    if not driver.is_async:
+        token = mood.set("sync")
+        assert call_sync(look) == "sync"
+        assert mood.get() == "sync"
+        mood.reset(token)
+    driver.close()
+
+
+def test_cancelling_the_caller_cancels_the_call(driver: Driver) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    class Hanging(Entered):
+        async def tools(self) -> list[Any]:
+            return [self.hang]
+
+        async def hang(self) -> None:
+            begun.set()
+            try:
+                await asyncio.sleep(PATIENCE)
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+    (hang,) = driver.open(Hanging())
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await hang()
+
+    driver.call(main)
+    assert begun.is_set()
+    assert cancelled.wait(PATIENCE)
+    driver.close()
+
+
+def test_a_call_that_is_broken_off_elsewhere_is_an_error_and_no_cancellation() -> None:
+    class Quitting(Entered):
+        async def tools(self) -> list[Any]:
+            return [self.quit, self.interrupt]
+
+        async def quit(self) -> None:
+            raise asyncio.CancelledError
+
+        async def interrupt(self) -> None:
+            raise KeyboardInterrupt
+
+    sources = OpenSources()
+    leave, interrupt = sources.open(Quitting())
+    with pytest.raises(AcornError, match="not open any more"):
+        call_sync(leave)
+    with pytest.raises(KeyboardInterrupt):
+        call_sync(interrupt)
+    assert call_sync(sources.open(Where())[0]) is not None
+    sources.close()
+
+
+def test_a_sync_run_cannot_use_what_is_held_by_the_loop_that_it_blocks() -> None:
+    async def main() -> None:
+        sources = OpenSources()
+        held = await sources.ahold(Entered())
+        with pytest.raises(AcornError, match=r"`Entered` is held open by the event loop that this call would block"):
+            held.list_tools()
+        await sources.aclose()
+
+    asyncio.run(main())
+
+
+def test_closing_on_the_loop_that_holds_does_not_wait_for_itself() -> None:
+    """Python may end a dropped iterator anywhere."""
+    source = Entered()
+
+    async def main() -> None:
+        sources = OpenSources()
+        await sources.aopen(source)
+        sources.close()
+        await asyncio.wait({source.entered}, timeout=PATIENCE)
+
+    asyncio.run(main())
+    assert source.left is source.entered
+    assert source.diary[-1] == "close server"
+
+
+class Question(BaseModel):
+    """The input of a run."""
+
+
+@pytest.mark.parametrize("kind", [Entered, Opened, Disguised])
+def test_a_source_knows_the_run_that_opened_it(driver: Driver, kind: Any) -> None:
+    seen: list[Any] = []
+
+    class Curious(kind):  # type: ignore[misc]
+        def write(self, what: str) -> None:
+            seen.append(current_run())
+
+    run: Run[Any] = Run("1", Question())
+    sources, source = driver.sources, Curious()
+
+    async def main() -> None:
+        with Place(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}), run.id, "tool"):
+            await sources.aopen(source)
+        await sources.aclose()
+
+    if driver.is_async:
+        driver.run(main)
+    else:
+        with Place(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}), run.id, "tool"):
+            sources.open(source)
+        sources.close()
+    assert seen == [run, run, run]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_opens_for_itself_and_does_not_wait_for_what_it_has_not() -> None:
+    program = """
+        import asyncio, os, threading
+        from acorn._drive.bridge import call_sync
+        from acorn._drive.sources import OpenSources
+
+        class Source:
+            async def __aenter__(self):
+                self.process = os.getpid()
+            async def __aexit__(self, *error):
+                assert self.process == os.getpid()
+            async def tools(self):
+                return [self.ask]
+            async def ask(self):
+                await asyncio.sleep(0)
+                return os.getpid()
+
+        sources, source = OpenSources(), Source()
+        (ask,) = sources.open(source)
+        assert call_sync(ask) == os.getpid()
+        child = os.fork()
+        if child == 0:
+            threading.Timer(20, os._exit, [3]).start()
+            assert sources.find(source) is None
+            own = OpenSources()
+            (ask,) = own.open(source)
+            assert call_sync(ask) == os.getpid()
+            own.close()
+            sources.close()
+            os._exit(0)
+        assert sources.find(source) is not None
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert call_sync(ask) == os.getpid()
+        sources.close()
+        print(code)
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "0\n"), ended.stderr

@@ -152,7 +152,7 @@ class Loop:
 
     def stop(self, error: BaseException, now: float) -> None:
         """End here, leaving a record whose history is complete; what was only interrupted can go on from before."""
-        if self.is_over:
+        if self.run.error is not None:
             return
         self.journal.now = now
         is_final = not may_go_on(error)

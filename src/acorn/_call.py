@@ -24,6 +24,7 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
+from acorn._tools.agent import AgentTool
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.models.resolve import resolve
@@ -125,7 +126,16 @@ def _plan(agent: Agent) -> Plan:
         prior=brought.get("prior", ()),
         deps=brought.get("deps"),
         branches={name: _branch_tool(name, entry) for name, entry in spec.branches.items()},
+        start=_start,
     )
+
+
+def _start(tool: AgentTool) -> BranchTool:
+    """An agent that is a tool, as a branch with a conversation of its own."""
+    agent = tool.function
+    if isinstance(agent, type):
+        return BranchTool(tool.name, None, class_spec(agent), lambda: _plan(agent()), inherits=False)
+    return BranchTool(tool.name, None, spec_of(agent), lambda: _plan(agent), inherits=False)
 
 
 def _branch_tool(name: str, entry: Any) -> BranchTool:

@@ -6,11 +6,17 @@ this room knows the class `module` only by the mark that it carries.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import partial
 from operator import is_
 from typing import Any
 
 from acorn._json import told
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
+from acorn._tools.agent import AgentTool
+from acorn._tools.declare import ToolOptions, options_of
+from acorn._xml.encode import snake_case
 from acorn.errors import DeclarationError
 
 BASE = "_acorn_base"
@@ -83,6 +89,37 @@ def own_hook(agent: object, hook: str) -> Any:
     if found is not None and not callable(found):
         raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {told(found)}.")
     return found
+
+
+class AsTool:
+    """Makes a tool of a module class or of one of its instances, whichever it is looked up on."""
+
+    def __get__(self, instance: Any, owner: type) -> Callable[[str, str], AgentTool]:
+        return partial(_agent_tool, owner if instance is None else instance, owner)
+
+
+def _agent_tool(agent: Any, cls: type, place: str, owner: str) -> AgentTool:
+    is_class = agent is cls
+    if is_class and agent is base_of(cls):
+        raise DeclarationError(f"`{owner}.{place}` is the base class of all modules; give one of your own.")
+    if is_class:
+        try:
+            inspect.signature(cls).bind()
+        except TypeError as error:
+            raise DeclarationError(
+                f"`{owner}.{place}` is the class `{cls.__name__}`, which cannot be made without arguments ({error}); "
+                f"give an instance."
+            ) from error
+    options = options_of(agent) or ToolOptions()
+    read = partial(class_spec, cls) if is_class else partial(spec_of, agent)
+    return AgentTool(
+        options.name or snake_case(cls.__name__),
+        agent,
+        options,
+        f"{place} (`{cls.__module__}.{cls.__qualname__}`)",
+        docstring_of(cls),
+        lambda: read().input.json_schema,
+    )
 
 
 class _Seen:

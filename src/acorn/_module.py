@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, class_spec, spec_of
+from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsTool, class_spec, spec_of
 from acorn._drive.record import LAST, last_run
 from acorn._spec import SETTINGS
+from acorn._tools.agent import AS_TOOL
 from acorn.errors import AcornError, DeclarationError
 from acorn.record import Run, run_of
 
@@ -255,6 +256,7 @@ class module(Generic[In, Out]):
 
 
 setattr(module, BASE, module)
+setattr(module, AS_TOOL, AsTool())
 Module = module
 
 

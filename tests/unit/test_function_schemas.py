@@ -834,7 +834,7 @@ def type_error(name: str, function: Callable[..., Any], why: str) -> str:
     )
 
 
-OTHERS = "must be a function, a callable object or a source with `tools()`"
+OTHERS = "must be a function, a callable object, an agent or a source with `tools()`"
 NAMES = "providers take 1 to 64 letters, digits, `_` and `-`. Name it with `@tool(name=...)`."
 FINISH = "the name belongs to the tool that ends a run. Rename it with `@tool(name=...)`."
 a_lambda: Callable[[int], int] = lambda x: x  # noqa: E731 - a lambda by any name
@@ -931,7 +931,7 @@ def test_a_schema_that_is_made_at_the_first_use_never_fails_there(
         signature.append(inspect.Parameter("others", inspect.Parameter.VAR_KEYWORD, annotation=of_keywords))
     typing.cast(Any, take).__signature__ = inspect.Signature(signature)
     made = make_tool(take, "tools[0]", "Owner", {})
-    assert "_built" not in vars(made.binding)
+    assert "_built" not in vars(typing.cast(Any, made).binding)
     assert list(made.schema["parameters"]["properties"]) == names
     Draft202012Validator.check_schema(made.schema["parameters"])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
-from acorn._tools.collect import Tool
+from acorn._tools.port import Tool
 from acorn._tools.source import ToolSource
 from acorn.models.port import Model, ModelRequest
 from acorn.record import Run

@@ -20,7 +20,7 @@ from acorn._loop.asks import BranchEnd
 from acorn._loop.plan import BranchTool
 from acorn._schema.shape import Shape
 from acorn._spec import Spec
-from acorn._tools.collect import Tool
+from acorn._tools.port import Tool
 from acorn.errors import InputError
 from acorn.journal import Failed, Interrupted
 from acorn.record import Message

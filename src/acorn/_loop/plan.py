@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -15,14 +13,13 @@ from acorn._json import safe_repr
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Budget, Limits
 from acorn._spec import Spec
+from acorn._tools.agent import AgentTool, first_paragraph
 from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError
 from acorn.models.port import Model
 from acorn.record import Message
 from acorn.step import Step
-
-_BLANK_LINE = re.compile(r"\n\s*\n")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +38,7 @@ class BranchTool:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        description = self.described or _BLANK_LINE.split(inspect.cleandoc(self.doc or ""))[0]
+        description = self.described or first_paragraph(self.doc)
         told = {"description": description} if description else {}
         return {"name": self.name, **told, "parameters": self.spec.input.json_schema}
 
@@ -66,6 +63,8 @@ class Plan:
     deps: Any = None
     """What `using(deps=...)` brought along."""
     branches: Mapping[str, BranchTool] = field(default_factory=dict[str, BranchTool])
+    start: Callable[[AgentTool], BranchTool] | None = None
+    """How an agent that is a tool is begun, as a branch that inherits nothing."""
     context: BranchContext | None = None
     """What a branch was born with; None for a run of its own."""
     above: tuple[Budget, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic_core import from_json
@@ -11,6 +11,7 @@ from pydantic_core import from_json
 from acorn._loop.asks import AskTool
 from acorn._loop.messages import CUT_OFF, fresh_ids
 from acorn._loop.plan import BranchTool, Toolset
+from acorn._tools.agent import AgentTool
 from acorn._tools.collect import FINISH
 from acorn._tools.port import ArgumentError
 from acorn.errors import LimitError, ModelError
@@ -51,7 +52,9 @@ def may_go_on(error: BaseException) -> bool:
     return isinstance(error, LimitError) or not isinstance(error, Exception)
 
 
-def prepare(call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool) -> AskTool | ToolResult | BranchTool:
+def prepare(
+    call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool, start: Callable[[AgentTool], BranchTool] | None
+) -> AskTool | ToolResult | BranchTool:
     """The function and its arguments, a branch to begin, or the error that the model will read."""
     tool = toolset.named.get(call.name) or toolset.branches.get(call.name)
     if tool is None:
@@ -61,6 +64,8 @@ def prepare(call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool) -> A
         return ToolResult(call.id, call.name, error=CUT_OFF)
     if isinstance(tool, BranchTool):
         return tool
+    if isinstance(tool, AgentTool) and start is not None:
+        return start(tool)
     try:
         args, kwargs = tool.bind(call.raw_arguments, run)
     except ArgumentError as error:

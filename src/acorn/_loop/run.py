@@ -38,7 +38,9 @@ from acorn._loop.state import State, restored
 from acorn._loop.transcript import Transcript
 from acorn._loop.wire_history import WireHistory
 from acorn._spec import read_prompt_file
-from acorn._tools.collect import FINISH, Tool, gather, merge
+from acorn._tools.agent import AgentTool
+from acorn._tools.collect import FINISH, gather, merge
+from acorn._tools.port import Tool
 from acorn.errors import AcornError, BranchError, DeclarationError, ToolConflictError
 from acorn.journal import BranchBegun, BranchEnded, ModelAsked, RunBegun, ToolBegun
 from acorn.models.port import ModelRequest, ModelResponse, thinks
@@ -205,6 +207,9 @@ class Loop:
             self._candidate = restored(self.spec.output.schema, said[0] if said else state.answer, "answer")
         for call in state.calls:  # what a branch returned is no plain data
             branch, result = self.plan.branches.get(call.name), state.results.get(call.id)
+            agent = self.toolset.named.get(call.name)
+            if isinstance(agent, AgentTool) and self.plan.start is not None:
+                branch = self.plan.start(agent)
             if branch is not None and result is not None and result.error is None:
                 result.output = branch.spec.output.revive(result.output)
         if not self.spec.sources:
@@ -412,7 +417,7 @@ class Loop:
         for call in state.calls:
             if call.id in done:
                 continue
-            found = prepare(call, self.toolset, self.run, was_cut and self._is_half(call))
+            found = prepare(call, self.toolset, self.run, was_cut and self._is_half(call), self.plan.start)
             if isinstance(found, AskTool):
                 prepared[call.id] = found
             elif isinstance(found, ToolResult):

@@ -15,12 +15,12 @@ from functools import cached_property
 from typing import Any
 
 from acorn._json import told
+from acorn._tools.agent import AS_TOOL
 from acorn._tools.bind import UnresolvedError, binding_of
 from acorn._tools.by_schema import schema_binding
 from acorn._tools.declare import ToolOptions, options_of
 from acorn._tools.docs import read_docstring
-from acorn._tools.port import Arguments, Binding
-from acorn._tools.port import Tool as Tool
+from acorn._tools.port import Arguments, Binding, Tool
 from acorn._tools.source import ToolSource, is_source
 from acorn._xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
@@ -95,11 +95,9 @@ class FunctionTool:
         return bound
 
 
-def gather(
-    declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]
-) -> tuple[list[FunctionTool], list[ToolSource]]:
+def gather(declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]) -> tuple[list[Tool], list[ToolSource]]:
     """The tools and the sources in a `tools` list, each tool once."""
-    tools: list[FunctionTool] = []
+    tools: list[Tool] = []
     sources: list[ToolSource] = []
     for index, entry in enumerate(declared):
         if is_source(entry):
@@ -110,14 +108,17 @@ def gather(
     return tools, sources
 
 
-def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]) -> FunctionTool:
-    """A tool from any callable."""
+def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]) -> Tool:
+    """A tool from any callable, or from what makes a tool of itself, as agents do."""
+    if hasattr(entry, AS_TOOL):
+        made: Tool = getattr(entry, AS_TOOL)(place, owner)
+        return named(made, owner)
     if isinstance(entry, staticmethod | classmethod):
         entry = entry.__func__
     if not callable(entry) or isinstance(entry, type):
         what = f"the class `{entry.__name__}`" if isinstance(entry, type) else told(entry, 200)
         raise DeclarationError(
-            f"`{owner}.{place}` must be a function, a callable object or a source with `tools()`, got {what}."
+            f"`{owner}.{place}` must be a function, a callable object, an agent or a source with `tools()`, got {what}."
         )
     options = options_of(entry) or ToolOptions()
     return _checked(
@@ -181,7 +182,8 @@ def is_tool_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and name != FINISH
 
 
-def _checked(tool: FunctionTool, owner: str) -> FunctionTool:
+def named(tool: Tool, owner: str) -> Tool:
+    """The tool, if its name is one that providers take and not ours."""
     if tool.name == FINISH:
         raise DeclarationError(
             f"`{owner}` has a tool named `{FINISH}` ({tool.place}); the name belongs to the tool that ends a run. "
@@ -192,6 +194,11 @@ def _checked(tool: FunctionTool, owner: str) -> FunctionTool:
             f"`{owner}` has a tool named {tool.name!r} ({tool.place}); providers take 1 to 64 letters, digits, "
             f"`_` and `-`. Name it with `@tool(name=...)`."
         )
+    return tool
+
+
+def _checked(tool: FunctionTool, owner: str) -> FunctionTool:
+    named(tool, owner)
     try:
         tool.binding  # noqa: B018 - computed once and kept
     except UnresolvedError:

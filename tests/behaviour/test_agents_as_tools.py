@@ -1,0 +1,309 @@
+"""An agent in `tools` is a tool: a run of its own, whose output is the result."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+from tests.behaviour.conftest import Call, Script
+
+from acorn import DeclarationError, Step, ToolConflictError, Unfinished, Usage, current_run, listen, module, tool
+from acorn.journal import BranchBegun, BranchEnded, RunBegun
+from acorn.models import ModelRequest, Price
+from acorn.testing import Reply, ScriptedModel, finish
+from acorn.testing import call as calling
+
+
+class Place(BaseModel):
+    place: str = Field(description="Where to dig")
+    depth: int = 1
+
+
+class Find(BaseModel):
+    what: str
+
+
+class DeepDigger(module[Place, Find]):
+    """Dig somewhere.
+
+    You are a patient digger.
+    """
+
+
+class Boss(module[Any, str]):
+    """Find it."""
+
+    final_output = str
+    tools = [DeepDigger]
+    max_steps = 5
+
+
+BONE = finish(what="a bone")
+DONE = finish(result="found")
+
+
+def names(request: ModelRequest) -> list[str]:
+    return [each["function"]["name"] for each in request.tools]
+
+
+def results(messages: list[dict[str, Any]]) -> list[str]:
+    return [message["content"] for message in messages if message["role"] == "tool"]
+
+
+def test_an_agent_is_described_by_its_class(call: Call, script: Script) -> None:
+    model = script(DONE)
+    call(Boss(model=model))
+    assert names(model.requests[0]) == ["deep_digger", "__finish__"]
+    function = model.requests[0].tools[0]["function"]
+    assert function["description"] == "Dig somewhere."
+    assert function["parameters"]["properties"] == {
+        "place": {"type": "string", "description": "Where to dig"},
+        "depth": {"type": "integer", "default": 1},
+    }
+
+
+@pytest.mark.parametrize("agent", [DeepDigger, DeepDigger()], ids=["class", "instance"])
+def test_it_runs_with_its_own_prompt_and_conversation_and_the_callers_model(
+    call: Call, script: Script, agent: Any
+) -> None:
+    model = script(calling("deep_digger", place="the garden"), BONE, DONE)
+    run = call.run(Boss(model=model, tools=[agent]))
+    assert run.output == "found"
+    inner = model.requests[1]
+    assert [message["role"] for message in inner.messages] == ["system", "user"]
+    assert inner.messages[0]["content"] == "Dig somewhere.\n\nYou are a patient digger."
+    assert "<place" in inner.messages[1]["content"]
+    assert "the garden" in inner.messages[1]["content"]
+    assert names(inner) == ["__finish__"]
+    assert results(run.history)[0] == '{"what":"a bone"}'
+    (record,) = run.branches
+    assert (record.branch, record.output, record.stop_reason) == ("deep_digger", Find(what="a bone"), "finish")
+
+
+def test_its_own_model_comes_first(call: Call, script: Script) -> None:
+    own, model = script(BONE, name="own"), script(calling("deep_digger", place="x"), DONE)
+    call(Boss(model=model, tools=[DeepDigger(model=own)]))
+    assert len(own.requests) == 1
+    assert len(model.requests) == 2
+
+
+def test_settings_of_the_caller_are_not_inherited(call: Call, script: Script) -> None:
+    model = script(calling("deep_digger", place="x"), BONE, DONE)
+    call(Boss(model=model, temperature=0.1, max_tokens=77))
+    assert (model.requests[1].temperature, model.requests[1].max_tokens) == (0.7, 4096)
+
+
+@pytest.mark.parametrize(("own", "seen"), [(None, "the caller's"), ("its own", "its own")])
+def test_its_own_deps_come_before_the_callers(call: Call, script: Script, own: Any, seen: str) -> None:
+    class Reader(DeepDigger):
+        def system_prompt(self) -> str:
+            return f"With {current_run().deps}."
+
+    agent = Reader() if own is None else Reader().using(deps=own)
+    model = script(calling("reader", place="x"), BONE, DONE)
+    call(Boss(model=model, tools=[agent]).using(deps="the caller's"))
+    assert model.requests[1].messages[0]["content"] == f"With {seen}."
+
+
+def test_what_it_uses_counts_in_the_caller(call: Call, script: Script) -> None:
+    used = [
+        Reply(calls=each.calls, usage=Usage(10, 1, requests=1))
+        for each in (calling("deep_digger", place="x"), BONE, DONE)
+    ]
+    run = call.run(Boss(model=script(*used, price=Price(0.01, 0.01))))
+    assert (run.usage.input_tokens, run.usage.requests) == (30, 3)
+    assert run.cost == pytest.approx(0.33)
+
+
+def test_the_callers_limits_bound_it(call: Call, script: Script) -> None:
+    @tool(repeatable=True)
+    def scratch() -> str:
+        """Scratch."""
+        return "earth"
+
+    class Eager(DeepDigger):
+        tools = [scratch]
+        max_steps = 100
+
+    def reply(request: ModelRequest) -> Reply:
+        if "patient digger" not in request.messages[0]["content"]:
+            return DONE if len(request.messages) > 2 else calling("eager", place="x")
+        made = BONE if request.forced_tool else calling("scratch")
+        return Reply(calls=made.calls, usage=Usage(100, 10, requests=1))
+
+    run = call.run(Boss(model=script(reply), tools=[Eager], max_total_tokens=2_000))
+    assert run.branches[0].stop_reason == "limit"
+    assert run.usage.total_tokens <= 2_000
+
+
+def test_wrong_arguments_go_back_to_the_model_and_nothing_runs(call: Call, script: Script) -> None:
+    model = script(calling("deep_digger", plaice="x") & calling("deep_digger", place="x", depth="deep"), DONE)
+    run = call.run(Boss(model=model))
+    first, second = results(run.history)[:2]
+    assert "`place`" in first
+    assert "`depth`" in second
+    assert run.branches == []
+
+
+def test_a_failure_of_it_is_a_tool_error(call: Call, script: Script) -> None:
+    class Stubborn(DeepDigger):
+        parse_retries = 0
+
+    model = script(calling("stubborn", place="x"), finish(), DONE)
+    run = call.run(Boss(model=model, tools=[Stubborn]))
+    assert results(run.history)[0].startswith("Tool error: ParseError: `Stubborn` got no valid output")
+    assert run.branches[0].stop_reason == "error"
+    assert run.output == "found"
+
+
+def test_a_single_turn_that_does_not_finish_is_a_tool_error(call: Call, script: Script) -> None:
+    @tool
+    def scratch() -> str:
+        """Scratch."""
+        return "earth"
+
+    class Hasty(DeepDigger):
+        tools = [scratch]
+
+    run = call.run(Boss(model=script(calling("hasty", place="x"), calling("scratch"), DONE), tools=[Hasty]))
+    assert "Unfinished" in results(run.history)[0]
+    assert isinstance(run.branches[0].output, Unfinished)
+
+
+@pytest.mark.message_list
+def test_agents_and_functions_of_one_response_run_at_the_same_time(call: Call) -> None:
+    both = threading.Barrier(3)
+
+    @tool
+    def look() -> str:
+        """Look."""
+        both.wait(20)
+        return "nothing"
+
+    def reply(request: ModelRequest) -> Reply:
+        if request.messages[0]["content"] != "Find it.":
+            both.wait(20)
+            return BONE
+        again = calling("deep_digger", place="a") & calling("look") & calling("deep_digger", place="b")
+        return DONE if len(request.messages) > 2 else again
+
+    class Waiting(ScriptedModel):
+        async def acomplete(self, request: ModelRequest) -> Any:
+            import asyncio
+
+            return await asyncio.to_thread(self.complete, request)
+
+    run = call.run(Boss(model=Waiting(reply), tools=[DeepDigger, look]))
+    assert results(run.history)[:3] == ['{"what":"a bone"}', "nothing", '{"what":"a bone"}']
+
+
+@pytest.mark.message_list
+def test_agents_nest_and_the_depth_is_bounded(call: Call) -> None:
+    class Recursive(module[Any, str]):
+        """Dig deeper."""
+
+        final_output = str
+        max_steps = 3
+
+    Recursive.tools = [Recursive]
+    deepest = 0
+
+    def reply(request: ModelRequest) -> Reply:
+        nonlocal deepest
+        last = request.messages[-1]
+        if last["role"] == "tool":
+            return finish(result=last["content"][:80])
+        deepest += 1
+        return calling("recursive")
+
+    run = call.run(Recursive(model=ScriptedModel(reply), max_depth=3))
+    assert deepest == 4
+    assert "4 levels deep" in str(run.output)
+
+
+def test_a_branch_inherits_the_agents_among_its_parents_tools(call: Call, script: Script) -> None:
+    class Aside(module[Any, str]):
+        """Step aside."""
+
+        final_output = str
+        max_steps = 3
+
+    model = script(calling("aside"), calling("deep_digger", place="x"), BONE, finish(result="aside"), DONE)
+    run = call.run(Boss(model=model, branches={"aside": Aside}))
+    assert run.branches[0].branches[0].branch == "aside/deep_digger"
+    assert run.branches[0].output == "aside"
+
+
+def test_one_instance_serves_many_calls_at_once(call: Call, script: Script) -> None:
+    digger = DeepDigger()
+    both = calling("deep_digger", place="a") & calling("deep_digger", place="b")
+    run = call.run(Boss(model=script(both, BONE, BONE, DONE), tools=[digger]))
+    assert len(run.branches) == 2
+    assert len({record.id for record in run.branches}) == 2
+
+
+@pytest.mark.live_objects
+def test_a_hook_may_add_and_remove_one(call: Call, script: Script) -> None:
+    class Changing(Boss):
+        tools = []
+
+        def on_step(self, step: Step) -> None:
+            if step.counter == 1:
+                step.add_tool(DeepDigger)
+                assert step.tools == [DeepDigger]
+            else:
+                step.remove_tool("deep_digger")
+
+    model = script("Hm.", calling("deep_digger", place="x"), BONE, DONE)
+    call(Changing(model=model))
+    assert [names(each) for each in model.requests] == [
+        ["__finish__"],
+        ["deep_digger", "__finish__"],
+        ["__finish__"],
+        ["__finish__"],
+    ]
+
+
+def test_a_decorator_may_name_and_describe_it(call: Call, script: Script) -> None:
+    @tool(name="dig", description="Dig it up.")
+    class Named(DeepDigger): ...
+
+    model = script(calling("dig", place="x"), BONE, DONE)
+    call(Boss(model=model, tools=[Named]))
+    assert model.requests[0].tools[0]["function"]["description"] == "Dig it up."
+
+
+def test_listeners_hear_it_as_a_run_below(call: Call, script: Script) -> None:
+    heard: list[Any] = []
+    with listen(heard.append):
+        run = call.run(Boss(model=script(calling("deep_digger", place="x"), BONE, DONE)))
+    (begun,) = [entry for entry in heard if isinstance(entry, BranchBegun)]
+    (ended,) = [entry for entry in heard if isinstance(entry, BranchEnded)]
+    inner = [entry for entry in heard if isinstance(entry, RunBegun)][1]
+    assert begun.child_id == ended.child_id == inner.run_id == run.branches[0].id
+    assert begun.call_id == inner.call_id == "call_1_0"
+    assert inner.parent_id == run.id
+
+
+def test_two_agents_of_one_name_are_a_conflict() -> None:
+    other = type("DeepDigger", (module,), {"final_output": str})
+    with pytest.raises(ToolConflictError, match="'deep_digger' of `Two` is defined twice"):
+        type("Two", (module,), {"tools": [DeepDigger, other]})
+
+
+def test_a_class_that_needs_arguments_is_refused_when_the_class_is_defined() -> None:
+    class Needy(DeepDigger):
+        def __init__(self, spade: str) -> None:
+            super().__init__()
+            self.spade = spade
+
+    with pytest.raises(DeclarationError, match=r"`Two\.tools\[0\]` is the class `Needy`, .*'spade'.*give an instance"):
+        type("Two", (module,), {"tools": [Needy]})
+    type("Two", (module,), {"tools": [Needy("steel")]})
+
+
+def test_the_base_class_itself_is_no_tool() -> None:
+    with pytest.raises(DeclarationError, match="base class of all modules"):
+        type("Two", (module,), {"tools": [module]})

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from acorn import module
+from acorn import listen, module
 from acorn.testing import ScriptedModel, call, finish
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -55,4 +55,16 @@ def test_the_hooks_and_branches_of_the_readme_can_be_declared() -> None:
     run(BLOCKS[0], names)
     run(BLOCKS[4], names)
     names["Careful"](model=answer())(question="Who created Python?")
-    assert len(BLOCKS) == 5
+
+
+def test_the_agent_of_the_readme_that_is_a_tool_is_called_and_heard() -> None:
+    names: dict[str, Any] = {"MODEL": answer()}
+    run(BLOCKS[0], names)
+    done = finish(answer="He did.", confidence=1.0)
+    names["MODEL"] = ScriptedModel([call("researcher", question="Who created Python?"), done])
+    names["Researcher"].model = answer()
+    heard: list[Any] = []
+    with listen(heard.append):
+        run(BLOCKS[5], names)
+    assert len({entry.run_id for entry in heard}) == 2
+    assert len(BLOCKS) == 6

@@ -110,9 +110,14 @@ class SyncWalk(Walk):
             elif len(ready) == 1 and not self.busy and not _is_timed(ready[0][1]):
                 yield from self._do(*ready[0])
             elif ready or self.busy:
+                sources = [each for each in ready if isinstance(each[1], AskSource)]
+                for loop, ask in sources:  # here, where they will be closed as well
+                    yield from self._do(loop, ask)
                 for loop, ask in ready:
-                    self._start(loop, ask)
-                yield from self._wait()
+                    if not isinstance(ask, AskSource):
+                        self._start(loop, ask)
+                if self.busy:
+                    yield from self._wait()
             else:
                 return
 

@@ -22,7 +22,14 @@ from acorn.testing import ScriptedModel
 
 AS_THREAD = "as a thread"
 SAVED = "saved and loaded"
-SAVED_FILES = ("test_loop.py", "test_history.py", "test_branches.py", "test_hooks.py", "test_limits.py")
+SAVED_FILES = (
+    "test_loop.py",
+    "test_history.py",
+    "test_branches.py",
+    "test_hooks.py",
+    "test_limits.py",
+    "test_content_parts.py",
+)
 
 
 class Call:

@@ -33,7 +33,7 @@ def assert_valid(messages: list[dict[str, Any]]) -> None:
         if role == "tool":
             assert message.get("tool_call_id") in open_ids, f"{where}: answers no open call of the message before it"
             open_ids.remove(message["tool_call_id"])
-            assert isinstance(content, str) or _are_parts(content), f"{where}: content is no text"
+            assert isinstance(content, str) or _are_parts(content, "text"), f"{where}: content is no text"
             continue
         assert not open_ids, f"{where}: the calls {open_ids} before it have no result"
         has_text = bool(content.strip()) if isinstance(content, str) else _are_parts(content)
@@ -54,8 +54,10 @@ def _assert_encodable(messages: list[dict[str, Any]]) -> None:
         raise AssertionError(f"no JSON that a server can read: {error}") from error
 
 
-def _are_parts(content: Any) -> bool:
-    return isinstance(content, list) and bool(content) and all(isinstance(part, dict) for part in content)
+def _are_parts(content: Any, kind: str | None = None) -> bool:
+    if not isinstance(content, list) or not content or not all(isinstance(part, dict) for part in content):
+        return False
+    return kind is None or all(part.get("type") == kind for part in content)
 
 
 def _calls(message: dict[str, Any], where: str) -> list[str]:

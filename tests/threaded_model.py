@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from acorn.testing.scripted import Scripted
 from acorn.thread import parse_thread_xml, serialize_thread_to_xml, to_messages
 
 Message = dict[str, Any]
+_LABEL = re.compile(r"Part (?P<number>\d+) of event (?P<event>\d+):")
 
 
 class Given:
@@ -99,12 +101,11 @@ def conversation(sent: list[Message]) -> list[Message]:
     assert [message["role"] for message in above] == ["system"] * len(above), "something stands beside the document"
     assert last.keys() == {"role", "content"}
     assert last["role"] == "user"
-    content = last["content"]
+    content, others = last["content"], list[Any]()
     if isinstance(content, list):
         first, *others = content
         assert first.keys() == {"type", "text"}
         assert others, "parts without need"
-        assert not any(isinstance(part.get("text"), str) for part in others), "text that is not in the document"
         content = first["text"]
     events = parse_thread_xml(content)
     assert events.response_prefix is None
@@ -114,6 +115,15 @@ def conversation(sent: list[Message]) -> list[Message]:
     for message in told:
         if message.get("tool_calls") and not message["content"]:
             message["content"] = None  # as it is sent
+    for line, part in zip(others[::2], others[1::2], strict=True):
+        found = _LABEL.fullmatch(line["text"])
+        assert found, "text that is not in the document"
+        assert not isinstance(part.get("text"), str), "text that is not in the document"
+        message = told[len(to_messages(events[: int(found["event"]) + 1])) - 1]
+        text = message["content"]
+        message["content"] = content = text if isinstance(text, list) else [{"type": "text", "text": text}]
+        content.append(part)
+        assert len(content) == int(found["number"]) + 1, "a part without its number"
     return [*above, *told]
 
 

@@ -174,7 +174,7 @@ class ResultsSaid(NamedTuple):
     step: int
     at: float
     results: tuple[ResultSaid, ...]
-    context: str | None
+    context: Content | None
     """What `add_to_context` shows beside them."""
     where: int | None
     """Where in the history they stand; None where their turn was removed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from acorn._content import Parts
 from acorn._loop.finish import judge_fields
 from acorn._spec import check_setting
 from acorn._tools.collect import FINISH, make_tool
@@ -13,7 +14,7 @@ from acorn._xml.encode import encode
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse
 from acorn.record import Run
-from acorn.types import ToolCall, ToolResult, Usage
+from acorn.types import Content, ToolCall, ToolResult, Usage
 
 
 class Step:
@@ -47,6 +48,7 @@ class Step:
         self._settings: dict[str, Any] = {}
         self._known = self._listed = tools
         self._context: list[str] = []
+        self._parts = Parts()
         self._finished: Any = None
         self.run = run
         self.counter = run.steps
@@ -166,7 +168,11 @@ class Step:
 
     def add_to_context(self, content: Any) -> None:
         """Show the model something beside the tool results: a string, dict, list or Pydantic instance."""
-        self._context.append(encode(content, self._spec.xml_context_root, self._spec.xml))
+        self._context.append(encode(content, self._spec.xml_context_root, self._spec.xml, self._parts))
+
+    def _shown(self) -> Content | None:
+        """All that `add_to_context` was given; None where it was not called."""
+        return self._parts.content("\n".join(self._context)) if self._context else None
 
     def chosen_tools(self) -> tuple[Tool, ...]:
         """The tools as the hook left them, each compiled once."""

@@ -29,6 +29,7 @@ SAVED_FILES = (
     "test_agents_as_tools.py",
     "test_hooks.py",
     "test_limits.py",
+    "test_content_parts.py",
 )
 
 

@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback, Request
+from tests.photo import Photo
 
 from acorn import ModelError, Step, module, tool
 from acorn.models import ModelRequest
@@ -508,6 +509,42 @@ def test_images_in_a_message_of_the_users_arrive_in_the_protocols_form(wire: Wir
         "type": "image_url",
         "image_url": {"url": f"data:image/png;base64,{PNG}"},
     }
+
+
+class Seeing(Researcher):
+    def on_step(self, step: Step) -> None:
+        step.tool_results[0].output = {"photo": Photo(f"data:image/png;base64,{PNG}")}
+
+
+def test_a_picture_that_a_tool_returned_arrives_behind_the_results(wire: Wire) -> None:
+    wire.serve([call("search", query="why"), finish(**RIGHT)])
+    wire.run(Seeing(model=wire.model()), question="Why?")
+    text = '{"photo":{"part":1,"kind":"image"}}'
+    line = {
+        "type": "text",
+        "text": f"Part 1 of the result of `search` (call `{'call' if wire.is_openai else 'toolu'}_1_0`):",
+    }
+    assert wire.bodies()[1] == wire.either(
+        openai=openai(
+            OPENAI_SEARCHED[0],
+            {**OPENAI_SEARCHED[1], "content": text},
+            {
+                "role": "user",
+                "content": [line, {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}],
+            },
+        ),
+        anthropic=anthropic(
+            ANTHROPIC_ASKED,
+            {
+                "role": "user",
+                "content": [
+                    {**ANTHROPIC_RESULT, "content": text},
+                    line,
+                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+                ],
+            },
+        ),
+    )
 
 
 THINKING = {"type": "enabled", "budget_tokens": 1024}

@@ -109,7 +109,8 @@ def test_a_picture_follows_the_document(wire: Wire) -> None:
     wire.serve([call("look", place="attic"), DONE])
     wire.run(Showing(model=wire.model()), question="Where?")
     (message,) = parts(wire, wire.bodies()[1])[1]
-    document, image = message["content"]
+    document, line, image = message["content"]
+    assert line["text"] == "Part 1 of event 3:"
     assert document["text"].endswith(">See:</event>\n</thread>")
     assert PNG not in document["text"]
     if wire.is_openai:

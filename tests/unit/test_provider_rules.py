@@ -14,6 +14,7 @@ Message = dict[str, Any]
 
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
 USER: Message = {"role": "user", "content": "Hello"}
+PICTURE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:,"}}
 FINISH: dict[str, Any] = {"type": "function", "function": {"name": "__finish__", "parameters": {"type": "object"}}}
 
 
@@ -49,6 +50,7 @@ VALID: list[tuple[str, list[Message]]] = [
     ("an empty result", [USER, calling("1"), result("1", "")]),
     ("a result in parts", [USER, calling("1"), result("1", [{"type": "text", "text": "seen"}])]),
     ("content parts", [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]),
+    ("a picture", [{"role": "user", "content": [PICTURE]}]),
     ("odd characters", [{"role": "user", "content": "\x00 \U0001f994 \u2028"}]),
     ("a name of 64 characters", [USER, one_call(name="a-B_9" + 59 * "x"), result("1")]),
 ]
@@ -76,6 +78,7 @@ INVALID: list[tuple[str, str, list[Message]]] = [
     ("parts that are no objects", "blank content", [{"role": "user", "content": ["Hello"]}]),
     ("blank text beside calls", "blank text beside", [USER, calling("1", content=""), result("1")]),
     ("a number beside calls", "blank text beside", [USER, calling("1", content=5), result("1")]),
+    ("a picture in a result", "no text", [USER, calling("1"), result("1", [{"type": "text", "text": "a"}, PICTURE])]),
     ("a call without a result", "have no result", [USER, calling("1"), USER]),
     ("the last call without a result", "have no result", [USER, calling("1"), result("1"), calling("2"), SYSTEM, USER]),
     ("one of two calls without a result", "have no result", [USER, calling("1", "2"), result("1"), USER]),

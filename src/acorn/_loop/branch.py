@@ -106,7 +106,7 @@ def first_branch_messages(history: Sequence[Message], prompt: str, own: Message 
         else:
             copy.insert(0, {"role": "system", "content": prompt})
     inherited = len(copy)
-    return (copy if own is None else [*copy, dict(own)]), inherited
+    return (copy if own is None else [*copy, messages.copied(own)]), inherited
 
 
 def _copy(history: Sequence[Message]) -> list[Message]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from acorn._content import text_of
 from acorn.errors import DeclarationError, LimitError
 from acorn.models.port import Model, ModelResponse, Price
 from acorn.record import Run
@@ -145,7 +146,8 @@ class Budgets:
 
     def must_answer(self, new: Iterable[Any], model: Model, steps: int, now: float) -> bool:
         """Whether the next request has to end in an answer; `new` are the messages that no model has read yet."""
-        text = sum(len(str(message.get("content") or "")) for message in new if isinstance(message, dict))
+        # Of a picture nobody knows what it will count; certainly not as many tokens as its data has letters.
+        text = sum(len(text_of(message.get("content"))) for message in new if isinstance(message, dict))
         is_due = False
         for budget in self.limited:
             spent = budget.spent

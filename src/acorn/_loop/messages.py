@@ -19,10 +19,11 @@ TOO_LATE = "Skipped: the final answer is due now, so this call was not executed.
 CUT_OFF = "The reply was cut off at the token limit before the arguments were complete; call again with less."
 NO_RESULT = "There is no result of this call."
 STOPPED = "This call was not completed: the run was stopped."
+ELSEWHERE = "The result follows in a user message."
 OMITTED = "The beginning of this conversation was left out."
 
 
-def user(content: str) -> Message:
+def user(content: Content) -> Message:
     return {"role": "user", "content": content}
 
 
@@ -57,6 +58,22 @@ def result_content(result: ToolResult) -> Content:
     output = result.output
     # Of a subclass of str, an enum say, the bare text.
     return str.__str__(output) if isinstance(output, str) else content_of(output)
+
+
+def sent_result(content: Content, name: str, call_id: str) -> tuple[Content, list[dict[str, Any]]]:
+    """What a tool message takes of a content, and the other parts, each behind a line that says where it belongs.
+
+    OpenAI's protocol has nothing but text in tool messages; the parts are for a user message behind the results.
+    """
+    if isinstance(content, str) or not (others := [part for part in content if part.get("type") != "text"]):
+        return content, []
+    texts = [part for part in content if part.get("type") == "text"]
+    is_plain = len(texts) == 1 and texts[0].keys() == {"type", "text"} and isinstance(texts[0]["text"], str)
+    labelled: list[dict[str, Any]] = []
+    for number, part in enumerate(others, start=1):
+        line = f"Part {number} of the result of `{name}` (call `{call_id}`):"
+        labelled += [{"type": "text", "text": line}, part]
+    return (texts[0]["text"] if is_plain else texts or ELSEWHERE), labelled
 
 
 def call_ids(message: Any) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from acorn._content import Parts
 from acorn._json import safe_repr, shorten, told
 from acorn._loop.messages import NO_RESULT, close_calls, copied, user
 from acorn._loop.wire_history import ROLES
@@ -18,8 +19,9 @@ from acorn.record import Message, Run
 
 
 def input_message(spec: Spec, given: BaseModel) -> Message:
-    """The input as one user message."""
-    return user(encode(given, spec.xml_input_root, spec.xml))
+    """The input as one user message, the parts that are in it behind its XML."""
+    parts = Parts()
+    return user(parts.content(encode(given, spec.xml_input_root, spec.xml, parts)))
 
 
 def prompt_text(spec: Spec, returned: Any) -> str:
@@ -36,7 +38,7 @@ def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> l
     system: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
     earlier = [copied(message) for message in prior if message.get("role") not in ("system", "developer")]
     close_calls(earlier, NO_RESULT)
-    return [*system, *earlier, dict(opening)]
+    return [*system, *earlier, copied(opening)]
 
 
 def prior_messages(history: object, owner: str) -> list[Message]:

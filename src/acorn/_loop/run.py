@@ -46,7 +46,7 @@ from acorn.journal import BranchBegun, BranchEnded, ModelAsked, RunBegun, ToolBe
 from acorn.models.port import ModelRequest, ModelResponse, thinks
 from acorn.record import Message, Run
 from acorn.step import Step
-from acorn.types import ToolCall, ToolResult, Unfinished
+from acorn.types import Content, ToolCall, ToolResult, Unfinished
 
 
 class Loop:
@@ -673,10 +673,10 @@ class Loop:
             raise DeclarationError(
                 f"`{self.spec.owner}.on_step` must return the step or nothing, got {safe_repr(returned)[:120]}."
             )
-        context: str | None = None
+        context: Content | None = None
         if step is not None:
             results = _checked_results(step.tool_results)
-            context = "\n".join(step._context) or None
+            context = step._shown()
             self._adopt(step)
         else:
             results = self._ordered()

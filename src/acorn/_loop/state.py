@@ -13,7 +13,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from acorn._json import shorten, to_plain, to_text
+from acorn._content import restore_parts, save_parts
+from acorn._json import shorten, to_plain
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Meter, Spent
 from acorn._loop.settings import read_settings, written_settings
@@ -89,7 +90,7 @@ class State:
             reply["waits"] = tuple(reply["waits"])
             fields["response"] = ModelResponse(**reply)
         fields["calls"] = [ToolCall(**call) for call in fields["calls"]]
-        fields["results"] = {result["id"]: ToolResult(**result) for result in fields["results"]}
+        fields["results"] = {result["id"]: _read_result(result) for result in fields["results"]}
         born = map(BranchContext.from_json, fields["branches"])
         fields["branches"] = {str(context.call_id): context for context in born}
         fields["marks"] = [tuple(mark) for mark in fields["marks"]]
@@ -121,13 +122,20 @@ def restored(schema: type[BaseModel], text: str | bytes, what: str) -> BaseModel
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    return {**_fields(result), "output": _output(result.output)}
-
-
-def _output(output: Any) -> Any:
     """A string as it is, anything else as JSON; what JSON writes as a string keeps its quotes, as a model reads it."""
-    if isinstance(output, str):
-        return str.__str__(output)
-    text = to_text(output)
-    plain = from_json(text)
-    return text if isinstance(plain, str) else plain
+    plain = _fields(result)
+    if isinstance(result.output, str):
+        return {**plain, "output": str.__str__(result.output)}
+    text, parts = save_parts(result.output)
+    output = from_json(text)
+    plain["output"] = text if isinstance(output, str) else output
+    return plain if parts is None else {**plain, "parts": parts}
+
+
+def _read_result(plain: Mapping[str, Any]) -> ToolResult:
+    fields = dict(plain)
+    parts = fields.pop("parts", None)
+    result = ToolResult(**fields)
+    if parts is not None:
+        result.output = restore_parts(result.output, parts)
+    return result

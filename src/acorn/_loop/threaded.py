@@ -22,6 +22,7 @@ class Threaded:
     def _begin(self) -> None:
         self._written: list[Message] = []
         self._lines: list[str] = []
+        self._parts: list[Any] = []
         self._names: Names = {}
         self._iteration = 0
 
@@ -33,11 +34,11 @@ class Threaded:
             self._begin()
         for message in rest[len(self._written) :]:
             self._iteration += message["role"] == "assistant"
+            self._parts += _other_parts(message, len(self._lines))
             self._lines += lines_of(events_of(message, self._iteration), len(self._lines), self._names)
         self._written = rest
         text = document(self._lines)
-        pictures = [part for message in rest for part in _other_parts(message)]
-        content: Any = [{"type": "text", "text": text}, *pictures] if pictures else text
+        content: Any = [{"type": "text", "text": text}, *self._parts] if self._parts else text
         return [*messages[:head], {"role": "user", "content": content}]
 
 
@@ -46,9 +47,12 @@ def _begins_with(messages: list[Message], known: list[Message]) -> bool:
     return len(messages) >= len(known) and all(one is other for one, other in zip(messages, known, strict=False))
 
 
-def _other_parts(message: Message) -> list[Any]:
-    """Pictures and other parts that no XML can hold; they follow the document."""
+def _other_parts(message: Message, event: int) -> list[Any]:
+    """Pictures and other parts that no XML can hold; they follow the document, each behind a line that says whose."""
     content = message.get("content")
     if not isinstance(content, list):
         return []
-    return [part for part in content if isinstance(part, dict) and not isinstance(part.get("text"), str)]
+    found: list[Any] = []
+    for number, part in enumerate((part for part in content if not isinstance(part.get("text"), str)), start=1):
+        found += [{"type": "text", "text": f"Part {number} of event {event}:"}, part]
+    return found

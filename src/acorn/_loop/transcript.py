@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from acorn._content import content_of, text_of
 from acorn._json import to_plain, to_text, words_of
 from acorn._loop import messages
 from acorn._loop.wire_history import ROLES
@@ -31,7 +32,7 @@ from acorn.journal import (
 )
 from acorn.models.port import ModelResponse
 from acorn.record import Message, Run
-from acorn.types import ToolCall, ToolResult, Unfinished
+from acorn.types import Content, ToolCall, ToolResult, Unfinished
 
 
 class Transcript:
@@ -123,20 +124,20 @@ class Transcript:
         if placed:
             self._place(placed, None)
 
-    def place_results(self, results: Iterable[ToolResult], context: str | None) -> None:
+    def place_results(self, results: Iterable[ToolResult], context: Content | None) -> None:
         """What the tools returned, as the hook left it, and what it shows beside them."""
         placed = list(map(_said, results))
         if placed or context is not None:
             self._place(placed, context)
 
-    def _place(self, placed: Sequence[ResultSaid], context: str | None) -> None:
+    def _place(self, placed: Sequence[ResultSaid], context: Content | None) -> None:
         assert self.turn is not None
         self.notice()
         history: Any = self.run.history
         where = messages.where_results_go(history, self.turn)
-        made = [messages.tool(said.call_id, said.content) for said in placed] if where is not None else []
+        made = [_message(said) for said in placed] if where is not None else []
         if context is not None:
-            made.append(messages.user(context))
+            made.append(messages.user(messages.copied(context)))
         at = len(history) if where is None else where
         history[at:at] = made
         self._noted[at:at] = made
@@ -187,7 +188,7 @@ class Transcript:
             text = f"Unfinished: in a single turn the model called {called} and gave no answer."
             form = "error"
         elif form == "json":
-            text = to_text(output)
+            text = text_of(content_of(output))  # without the data of a picture that `on_finish` put there
         journal = self.journal
         journal.entries.append(Finished(self._id, journal.step, journal.now, reason, text, form))
 
@@ -209,7 +210,7 @@ class Transcript:
             said = [*done, *(ResultSaid(call_id, messages.STOPPED, "stopped", None) for call_id in stopped)]
             where = messages.where_results_go(history, self.turn)
             if where is not None:
-                history[where:where] = [messages.tool(each.call_id, each.content) for each in done]
+                history[where:where] = [_message(each) for each in done]
         if isinstance(history, list):
             messages.close_calls(history, messages.STOPPED)
         kind = Failed if is_final else Interrupted
@@ -227,9 +228,14 @@ def _is_equal(history: list[Any], noted: list[Message]) -> bool:
 def _said(result: ToolResult) -> ResultSaid:
     content = messages.result_content(result)
     # A date and the like are strings in JSON. The text is kept, as it is where a run was saved.
-    is_text = not isinstance(content, str) or isinstance(result.output, str) or content.startswith('"')
+    is_text = isinstance(result.output, str) or (isinstance(content, str) and content.startswith('"'))
     form: Form = "error" if result.error is not None else "text" if is_text else "json"
     return ResultSaid(result.id, content, form, result.seconds)
+
+
+def _message(said: ResultSaid) -> Message:
+    """For the history, which the user may change."""
+    return messages.tool(said.call_id, messages.copied(said.content))
 
 
 def _is_message(message: Any) -> bool:

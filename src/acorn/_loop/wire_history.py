@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from acorn._json import safe_repr, shorten, to_text, whole_text
-from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, fresh_ids, tool, user
+from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, fresh_ids, sent_result, tool, user
 from acorn.errors import AcornError
 from acorn.record import Message
 
@@ -200,6 +200,12 @@ def _take(message: Any, index: int) -> tuple[Message, Message]:
     if type(message) is dict and all(type(part) is str and part.isascii() for item in message.items() for part in item):
         copy = message.copy()  # nothing but text: most messages are
         return copy, copy
+    if isinstance(message.get("content"), list):
+        try:
+            copy = _copy(message, _DEEPEST)  # the data of a picture is shared, which JSON would copy
+            return copy, whole_text(copy)
+        except TypeError:
+            pass
     try:
         copy = from_json(to_json(message, inf_nan_mode="null"))
         if copy == message:
@@ -267,22 +273,25 @@ def _said(message: Message, content: Any) -> Message:
 
 
 def _turn(message: Message, index: int, answers: dict[int, Message], used: set[str]) -> list[Message]:
-    """An assistant message and the results of its calls; no id comes twice in a conversation."""
+    """An assistant message, the results of its calls and what of them is no text; no id comes twice."""
     calls, content = _calls_of(message), _content(message.get("content"))
     if not calls:
         return [] if content is None else [{**_without(message, "tool_calls", "tool_call_id"), "content": content}]
     ids = fresh_ids([_id_of(call, "id") for call in calls], index, used)
     made = list(map(_call, calls, ids))
     sent = [{**_without(message, "tool_call_id"), "content": content, "tool_calls": made}]
+    beside: list[Any] = []
     for slot, call_id in enumerate(ids):
         found = answers.get(slot)
         if found is None:
             sent.append(tool(call_id, NO_RESULT))
         else:
             text = found.get("content")
-            content = text if isinstance(text, str) else _content(text) or ""
+            whole = text if isinstance(text, str) else _content(text) or ""
+            content, others = sent_result(whole, made[slot]["function"]["name"], call_id)
             sent.append({**_without(found, "name", "tool_calls"), "tool_call_id": call_id, "content": content})
-    return sent
+            beside += others
+    return [*sent, user(beside)] if beside else sent
 
 
 def _call(call: Any, call_id: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, RootModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
+from acorn._content import MARK, Part, Parts
 from acorn._json import attributes, items_of, to_plain
 from acorn._xml.text import escape_attribute, escape_comment, escape_text, is_name
 from acorn.errors import AcornError
@@ -41,10 +42,15 @@ class XmlStyle:
     include_none: bool = False
 
 
-def encode(value: Any, root: str, style: XmlStyle | None = None) -> str:
-    """The value as one element named `root`, without a trailing newline."""
+def encode(value: Any, root: str, style: XmlStyle | None = None, parts: Parts | None = None) -> str:
+    """The value as one element named `root`, without a trailing newline.
+
+    A part in it is an empty element with its number, `<photo part="1" kind="image" />`, and is added to `parts`.
+    """
     lines: list[str] = []
-    _Writer(style or XmlStyle(), lines).element(f"<{root}", f"</{root}>", to_plain(value), value, 0)
+    with Parts() if parts is None else parts:
+        plain = to_plain(value)
+    _Writer(style or XmlStyle(), lines).element(f"<{root}", f"</{root}>", plain, value, 0)
     return "\n".join(lines)
 
 
@@ -83,6 +89,9 @@ class _Writer:
         while isinstance(source, RootModel):
             source = source.root  # pyright: ignore[reportUnknownMemberType]
         lines, indent = self.lines, "  " * depth
+        if isinstance(plain, dict) and MARK in plain and isinstance(source, Part):
+            lines.append(f"{indent}{start}{_attributes(plain)} />")
+            return True
         lines.append(f"{indent}{start}>")
         opened = len(lines)
         if isinstance(plain, dict):
@@ -145,6 +154,10 @@ def _scalar(value: Any) -> str:
         return str(value)
     except ValueError:  # an integer of thousands of digits, which Python will not print
         return to_json(value).decode()
+
+
+def _attributes(placeholder: dict[str, Any]) -> str:
+    return "".join([f' {name}="{escape_attribute(str(value))}"' for name, value in placeholder.items()])
 
 
 def _number_behind(origin: Any) -> float | None:

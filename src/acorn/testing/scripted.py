@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from acorn._content import text_of
 from acorn._tools.collect import FINISH
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
@@ -196,7 +197,7 @@ class ScriptedModel:
                 f"The script of `{self.name}` holds {reply!r}, which is neither a reply nor a failure."
             )
         usage = reply.usage or Usage(
-            input_tokens=sum(len(str(message.get("content") or "")) for message in request.messages) // 4,
+            input_tokens=sum(len(text_of(message.get("content"))) for message in request.messages) // 4,
             output_tokens=(len(reply.content) + sum(len(made.arguments) for made in reply.calls)) // 4 + 1,
             requests=1,
         )

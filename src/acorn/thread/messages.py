@@ -11,6 +11,7 @@ from typing import Any, assert_never
 
 from pydantic_core import from_json
 
+from acorn._content import text_of
 from acorn._json import to_text
 from acorn._xml.report import INVALID
 from acorn.thread.events import (
@@ -47,7 +48,7 @@ def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
 
 def events_of(message: Mapping[str, Any], iteration: int) -> list[Said]:
     """The events of one message."""
-    role, text = message.get("role"), _text(message.get("content"))
+    role, text = message.get("role"), text_of(message.get("content"))
     made: list[Said]
     if role == "tool":
         made = [outcome(str(message.get("tool_call_id") or ""), text, iteration)]
@@ -110,16 +111,6 @@ def called(call_id: str, name: str, arguments: str, iteration: int) -> ToolCallE
         args=plain_of(args),  # `1e999` is infinite
         raw_arguments=arguments,
     )
-
-
-def _text(content: Any) -> str:
-    """The text of a content, also of one in parts."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
-        return "\n".join(text for text in texts if isinstance(text, str))
-    return "" if content is None else to_text(content)
 
 
 # Back

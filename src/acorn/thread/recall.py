@@ -6,6 +6,7 @@ from typing import Any, assert_never
 
 from pydantic_core import from_json
 
+from acorn._content import text_of
 from acorn.journal import (
     BranchBegun,
     BranchEnded,
@@ -28,7 +29,6 @@ from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
     ErrorEvent,
-    MessageEvent,
     Spoken,
     ToolCallEvent,
     ToolResultEvent,
@@ -71,7 +71,7 @@ class _Recall:
             case ResultsSaid():
                 self._close(entry, entry.results)
                 if entry.context is not None:
-                    self._tell(entry, [MessageEvent(iteration=step, role="user", content=entry.context)])
+                    self._tell(entry, events_of({"role": "user", "content": entry.context}, step))
                 self._release()
             case HistoryEdited():
                 added = _conversation([entry.messages[at] for at in entry.added], step)
@@ -138,15 +138,13 @@ def _turn(entry: ModelAnswered) -> list[Said]:
 def _result(said: ResultSaid, iteration: int) -> ToolResultEvent | ErrorEvent:
     call_id = str(said.call_id or "")  # a hook may have made anything of it
     message = {"role": "tool", "tool_call_id": said.call_id, "content": said.content}
-    text = said.content if isinstance(said.content, str) else ""
+    text = text_of(said.content)
     made: ToolResultEvent | ErrorEvent
     if said.form in ("stopped", "skipped"):
         is_recoverable = said.form == "skipped"
         made = ErrorEvent(iteration=iteration, error=text, recoverable=is_recoverable, tool_call_id=call_id)
     elif said.form == "error":
         made = outcome(call_id, text, iteration)
-    elif not isinstance(said.content, str):
-        made = _first_result(events_of(message, iteration))
     else:
         result = _read(text) if said.form == "json" else text
         made = ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=result)
@@ -154,12 +152,6 @@ def _result(said: ResultSaid, iteration: int) -> ToolResultEvent | ErrorEvent:
     made.seconds = seconds if isinstance(seconds, int | float) else None
     keep_rest([made], message)
     return made
-
-
-def _first_result(events: list[Said]) -> ToolResultEvent | ErrorEvent:
-    found = events[0]
-    assert isinstance(found, ToolResultEvent | ErrorEvent)
-    return found
 
 
 def _end(entry: Finished) -> CompletionEvent | ErrorEvent:

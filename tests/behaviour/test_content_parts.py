@@ -1,0 +1,500 @@
+"""Pictures and the like beside text: in the input, in what tools return, in context, and all the way they go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from pydantic import BaseModel, Field
+from tests.behaviour.conftest import Call, Script
+from tests.photo import Photo, Sketch, Sound, image
+from tests.provider_rules import assert_valid
+
+from acorn import LimitError, Run, Step, Usage, module, tool
+from acorn._call import new_loop
+from acorn._content import text_of
+from acorn._loop.saved import history_of, load, save
+from acorn.journal import MessagesSaid, ResultsSaid, ToolReturned
+from acorn.models import ModelRequest
+from acorn.testing import Reply, finish
+from acorn.testing import call as calling
+from acorn.thread import dump_events, parse_events, serialize_thread_to_xml, to_messages
+
+Message = dict[str, Any]
+
+DATA = "data:image/png;base64,AAAA"
+OAK, ELM = Photo(f"{DATA}OAK"), Photo(f"{DATA}ELM")
+OAK_PART, ELM_PART = image(OAK.url), image(ELM.url)
+DONE = finish(answer="an oak")
+FIRST = '{"part":1,"kind":"image"}'
+"""What stands in the JSON of a result for its first picture."""
+
+
+class Question(BaseModel):
+    question: str
+    photo: Photo | None = Field(default=None, description="What it is about")
+    more: dict[str, list[Photo]] = {}
+
+
+class Answer(BaseModel):
+    answer: str
+
+
+@dataclass
+class Shot:
+    photo: Photo
+    place: str
+
+
+@tool(repeatable=True)
+def shoot(place: str = "here") -> Photo:
+    """Take a picture."""
+    return Photo(f"{DATA}{place}")
+
+
+@tool
+def describe() -> dict[str, Any]:
+    """Take two pictures, and say what they are."""
+    return {"shots": [Shot(OAK, "wood"), Shot(ELM, "park")], "count": 2}
+
+
+@tool
+def plain() -> str:
+    """Say something."""
+    return "nothing"
+
+
+class Botanist(module[Question, Answer]):
+    """Say what it is."""
+
+    tools = [shoot, describe, plain]
+    max_steps = 9
+
+
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "text": content}
+
+
+def pictures(messages: list[Message]) -> list[Any]:
+    """All parts that are no text, in their order."""
+    found = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
+    return [part for part in found if part["type"] != "text"]
+
+
+def saw(request: ModelRequest) -> list[Any]:
+    """Who says what in a request, in all ways: role, text, and the pictures beside it."""
+    rest = [message for message in request.messages if message["role"] != "system"]
+    return [(message["role"], text_of(message["content"]), pictures([message])) for message in rest]
+
+
+# The input
+
+
+def test_a_picture_in_the_input_follows_its_xml(call: Call, script: Script) -> None:
+    model = script(DONE)
+    run = call.run(Botanist(model=model), question="What is it?", photo=OAK, more={"others": [ELM, OAK]})
+    xml = (
+        "<input>\n"
+        "  <question>What is it?</question>\n"
+        '  <photo description="What it is about" part="1" kind="image" />\n'
+        "  <more>\n"
+        "    <others>\n"
+        '      <photo part="2" kind="image" />\n'
+        '      <photo part="1" kind="image" />\n'
+        "    </others>\n"
+        "  </more>\n"
+        "</input>"
+    )
+    assert run.history[1] == {"role": "user", "content": [text(xml), OAK_PART, ELM_PART]}
+    assert saw(model.requests[0]) == [("user", xml, [OAK_PART, ELM_PART])]
+
+
+def test_without_a_picture_the_content_is_text(call: Call, script: Script) -> None:
+    model = script(DONE)
+    run = call.run(Botanist(model=model), question="What is it?")
+    assert run.history[1]["content"] == "<input>\n  <question>What is it?</question>\n  <more />\n</input>"
+    assert model.requests[0].messages[1]["content"] == run.history[1]["content"]
+
+
+@pytest.mark.parametrize("kind", [Photo, list[Photo], dict[str, Photo]])
+def test_a_plain_type_may_be_a_part_or_hold_some(call: Call, script: Script, kind: Any) -> None:
+    class Plain(module):
+        initial_input = kind
+        final_output = Answer
+
+    given: Any = OAK if kind is Photo else [OAK] if kind == list[Photo] else {"oak": OAK}
+    model = script(DONE)
+    run = call.run(Plain(model=model), given)
+    (_, xml, parts) = saw(model.requests[0])[0]
+    (inner,) = [element for element in ElementTree.fromstring(xml).iter() if element.attrib]
+    assert inner.attrib == {"part": "1", "kind": "image"}
+    assert parts == pictures(run.history) == [OAK_PART]
+
+
+def test_a_schema_may_be_a_part_itself_and_sounds_are_parts_too(call: Call, script: Script) -> None:
+    class Listener(module[Sketch, Answer]):
+        pass
+
+    class Hearer(module):
+        initial_input = [("sound", Sound)]
+        final_output = Answer
+
+    model = script(DONE, DONE)
+    run = call.run(Listener(model=model), url=DATA, name="oak")
+    assert run.history[0]["content"] == [text('<input part="1" kind="image" name="oak" />'), image(DATA)]
+    run = call.run(Hearer(model=model), sound="wav:AAAA")
+    assert run.history[0]["content"] == [
+        text('<input>\n  <sound part="1" kind="audio" />\n</input>'),
+        {"type": "input_audio", "input_audio": {"data": "wav:AAAA", "format": "wav"}},
+    ]
+
+
+@pytest.mark.edits_history
+def test_an_input_that_was_trimmed_away_comes_back_with_its_picture(call: Call, script: Script) -> None:
+    class Forgetful(Botanist):
+        def on_step(self, step: Step) -> None:
+            del self.history[1:]
+
+    model = script(calling("plain"), DONE)
+    call.run(Forgetful(model=model), question="?", photo=OAK, more={"same": [OAK]})
+    assert saw(model.requests[1]) == saw(model.requests[0])
+
+
+# What tools return
+
+
+def test_a_picture_that_a_tool_returned_follows_its_result(call: Call, script: Script) -> None:
+    model = script(calling("shoot", place="wood"), DONE)
+    run = call.run(Botanist(model=model), question="?")
+    part = image(f"{DATA}wood")
+    assert run.history[3] == {"role": "tool", "tool_call_id": "call_1_0", "content": [text(FIRST), part]}
+    assert saw(model.requests[1])[2:] == [
+        ("tool", FIRST, []),
+        ("user", "Part 1 of the result of `shoot` (call `call_1_0`):", [part]),
+    ]
+
+
+@pytest.mark.message_list
+def test_what_is_sent_of_a_result_is_a_tool_message_of_text_and_a_user_message(call: Call, script: Script) -> None:
+    model = script(calling("describe") & calling("plain") & calling("shoot"), DONE)
+    call.run(Botanist(model=model), question="?")
+    placeholders = [{"part": number, "kind": "image"} for number in (1, 2)]
+    whole = {
+        "shots": [{"photo": placeholders[0], "place": "wood"}, {"photo": placeholders[1], "place": "park"}],
+        "count": 2,
+    }
+    first, second, third, beside = model.requests[1].messages[3:]
+    assert json.loads(first["content"]) == whole
+    assert (second["content"], third["content"]) == ("nothing", FIRST)
+    assert beside == {
+        "role": "user",
+        "content": [
+            text("Part 1 of the result of `describe` (call `call_1_0`):"),
+            OAK_PART,
+            text("Part 2 of the result of `describe` (call `call_1_0`):"),
+            ELM_PART,
+            text("Part 1 of the result of `shoot` (call `call_1_2`):"),
+            image(f"{DATA}here"),
+        ],
+    }
+
+
+def test_what_was_sent_once_is_sent_the_same_again(call: Call, script: Script) -> None:
+    model = script(calling("shoot", place="a"), calling("plain"), calling("shoot", place="b"), DONE)
+    call.run(Botanist(model=model), question="?", photo=OAK)
+    told = [saw(request) for request in model.requests]
+    for before, after in pairwise(told):
+        assert after[: len(before)] == before
+    assert pictures(model.requests[-1].messages) == [OAK_PART, image(f"{DATA}a"), image(f"{DATA}b")]
+
+
+@pytest.mark.live_objects
+def test_the_output_of_a_result_stays_what_the_tool_returned(call: Call, script: Script) -> None:
+    seen: list[Any] = []
+
+    class Watching(Botanist):
+        def on_step(self, step: Step) -> None:
+            seen.append(step.tool_results[0].output)
+
+    call.run(Watching(model=script(calling("describe"), DONE)), question="?")
+    assert seen == [{"shots": [Shot(OAK, "wood"), Shot(ELM, "park")], "count": 2}]
+
+
+def test_a_hook_may_put_pictures_in_and_take_them_out(call: Call, script: Script) -> None:
+    class Editing(Botanist):
+        def on_step(self, step: Step) -> None:
+            for result in step.tool_results:
+                result.output = ["See:", OAK] if result.name == "plain" else "no picture"
+
+    model = script(calling("plain") & calling("shoot"), DONE)
+    run = call.run(Editing(model=model), question="?")
+    assert run.history[3]["content"] == [text(f'["See:",{FIRST}]'), OAK_PART]
+    assert run.history[4]["content"] == "no picture"
+    assert pictures(model.requests[1].messages) == [OAK_PART]
+
+
+def test_a_result_that_was_not_edited_is_the_same_beside_a_hook(call: Call, script: Script) -> None:
+    class Watching(Botanist):
+        def on_step(self, step: Step) -> None:
+            assert step.tool_results
+
+    histories = [
+        call.run(kind(model=script(calling("describe"), DONE)), question="?").history for kind in (Botanist, Watching)
+    ]
+    assert histories[0] == histories[1]
+    assert pictures(histories[0]) == [OAK_PART, ELM_PART]
+
+
+def test_context_may_hold_pictures(call: Call, script: Script) -> None:
+    class Showing(Botanist):
+        def on_step(self, step: Step) -> None:
+            step.add_to_context(OAK)
+            step.add_to_context("and")
+            step.add_to_context({"elm": ELM, "oak": OAK})
+
+    model = script(calling("plain"), DONE)
+    run = call.run(Showing(model=model), question="?")
+    xml = (
+        '<context part="1" kind="image" />\n'
+        "<context>and</context>\n"
+        '<context>\n  <elm part="2" kind="image" />\n  <oak part="1" kind="image" />\n</context>'
+    )
+    assert run.history[4] == {"role": "user", "content": [text(xml), OAK_PART, ELM_PART]}
+    assert saw(model.requests[1])[-1] == ("user", xml, [OAK_PART, ELM_PART])
+
+
+# What else is in the history
+
+
+PARTS = [
+    ("text in parts", [text("a"), text("b")], [text("a"), text("b")], []),
+    ("a picture alone", [OAK_PART], "The result follows in a user message.", [OAK_PART]),
+    ("a picture first", [OAK_PART, text("a")], "a", [OAK_PART]),
+    ("two texts", [text("a"), OAK_PART, text("b")], [text("a"), text("b")], [OAK_PART]),
+    ("a mark for the cache", [{**text("a"), "cache_control": {}}, ELM_PART], None, [ELM_PART]),
+]
+
+
+@pytest.mark.message_list
+@pytest.mark.parametrize(("content", "kept", "beside"), [row[1:] for row in PARTS], ids=[row[0] for row in PARTS])
+def test_what_a_user_wrote_into_a_result_is_sent_the_same_way(
+    call: Call, script: Script, content: Any, kept: Any, beside: Any
+) -> None:
+    model = script(DONE)
+    agent = Botanist(model=model)
+    history = [
+        {"role": "user", "content": "Look!"},
+        {"role": "assistant", "content": "", "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "shoot", "arguments": "{}"}},
+            {"id": "2", "type": "function", "function": {"name": "plain", "arguments": "{}"}},
+        ]},
+        {"role": "tool", "tool_call_id": "1", "content": content},
+        {"role": "tool", "tool_call_id": "2", "content": "x"},
+        {"role": "user", "content": "Go on."},
+    ]  # fmt: skip
+    before = json.dumps(history)
+    run = call.run(agent.using(history=history), question="?")
+    assert json.dumps(history) == before
+    assert run.history[3]["content"] == content
+    sent = model.requests[0].messages
+    assert sent[3]["content"] == (content[:1] if kept is None else kept)
+    assert sent[4]["content"] == "x"
+    assert pictures(sent) == beside
+    assert [message["role"] for message in sent[5:]] == ["user"] * (2 + bool(beside))
+
+
+def test_a_conversation_goes_on_with_its_pictures(call: Call, script: Script) -> None:
+    model = script(calling("shoot"), DONE, DONE)
+    agent = Botanist(model=model)
+    first = call.run(agent, question="?", photo=OAK)
+    call.run(agent.using(history=first), question="And now?", photo=ELM)
+    expected = [OAK_PART, image(f"{DATA}here"), ELM_PART]
+    assert pictures(model.requests[-1].messages) == expected
+    assert text_of(first.history[1]["content"]) in str(saw(model.requests[-1])[0][1])
+
+
+def test_a_branch_has_the_pictures_of_its_parent_and_its_own(call: Call, script: Script) -> None:
+    class Closer(module[Question, Answer]):
+        """Look closer."""
+
+    class Parent(Botanist):
+        branches = {"closer": Closer}
+
+    model = script(
+        calling("shoot", place="a"),
+        calling("shoot", place="b") & calling("closer", question="Why?", photo={"url": ELM.url}),
+        finish(answer="leaves"),
+        DONE,
+    )
+    run = call.run(Parent(model=model), question="?", photo=OAK)
+    inherited = [OAK_PART, image(f"{DATA}a"), image(f"{DATA}b")]
+    assert pictures(model.requests[2].messages) == [*inherited, ELM_PART]
+    assert pictures(model.requests[3].messages) == inherited
+    assert pictures(run.branches[0].history) == [*inherited, ELM_PART]
+    assert to_messages(run.branches[0].thread) == run.branches[0].history
+
+
+def test_a_branch_may_return_pictures(call: Call, script: Script) -> None:
+    class Painter(module[Any, Answer]):
+        """Paint."""
+
+        def on_finish(self, output: Answer) -> Any:
+            return {"answer": output.answer, "painted": ELM}
+
+    class Parent(Botanist):
+        branches = {"painter": Painter}
+
+    model = script(calling("painter"), finish(answer="an elm"), DONE)
+    run = call.run(Parent(model=model), question="?")
+    assert run.history[3]["content"] == [text(f'{{"answer":"an elm","painted":{FIRST}}}'), ELM_PART]
+    assert pictures(model.requests[2].messages) == [ELM_PART]
+    assert "base64" not in serialize_thread_to_xml(run.thread)
+
+
+# The journal, the thread, and what is kept
+
+
+class Showing(Botanist):
+    def on_step(self, step: Step) -> None:
+        step.add_to_context([ELM])
+
+
+REPLIES = (calling("shoot") & calling("describe"), calling("plain"), DONE)
+
+
+def walked(call: Call, script: Script) -> Run[Any]:
+    """A run with pictures in all places."""
+    return call.run(Showing(model=script(*REPLIES)), question="?", photo=OAK)
+
+
+def test_the_journal_tells_what_the_model_reads(call: Call, script: Script) -> None:
+    run = walked(call, script)
+    entries = run.journal.entries
+    (said,) = [entry for entry in entries if isinstance(entry, MessagesSaid)]
+    assert pictures(list(said.messages)) == [OAK_PART]
+    returned = [entry.content for entry in entries if isinstance(entry, ToolReturned)]
+    results = [result.content for entry in entries if isinstance(entry, ResultsSaid) for result in entry.results]
+    assert returned[:3] == results[:3]
+    assert returned[0] == [text(FIRST), image(f"{DATA}here")]
+    contexts = [entry.context for entry in entries if isinstance(entry, ResultsSaid)][:2]
+    assert contexts == [[text('<context>\n  <photo part="1" kind="image" />\n</context>'), ELM_PART]] * 2
+    assert history_of(entries) == run.history
+
+
+@pytest.mark.edits_history
+def test_who_edits_the_history_edits_no_entry(call: Call, script: Script) -> None:
+    run = walked(call, script)
+    before = json.dumps(history_of(run.journal.entries))
+    for message in run.history:
+        if isinstance(message["content"], list):
+            message["content"][0]["text"] = "EDITED"
+            message["content"].clear()
+    assert json.dumps(history_of(run.journal.entries)) == before
+    assert "EDITED" not in json.dumps(dump_events(run.thread))
+
+
+def test_the_thread_tells_the_text_and_carries_the_rest(call: Call, script: Script) -> None:
+    run = walked(call, script)
+    assert to_messages(run.thread) == run.history
+    assert to_messages(parse_events(json.dumps(dump_events(run.thread)))) == run.history
+    document = serialize_thread_to_xml(run.thread)
+    assert "base64" not in document
+    assert (
+        "&lt;photo description=&quot;What it is about&quot; part=&quot;1&quot; kind=&quot;image&quot; /&gt;" in document
+    )
+    assert '<event type="tool_output"' in document
+    results = [event.result for event in run.thread if event.type == "tool_result"]
+    assert results[0] == {"part": 1, "kind": "image"}
+    assert results[1]["shots"][1] == {"photo": {"part": 2, "kind": "image"}, "place": "park"}
+
+
+def test_a_saved_run_has_its_pictures_still(call: Call, script: Script) -> None:
+    model = script(DONE)
+    agent = Botanist(model=model)
+    run = call.run(agent, question="?", photo=OAK)
+    loop = new_loop(agent, (), {"question": "?", "photo": OAK})
+    again = load(loop.plan, json.loads(json.dumps(save(loop))))
+    assert again.run.input == run.input
+    assert again.openings == loop.openings
+
+
+def test_a_run_that_fails_keeps_the_pictures_that_had_come(call: Call, script: Script) -> None:
+    class Failing(Botanist):
+        def on_step(self, step: Step) -> None:
+            raise ZeroDivisionError
+
+    model = script(calling("shoot"))
+    with pytest.raises(ZeroDivisionError) as caught:
+        call.run(Failing(model=model), question="?")
+    run: Run[Any] = caught.value.run  # type: ignore[attr-defined]
+    assert pictures(run.history) == [image(f"{DATA}here")]
+    assert to_messages(run.thread) == run.history
+
+
+# As one document
+
+
+def test_in_a_thread_each_picture_follows_the_document_with_its_event(script: Script) -> None:
+    model = script(calling("shoot"), DONE)
+    Botanist(model=model, history_format="thread")(question="?", photo=OAK)
+    _, sent = model.requests[1].messages
+    document, *rest = sent["content"]
+    events = list(ElementTree.fromstring(document["text"]))
+    assert [event.attrib["type"] for event in events] == ["human", "tool_input", "tool_output", "human"]
+    assert events[2].text == FIRST
+    assert events[3].text == "Part 1 of the result of `shoot` (call `call_1_0`):"
+    assert rest == [text("Part 1 of event 0:"), OAK_PART, text("Part 1 of event 3:"), image(f"{DATA}here")]
+
+
+# Limits
+
+
+def used(reply: Reply) -> Reply:
+    return replace(reply, usage=Usage(100, 10))
+
+
+def test_the_data_of_a_picture_is_not_counted_as_text(call: Call, script: Script) -> None:
+    big = Photo(DATA + "A" * 400_000)
+
+    @tool
+    def scan() -> Any:
+        """A large picture."""
+        return [big, "x" * 40]
+
+    class Frugal(Botanist):
+        tools = [scan]
+        max_total_tokens = 20_000
+
+    model = script(used(calling("scan")), used(DONE))
+    run = call.run(Frugal(model=model), question="?", photo=big)
+    assert run.stop_reason == "finish"
+    assert pictures(run.history) == [image(big.url), image(big.url)]
+
+
+def test_text_in_parts_is_counted(call: Call, script: Script) -> None:
+    class Wordy(Botanist):
+        max_total_tokens = 1_000
+
+        def on_step(self, step: Step) -> None:
+            step.tool_results[0].output = ["x" * 40_000, OAK]
+
+    model = script(used(calling("shoot")))
+    with pytest.raises(LimitError):
+        call.run(Wordy(model=model), question="?")
+
+
+# How it is sent
+
+
+def test_the_data_of_a_picture_is_not_copied_for_every_request(script: Script) -> None:
+    model = script(calling("shoot"), calling("plain"), DONE)
+    run = Botanist(model=model).run(question="?", photo=OAK)
+    for request in model.requests:
+        assert_valid(request.messages)
+    strings = [part["image_url"]["url"] for request in model.requests for part in pictures(request.messages)]
+    assert {id(url) for url in strings if url == OAK.url} == {id(OAK.url)}
+    assert run.history[1]["content"][1]["image_url"]["url"] is OAK.url

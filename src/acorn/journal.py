@@ -245,18 +245,6 @@ Entry = (
 Listener = Callable[[Entry], object]
 
 
-class Journal:
-    """The entries of one run, in the order in which they were made."""
-
-    __slots__ = ("entries", "now", "step")
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.step = 0
-        """The step that the next entry belongs to."""
-        self.now = 0.0
-
-
 __all__ = [
     "BranchBegun",
     "BranchEnded",
@@ -266,7 +254,6 @@ __all__ = [
     "Finished",
     "HistoryEdited",
     "Interrupted",
-    "Journal",
     "Listener",
     "MessagesSaid",
     "ModelAnswered",

@@ -21,15 +21,27 @@ from typing_extensions import TypeVar
 
 from acorn._json import to_plain, told
 from acorn.errors import AcornError
-from acorn.journal import Entry, Journal, Listener, RunBegun
 from acorn.types import Usage
 
 if TYPE_CHECKING:
+    from acorn.journal import Entry, Listener
     from acorn.thread.events import AgentEvent
 
 Out = TypeVar("Out", default=Any)
 
 Message = dict[str, Any]
+
+
+class Journal:
+    """What happened in one run: entries (`acorn.journal`) in the order in which they were made."""
+
+    __slots__ = ("entries", "now", "step")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.step = 0
+        """The step that the next entry belongs to."""
+        self.now = 0.0
 
 
 @dataclass(eq=False)
@@ -92,6 +104,8 @@ class Run(Generic[Out]):
 
 
 def _portable_entry(entry: Entry) -> Entry:
+    from acorn.journal import RunBegun  # the entries' classes, which a program that only declares does not need
+
     return entry._replace(input=_portable(entry.input)) if isinstance(entry, RunBegun) else entry
 
 

@@ -19,7 +19,9 @@ def attempt(ask: AskTool) -> ToolResult:
     """Call it from sync code."""
     began, call = time.monotonic(), ask.call
     try:
-        output = call_sync(_drained, ask.tool.function, *ask.args, **ask.kwargs)
+        output = ask.tool.function(*ask.args, **ask.kwargs)
+        if type(output) not in PLAIN:
+            output = call_sync(_items, output)
     except Exception as error:
         return _failed(ask, error, began)
     return ToolResult(call.id, call.name, output, seconds=time.monotonic() - began)
@@ -45,8 +47,11 @@ def too_long(ask: AskTool, seconds: float) -> ToolResult:
 
 
 def _drained(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return _items(function(*args, **kwargs))
+
+
+def _items(returned: Any) -> Any:
     """Of a generator its items: its body runs here and now, and its errors are the tool's."""
-    returned = function(*args, **kwargs)
     if type(returned) in PLAIN:
         return returned
     if inspect.isasyncgen(returned):

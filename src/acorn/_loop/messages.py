@@ -116,6 +116,8 @@ def close_calls(history: list[Message], content: str) -> None:
 
 def find_turn(history: Sequence[Any], message: Message) -> int | None:
     """Where a model's turn stands: the very message, or else a copy, known by its calls."""
+    if history and history[-1] is message:
+        return len(history) - 1
     for index in range(len(history) - 1, -1, -1):
         if history[index] is message:
             return index

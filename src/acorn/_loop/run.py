@@ -115,10 +115,10 @@ class Loop:
                 journal.entries.append(
                     ToolBegun(self.run.id, journal.step, now, call.id, call.name, call.raw_arguments)
                 )
-            case AskBranch():
-                self.branch_begun(ask.context, now)
             case AskHook() | AskSource():
                 pass
+            case AskBranch():
+                self.branch_begun(ask.context, now)
             case _:
                 assert_never(ask)
 
@@ -134,19 +134,19 @@ class Loop:
                 self._take_response(outcome, now if began is None else began, now)
             case AskTool():
                 self._take_result(outcome, began, now)
+            case AskHook():
+                match self.state.phase:
+                    case "step":
+                        self._take_step(outcome, now)
+                    case "prompt":
+                        prompt = self.spec.prompt
+                        self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
+                    case _:
+                        self._take_judgement(outcome, now)
             case AskBranch():
                 self._take_branch(ask, outcome, now)
             case AskSource():
                 self._take_source(ask.source, outcome, now)
-            case AskHook():
-                match self.state.phase:
-                    case "prompt":
-                        prompt = self.spec.prompt
-                        self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
-                    case "step":
-                        self._take_step(outcome, now)
-                    case _:
-                        self._take_judgement(outcome, now)
             case _:
                 assert_never(ask)
 
@@ -179,7 +179,7 @@ class Loop:
             case "model":
                 return (AskModel(f"model {state.turns + 1}", self.model, self._next_request(now)),)
             case "tools":
-                return list(self._list_tools(now))
+                return self._list_tools(now)
             case "branches":
                 return list(self._list_branches())
             case "step":
@@ -265,7 +265,8 @@ class Loop:
         request = self._next_request(now)
         if self.wire.before:
             self.transcript.notice_inside(self.wire.before)
-        wants_answer = state.forced or (self._is_single and not self._has_tools and not self._thinks)
+        is_single = self.spec.max_steps is None
+        wants_answer = state.forced or (is_single and not self._has_tools and not self._thinks)
         if wants_answer and not state.fallback:
             if self.model.can_force_tool(request):
                 state.was_forced, request.forced_tool = True, FINISH
@@ -281,17 +282,17 @@ class Loop:
         return self._request
 
     def _make_request(self) -> ModelRequest:
-        state, spec = self.state, self.spec
-        sent, write = self.wire.prepare(self.run.history, *self.openings)
+        spec, changed = self.spec, self.state.settings
+        sent, write = self.wire.prepare(self.run.history, *self.openings, written=self.transcript.written)
         if self._threaded is not None:
             sent = self._threaded.wrap(sent)
         return ModelRequest(
             sent,
             self.toolset.definitions,
-            temperature=self.setting("temperature"),
-            max_tokens=self.setting("max_tokens"),
-            forced_tool=FINISH if state.was_forced else None,
-            declared=spec.declared | state.settings.keys() if state.settings else spec.declared,
+            temperature=changed.get("temperature", spec.temperature),
+            max_tokens=changed.get("max_tokens", spec.max_tokens),
+            forced_tool=FINISH if self.state.was_forced else None,
+            declared=spec.declared | changed.keys() if changed else spec.declared,
             cache=spec.cache,
             messages_json=None if self._threaded is not None else write,
             tools_json=self.toolset.json,
@@ -435,22 +436,22 @@ class Loop:
             if call_id not in done and (isinstance(made, AskTool) or not made.inherits)
         ]
 
-    def _list_tools(self, now: float) -> Iterator[Ask]:
+    def _list_tools(self, now: float) -> list[Ask]:
         """Those that may run at the same time, in the order of the response; `parallel=False` stands alone."""
-        limit = self.state.meter.seconds_for_tools(self.plan.limits, now)
-        for at, call_id in enumerate(self._open_tools()):
+        limit = self.state.meter.seconds_for_tools(self.plan.limits, now) if self._is_timed else None
+        asks: list[Ask] = []
+        for call_id in self._open_tools():
             made = self._prepared[call_id]
             is_alone = isinstance(made, AskTool) and not made.tool.options.parallel
-            if is_alone and at > 0:
-                return
+            if is_alone and asks:
+                break
             if isinstance(made, BranchTool):
-                yield self._branch_ask(call_id, self.state.branches[call_id], made)
-            elif limit is None:
-                yield made
+                asks.append(self._branch_ask(call_id, self.state.branches[call_id], made))
             else:
-                yield replace(made, seconds=min(made.seconds, limit))
+                asks.append(made if limit is None else replace(made, seconds=min(made.seconds, limit)))
             if is_alone:
-                return
+                break
+        return asks
 
     def _take_result(self, result: ToolResult, began: float | None, now: float) -> None:
         self._note_result(result, began)

@@ -46,6 +46,8 @@ class Transcript:
         self._unanswered: list[ToolCall] = []
         self._noted: list[Message] = list(run.history)
         """What the history is if nobody else has written in it."""
+        self.written: list[Message] | None = None
+        """Copies of the last turn and its results, for who sends them; None where they need a closer look."""
 
     # What the run says
 
@@ -73,7 +75,7 @@ class Transcript:
         journal = self.journal
         journal.step = self.run.steps + 1  # a turn belongs to the step that it begins
         made = tuple([Called(call.id, call.name, call.raw_arguments) for call in calls])
-        extra = response.extra
+        content, extra = response.content, response.extra
         journal.entries.append(
             ModelAnswered(
                 self._id,
@@ -81,7 +83,7 @@ class Transcript:
                 journal.now,
                 asked,
                 self.run.model or "",
-                response.content,
+                content,
                 response.reasoning,
                 made,
                 messages.copied(extra) if extra else {},
@@ -94,9 +96,12 @@ class Transcript:
             )
         )
         if refusal is None:
-            self.turn, self._unanswered = messages.assistant(response.content, made, extra), calls
-            self.run.history.append(self.turn)
-            self._noted.append(self.turn)
+            turn = messages.assistant(content, made, extra)
+            self.turn, self._unanswered = turn, calls
+            self.run.history.append(turn)
+            self._noted.append(turn)
+            needs_a_look = extra or not calls or [call for call in calls if not _is_object(call)]
+            self.written = None if needs_a_look else [messages.assistant(content, made, {})]
 
     def resume(self, turn: Message, unanswered: list[ToolCall]) -> None:
         """The turn of a run that was saved in the middle of it."""
@@ -125,7 +130,7 @@ class Transcript:
 
     def place_results(self, results: Iterable[ToolResult], context: str | None) -> None:
         """What the tools returned, as the hook left it, and what it shows beside them."""
-        placed = list(map(_said, results))
+        placed = [_said(result) for result in results]
         if placed or context is not None:
             self._place(placed, context)
 
@@ -141,6 +146,8 @@ class Transcript:
         history[at:at] = made
         self._noted[at:at] = made
         self._unanswered = []
+        if self.written is not None:
+            self.written += [messages.tool(said.call_id, said.content) for said in placed]
         journal = self.journal
         journal.entries.append(ResultsSaid(self._id, journal.step, journal.now, tuple(placed), context, where))
 
@@ -152,9 +159,12 @@ class Transcript:
         noted = self._noted
         if not isinstance(history, list):  # the user may have put anything there
             return
-        # Copies are equal, but may be edited yet.
-        if _is_equal(history, noted) and (not noted or (history[0] is noted[0] and history[-1] is noted[-1])):
-            return
+        try:
+            # Copies are equal, but may be edited yet.
+            if history == noted and (not noted or (history[0] is noted[0] and history[-1] is noted[-1])):
+                return
+        except Exception:  # somebody's own `==`
+            pass
         where = _first_difference(history, noted)
         behind = _first_difference(history[where:][::-1], noted[where:][::-1])
         added = [at for at in _added(history, noted) if _is_message(history[at])]
@@ -217,11 +227,12 @@ class Transcript:
         journal.entries.append(kind(self._id, journal.step, journal.now, _words(error, model), tuple(said)))
 
 
-def _is_equal(history: list[Any], noted: list[Message]) -> bool:
-    try:
-        return history == noted
-    except Exception:  # somebody's own `==`
+def _is_object(call: ToolCall) -> bool:
+    """Whether the arguments are a JSON object that every provider takes back."""
+    text = call.raw_arguments
+    if type(text) is not str or ("NaN" in text or "Infinity" in text):
         return False
+    return bool(call.arguments) or text == "{}"
 
 
 def _said(result: ToolResult) -> ResultSaid:

@@ -103,7 +103,7 @@ class SyncWalk(Walk):
     def steps(self) -> Generator[StreamChunk[Any]]:
         self.tree.open(self.root)
         while True:
-            if len(self.active) == 1 and not self.streams(self.tree.loops[self.root]):
+            if len(self.active) == 1 and not self.busy and not self.streams(self.tree.loops[self.root]):
                 self._go_alone()
             ready = self.ready()
             if self.ended:
@@ -131,17 +131,19 @@ class SyncWalk(Walk):
 
     def _go_alone(self) -> None:
         """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else."""
-        tree, run_id = self.tree, self.root
-        while not self.busy and len(asks := tree.asks(run_id)) == 1:
+        tree, run_id, call = self.tree, self.root, self._call
+        loop = tree.loops[run_id]
+        while len(asks := tree.asks(run_id)) == 1:
             ask = asks[0]
-            if isinstance(ask, AskBranch) or (isinstance(ask, AskTool) and ask.seconds != math.inf):
+            ask_id = ask.id
+            if isinstance(ask, AskBranch) or _is_timed(ask):
                 return
-            tree.begin(run_id, ask.id)
+            tree.begin(run_id, ask_id)
             try:
-                outcome = self._call(tree.loops[run_id], ask)
+                outcome = call(loop, ask)
             except BaseException as error:
                 self.fail(run_id, error)
-            tree.tell(run_id, ask.id, outcome)
+            tree.tell(run_id, ask_id, outcome)
 
     def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""

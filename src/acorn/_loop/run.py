@@ -63,6 +63,7 @@ class Loop:
         self.transcript = Transcript(run)
         self.budgets = Budgets(self.spec.owner, plan.limits, self.state.meter, plan.above)
         self._asks: Sequence[Ask] | None = None
+        self._is_single = self.spec.max_steps is None
         self._is_timed = plan.limits.seconds is not None
         self._request: ModelRequest | None = None
         self._step: Step | None = None
@@ -172,19 +173,19 @@ class Loop:
         state, run, plan = self.state, self.run, self.plan
         if run.stop_reason is not None:
             return ()
-        opened = len(self._source_tools)
-        if opened < len(self.spec.sources):
-            return (AskSource(f"source {opened}", self.spec.sources[opened]),)
+        sources = self.spec.sources
+        if sources and (opened := len(self._source_tools)) < len(sources):
+            return (AskSource(f"source {opened}", sources[opened]),)
         match state.phase:
             case "model":
                 return (AskModel(f"model {state.turns + 1}", self.model, self._next_request(now)),)
             case "tools":
                 return self._list_tools(now)
-            case "branches":
-                return list(self._list_branches())
             case "step":
                 assert plan.on_step is not None
                 return (AskHook(f"on_step {run.steps}", plan.on_step, (self._the_step(),)),)
+            case "branches":
+                return list(self._list_branches())
             case "judge":
                 assert plan.on_finish is not None
                 assert self._candidate is not None
@@ -260,13 +261,13 @@ class Loop:
         state = self.state
         state.phase = "model"
         self.transcript.notice()
-        self._check_limits(now)
+        if self.budgets.limited:
+            self._check_limits(now)
         self._request, state.was_forced = None, False
         request = self._next_request(now)
         if self.wire.before:
             self.transcript.notice_inside(self.wire.before)
-        is_single = self.spec.max_steps is None
-        wants_answer = state.forced or (is_single and not self._has_tools and not self._thinks)
+        wants_answer = state.forced or (self._is_single and not self._has_tools and not self._thinks)
         if wants_answer and not state.fallback:
             if self.model.can_force_tool(request):
                 state.was_forced, request.forced_tool = True, FINISH
@@ -299,8 +300,6 @@ class Loop:
         )
 
     def _check_limits(self, now: float) -> None:
-        if not self.budgets.limited:
-            return
         history, at = self.run.history, self.whereabouts()
         new: Sequence[Any] = history if self.transcript.turn is None else [] if at is None else history[at + 1 :]
         if self.budgets.must_answer(new, self.model, self.run.steps, now) and not self.state.forced:
@@ -673,12 +672,15 @@ class Loop:
         if step is not None:
             results = _checked_results(step.tool_results)
             context = "\n".join(step._context) or None
-            self._adopt(step)
+            if step._settings or step._tools is not None:
+                self._adopt(step)
         else:
             results = self._ordered()
         self.transcript.place_results(results, context)
-        state.meter.longest_step = max(state.meter.longest_step, now - state.meter.step_began)
-        state.meter.step_began = now
+        meter = state.meter
+        if now - meter.step_began > meter.longest_step:
+            meter.longest_step = now - meter.step_began
+        meter.step_began = now
         if step is not None and step._finished is not None:
             self._force_at_last_step()
             self._consider(step._finished, None, now)
@@ -695,13 +697,13 @@ class Loop:
     def _adopt(self, step: Step) -> None:
         """Take over the settings and tools that the hook changed."""
         state = self.state
-        for name, value in step.changes().items() if step._settings else ():
+        for name, value in step.changes().items():
             state.settings[name] = value
             if name == "model":
                 self.model = self.plan.resolve(value)
                 self.budgets.check_price(self.model)
         chosen = step.chosen_tools()
-        if chosen is not self.toolset.tools and chosen != self.toolset.tools:
+        if chosen != self.toolset.tools:
             state.tools = [tool.name for tool in chosen]
             self._use_tools(chosen)
 
@@ -788,10 +790,6 @@ class Loop:
     @property
     def _has_tools(self) -> bool:
         return bool(self.toolset.tools or self.toolset.branches)
-
-    @property
-    def _is_single(self) -> bool:
-        return self.spec.max_steps is None
 
     @property
     def _thinks(self) -> bool:

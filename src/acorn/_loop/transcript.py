@@ -157,14 +157,14 @@ class Transcript:
         """Note what the user has changed, if it is other messages or another order."""
         history: Any = self.run.history
         noted = self._noted
-        if not isinstance(history, list):  # the user may have put anything there
-            return
         try:
             # Copies are equal, but may be edited yet.
-            if history == noted and (not noted or (history[0] is noted[0] and history[-1] is noted[-1])):
+            if history == noted and (not noted or (history[-1] is noted[-1] and history[0] is noted[0])):
                 return
         except Exception:  # somebody's own `==`
             pass
+        if not isinstance(history, list):  # the user may have put anything there
+            return
         where = _first_difference(history, noted)
         behind = _first_difference(history[where:][::-1], noted[where:][::-1])
         added = [at for at in _added(history, noted) if _is_message(history[at])]

@@ -183,12 +183,11 @@ def _is_sound(written: Sequence[Message], used: set[str]) -> bool:
     for at, call in enumerate(calls, start=1):
         result, function, call_id = written[at], call["function"], call["id"]
         text = result["content"]
-        name, arguments = function["name"], function["arguments"]
-        if not (type(call_id) is type(name) is type(arguments) is type(text) is str and _is_name(name)):
+        if not (type(call_id) is type(text) is str and _is_name(function["name"])):
             return False
         if not call_id or call_id in used or call_id in ids or call_id != result["tool_call_id"]:
             return False
-        if not (call_id.isascii() and arguments.isascii() and text.isascii()):
+        if not f"{call_id}{function['arguments']}{text}".isascii():
             return False
         ids.append(call_id)
     used.update(ids)
@@ -196,8 +195,8 @@ def _is_sound(written: Sequence[Message], used: set[str]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _is_name(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None
+def _is_name(name: Any) -> bool:
+    return type(name) is str and _NAME.fullmatch(name) is not None
 
 
 def _take(message: Any, index: int) -> tuple[Message, Message]:

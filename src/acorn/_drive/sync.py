@@ -131,19 +131,20 @@ class SyncWalk(Walk):
 
     def _go_alone(self) -> None:
         """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else."""
-        tree, run_id, call = self.tree, self.root, self._call
-        loop = tree.loops[run_id]
+        tree, run_id = self.tree, self.root
         while len(asks := tree.asks(run_id)) == 1:
             ask = asks[0]
-            ask_id = ask.id
-            if isinstance(ask, AskBranch) or _is_timed(ask):
+            if isinstance(ask, AskTool):
+                if ask.seconds != math.inf:
+                    return
+            elif isinstance(ask, AskBranch):
                 return
-            tree.begin(run_id, ask_id)
+            tree.begin(run_id, ask.id)
             try:
-                outcome = call(loop, ask)
+                outcome = self._call(tree.loops[run_id], ask)
             except BaseException as error:
                 self.fail(run_id, error)
-            tree.tell(run_id, ask_id, outcome)
+            tree.tell(run_id, ask.id, outcome)
 
     def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""

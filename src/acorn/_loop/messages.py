@@ -55,6 +55,8 @@ def result_content(result: ToolResult) -> Content:
     if result.error is not None:
         return f"{TOOL_ERROR}{result.error}"
     output = result.output
+    if type(output) is str:
+        return output
     # Of a subclass of str, an enum say, the bare text.
     return str.__str__(output) if isinstance(output, str) else content_of(output)
 
@@ -116,8 +118,6 @@ def close_calls(history: list[Message], content: str) -> None:
 
 def find_turn(history: Sequence[Any], message: Message) -> int | None:
     """Where a model's turn stands: the very message, or else a copy, known by its calls."""
-    if history and history[-1] is message:
-        return len(history) - 1
     for index in range(len(history) - 1, -1, -1):
         if history[index] is message:
             return index

@@ -92,15 +92,8 @@ class Toolset:
         self.named = {tool.name: tool for tool in self.tools}
         self.repeatable = frozenset([tool.name for tool in self.tools if tool.options.repeatable])
 
-    @property
-    def definitions(self) -> list[dict[str, Any]]:
-        return self._described.definitions
-
-    def json(self) -> bytes:
-        return self._described.json
-
     @cached_property
-    def _described(self) -> _Described:
+    def described(self) -> Described:
         schemas = [tool.schema for tool in self.tools]
         if self.branches:
             schemas += [branch.schema for branch in self.branches.values()]
@@ -123,19 +116,24 @@ class _Schemas:
         return isinstance(other, _Schemas) and self.ids == other.ids
 
 
-class _Described:
+class Described:
+    """Tools as a request has them."""
+
     def __init__(self, schemas: Sequence[dict[str, Any]]) -> None:
         self.definitions = [{"type": "function", "function": schema} for schema in schemas]
 
     @cached_property
-    def json(self) -> bytes:
+    def _json(self) -> bytes:
         return to_json(self.definitions)
+
+    def json(self) -> bytes:
+        return self._json
 
 
 @lru_cache(maxsize=256)
-def _described(schemas: _Schemas) -> _Described:
+def _described(schemas: _Schemas) -> Described:
     """The same tools are described once, whichever run they are in."""
-    return _Described(schemas.schemas)
+    return Described(schemas.schemas)
 
 
 def named_tools(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:

@@ -283,20 +283,20 @@ class Loop:
         return self._request
 
     def _make_request(self) -> ModelRequest:
-        spec, changed = self.spec, self.state.settings
+        spec, changed, tools = self.spec, self.state.settings, self.toolset.described
         sent, write = self.wire.prepare(self.run.history, *self.openings, written=self.transcript.written)
         if self._threaded is not None:
             sent = self._threaded.wrap(sent)
         return ModelRequest(
             sent,
-            self.toolset.definitions,
+            tools.definitions,
             temperature=changed.get("temperature", spec.temperature),
             max_tokens=changed.get("max_tokens", spec.max_tokens),
             forced_tool=FINISH if self.state.was_forced else None,
             declared=spec.declared | changed.keys() if changed else spec.declared,
             cache=spec.cache,
             messages_json=None if self._threaded is not None else write,
-            tools_json=self.toolset.json,
+            tools_json=tools.json,
         )
 
     def _check_limits(self, now: float) -> None:
@@ -400,20 +400,25 @@ class Loop:
     def _begin_step(self, now: float) -> None:
         self.run.steps += 1
         self.state.phase = "tools"
-        self._prepare(now)
-        self._end_tools_if_done(now)
+        if not self._prepare(now):
+            self._end_tools_if_done(now)
 
-    def _prepare(self, now: float) -> None:
-        """Find what each open call of the step means; one that cannot be performed has its result at once."""
+    def _prepare(self, now: float) -> bool:
+        """Find what each open call of the step means; one that cannot be performed has its result at once.
+
+        Whether there are tools to call.
+        """
         state, done = self.state, self.state.results
         was_cut = state.response is not None and state.response.stop_reason == "length"
         prepared: dict[str, AskTool | BranchTool] = {}
         self._prepared = prepared
+        has_tools = False
         for call in state.calls:
             if call.id in done:
                 continue
             found = prepare(call, self.toolset, self.run, was_cut and self._is_half(call))
             if isinstance(found, AskTool):
+                has_tools = True
                 prepared[call.id] = found
             elif isinstance(found, ToolResult):
                 self._note_result(found, None)
@@ -421,6 +426,7 @@ class Loop:
                 prepared[call.id] = found
                 if not found.inherits and call.id not in state.branches:
                     self._bear(found, call, {}, now)
+        return has_tools
 
     def _is_half(self, call: ToolCall) -> bool:
         """Whether the token limit fell into these arguments: half an object, or nothing yet."""

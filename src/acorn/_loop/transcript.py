@@ -74,8 +74,13 @@ class Transcript:
         """The model's turn; a refusal is noted, but is no part of the conversation."""
         journal = self.journal
         journal.step = self.run.steps + 1  # a turn belongs to the step that it begins
-        made = tuple([Called(call.id, call.name, call.raw_arguments) for call in calls])
         content, extra = response.content, response.extra
+        listed: list[Called] = []
+        needs_a_look = bool(extra) or not calls
+        for call in calls:
+            listed.append(Called(call.id, call.name, call.raw_arguments))
+            needs_a_look = needs_a_look or not _is_object(call)
+        made = tuple(listed)
         journal.entries.append(
             ModelAnswered(
                 self._id,
@@ -100,7 +105,6 @@ class Transcript:
             self.turn, self._unanswered = turn, calls
             self.run.history.append(turn)
             self._noted.append(turn)
-            needs_a_look = extra or not calls or [call for call in calls if not _is_object(call)]
             self.written = None if needs_a_look else [messages.assistant(content, made, {})]
 
     def resume(self, turn: Message, unanswered: list[ToolCall]) -> None:
@@ -138,7 +142,10 @@ class Transcript:
         assert self.turn is not None
         self.notice()
         history: Any = self.run.history
-        where = messages.where_results_go(history, self.turn)
+        if type(history) is list and history and history[-1] is self.turn:
+            where: int | None = len(history)
+        else:
+            where = messages.where_results_go(history, self.turn)
         made = [messages.tool(said.call_id, said.content) for said in placed] if where is not None else []
         if context is not None:
             made.append(messages.user(context))
@@ -236,6 +243,8 @@ def _is_object(call: ToolCall) -> bool:
 
 
 def _said(result: ToolResult) -> ResultSaid:
+    if result.error is None and type(result.output) is str:
+        return ResultSaid(result.id, result.output, "text", result.seconds)
     content = messages.result_content(result)
     # A date and the like are strings in JSON. The text is kept, as it is where a run was saved.
     is_text = not isinstance(content, str) or isinstance(result.output, str) or content.startswith('"')

@@ -46,6 +46,8 @@ class WireHistory:
         self._strays: set[str] = set()
         self._ids: set[str] = set()
         self._is_odd = False
+        self._is_whole = False
+        """Whether what was sent begins with a user message, as it must."""
 
     def copies_of(self, history: list[Message]) -> list[Message]:
         """Private copies of a history, those from the last request where they still say the same."""
@@ -85,8 +87,11 @@ class WireHistory:
         `written` are copies for us to keep: the last turn and its results, as acorn put them into the history.
         """
         self.before = []
-        goes_on = written is not None and self._goes_on(history, written)
-        if not goes_on and not (self._knows(history) and self._add(history, len(self._seen))):
+        if written is not None and self._goes_on(history, written):
+            if self._is_whole:  # and it ends with a result
+                messages = self._sent.copy()
+                return messages, self._writer(messages, None)
+        elif not (self._knows(history) and self._add(history, len(self._seen))):
             self.before = self._seen
             self._begin()
             self._add(history, 0)
@@ -95,6 +100,7 @@ class WireHistory:
         while first <= last and messages[first]["role"] == "system":
             first += 1
         is_headless = first > last or messages[first]["role"] != "user"
+        self._is_whole = not is_headless
         if is_headless:
             trimmed = [opening for opening in openings if opening not in messages]
             messages.insert(first, dict(trimmed[0]) if trimmed else user(OMITTED))
@@ -206,8 +212,8 @@ def _take(message: Any, index: int) -> tuple[Message, Message]:
             f"`history[{index}]` must be a dict with a `role` of {', '.join(ROLES)}, "
             f"got {shorten(safe_repr(message), 120)}."
         )
-    if type(message) is dict and all(type(part) is str and part.isascii() for item in message.items() for part in item):
-        copy = message.copy()  # nothing but text: most messages are
+    if type(message) is dict and _is_all_text(message):
+        copy = message.copy()
         return copy, copy
     try:
         copy = from_json(to_json(message, inf_nan_mode="null"))
@@ -220,6 +226,14 @@ def _take(message: Any, index: int) -> tuple[Message, Message]:
     except TypeError:  # not plain data; it may be of a kind that is changed in place, so it is read each time
         return ODD, from_json(to_text(message))
     return copy, whole_text(copy)
+
+
+def _is_all_text(message: Message) -> bool:
+    """Whether there is nothing but text in it: most messages are like that."""
+    for key, value in message.items():
+        if type(value) is not str or type(key) is not str or not value.isascii() or not key.isascii():
+            return False
+    return True
 
 
 def _match(tail: Sequence[Message]) -> tuple[dict[int, dict[int, Message]], set[str], set[str]]:

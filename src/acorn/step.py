@@ -54,8 +54,7 @@ class Step:
         self.counter = run.steps
         self.tool_calls = tool_calls
         self.tool_results = tool_results
-        self._tools = [tool.function for tool in tools]
-        self._given = list(self._tools)
+        self._tools: list[Callable[..., Any]] | None = None
 
     def __repr__(self) -> str:
         return f"Step({self.counter}, tool_calls={[call.name for call in self.tool_calls]})"
@@ -92,6 +91,8 @@ class Step:
     @property
     def tools(self) -> list[Callable[..., Any]]:
         """The tools for the next step, without `__finish__`."""
+        if self._tools is None:
+            self._tools = [tool.function for tool in self._listed]
         return self._tools
 
     @tools.setter
@@ -176,7 +177,7 @@ class Step:
 
     def chosen_tools(self) -> tuple[Tool, ...]:
         """The tools as the hook left them, each compiled once."""
-        if self._tools == self._given:
+        if self._tools is None or self._tools == [tool.function for tool in self._listed]:
             return self._listed
         chosen: list[Tool] = []
         for index, function in enumerate(self.tools):

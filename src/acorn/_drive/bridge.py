@@ -32,9 +32,14 @@ def is_async(function: Callable[..., Any]) -> bool:
 def call_sync(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call any function from sync code and wait for it."""
     returned = function(*args, **kwargs)
-    if type(returned) in PLAIN or (args and returned is args[0]):
+    if type(returned) in PLAIN or (args and returned is args[0]):  # a hook that gives back what it was given
         return returned
-    return wait_for(returned) if inspect.isawaitable(returned) else returned
+    return awaited(returned)
+
+
+def awaited(value: Any) -> Any:
+    """What an awaitable comes to, from sync code; anything else as it is."""
+    return wait_for(value) if inspect.isawaitable(value) else value
 
 
 async def call_async(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -102,7 +102,7 @@ class SyncWalk(Walk):
     def steps(self) -> Generator[StreamChunk[Any]]:
         self.tree.open(self.root)
         while True:
-            if len(self.active) == 1 and not self.streams(self.tree.loops[self.root]):
+            if len(self.active) == 1 and not self.busy and not self.streams(self.tree.loops[self.root]):
                 self._go_alone()
             ready = self.ready()
             if self.ended:
@@ -136,9 +136,12 @@ class SyncWalk(Walk):
     def _go_alone(self) -> None:
         """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else."""
         tree, run_id = self.tree, self.root
-        while not self.busy and len(asks := tree.asks(run_id)) == 1:
+        while len(asks := tree.asks(run_id)) == 1:
             ask = asks[0]
-            if isinstance(ask, AskBranch) or (isinstance(ask, AskTool) and ask.seconds != math.inf):
+            if isinstance(ask, AskTool):
+                if ask.seconds != math.inf:
+                    return
+            elif isinstance(ask, AskBranch):
                 return
             tree.begin(run_id, ask.id)
             try:

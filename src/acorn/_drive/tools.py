@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterable, Callable
 from typing import Any
 
-from acorn._drive.bridge import PLAIN, call_async, call_sync, is_async
+from acorn._drive.bridge import PLAIN, awaited, call_async, is_async
 from acorn._json import words_of
 from acorn._loop.asks import AskTool
 from acorn.types import ToolResult
@@ -19,7 +19,9 @@ def attempt(ask: AskTool) -> ToolResult:
     """Call it from sync code."""
     began, call = time.monotonic(), ask.call
     try:
-        output = call_sync(_drained, ask.tool.function, *ask.args, **ask.kwargs)
+        output = ask.tool.function(*ask.args, **ask.kwargs)
+        if type(output) not in PLAIN:
+            output = awaited(_items(output))
     except Exception as error:
         return _failed(ask, error, began)
     return ToolResult(call.id, call.name, output, seconds=time.monotonic() - began)
@@ -45,8 +47,11 @@ def too_long(ask: AskTool, seconds: float) -> ToolResult:
 
 
 def _drained(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return _items(function(*args, **kwargs))
+
+
+def _items(returned: Any) -> Any:
     """Of a generator its items: its body runs here and now, and its errors are the tool's."""
-    returned = function(*args, **kwargs)
     if type(returned) in PLAIN:
         return returned
     if inspect.isasyncgen(returned):

@@ -39,7 +39,10 @@ def goes_in_circles(marks: Sequence[Mark]) -> bool:
     """Whether the last steps repeat each other."""
     if len(marks) < 3:
         return False
-    (call, error), before, earlier = marks[-1], marks[-2], marks[-3]
+    call, error = marks[-1]
+    if not call and not error:
+        return False
+    before, earlier = marks[-2], marks[-3]
     if error and error == before[1] == earlier[1]:
         return True
     if not call or call != earlier[0]:

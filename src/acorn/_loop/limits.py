@@ -79,7 +79,7 @@ class Meter:
             self.largest_output = usage.output_tokens
         if seconds > self.longest_call:
             self.longest_call = seconds
-        self.spent.add(usage.total_tokens, cost or 0.0)
+        self.spent.add(usage.input_tokens + usage.output_tokens, cost or 0.0)
 
     def room(self, limits: Limits, spent: Spent, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
         """What can still be paid for, and which limit says so; `new_text` is in characters."""
@@ -174,13 +174,15 @@ class Budgets:
 
     def pay(self, response: ModelResponse, model: Model, run: Run[Any], seconds: float) -> None:
         """Count a response, on the record and in every budget."""
+        usage = response.usage
         if response.cost is None and (price := model.price()) is not None:
-            response.cost = price.of(response.usage)
-        response.usage.requests = response.usage.requests or 1  # a model of the user's need not count them
-        run.usage.add(response.usage)
-        if response.cost is not None:
-            run.cost = (run.cost or 0.0) + response.cost
+            response.cost = price.of(usage)
+        usage.requests = usage.requests or 1  # a model of the user's need not count them
+        run.usage.add(usage)
+        cost = response.cost
+        if cost is not None:
+            run.cost = (run.cost or 0.0) + cost
         run.model = response.model or model.name
-        self.meter.count(response.usage, response.cost, seconds)
+        self.meter.count(usage, cost, seconds)
         for budget in self.all[1:]:
-            budget.spent.add(response.usage.total_tokens, response.cost or 0.0)
+            budget.spent.add(usage.total_tokens, cost or 0.0)

@@ -56,6 +56,8 @@ def result_content(result: ToolResult) -> Content:
     if result.error is not None:
         return f"{TOOL_ERROR}{result.error}"
     output = result.output
+    if type(output) is str:
+        return output
     # Of a subclass of str, an enum say, the bare text.
     return str.__str__(output) if isinstance(output, str) else content_of(output)
 

@@ -89,53 +89,50 @@ class Toolset:
 
     def __post_init__(self) -> None:
         self.named = {tool.name: tool for tool in self.tools}
-        self.repeatable = frozenset(tool.name for tool in self.tools if tool.options.repeatable)
-
-    @property
-    def definitions(self) -> list[dict[str, Any]]:
-        return self._described.definitions
-
-    def json(self) -> bytes:
-        return self._described.json
+        self.repeatable = frozenset([tool.name for tool in self.tools if tool.options.repeatable])
 
     @cached_property
-    def _described(self) -> _Described:
-        schemas = [
-            *(tool.schema for tool in self.tools),
-            *(branch.schema for branch in self.branches.values()),
-            self.finish,
-        ]
-        return _described(*map(_Same, schemas))
+    def described(self) -> Described:
+        schemas = [tool.schema for tool in self.tools]
+        if self.branches:
+            schemas += [branch.schema for branch in self.branches.values()]
+        return _described(_Schemas([*schemas, self.finish]))
 
 
-class _Same:
-    """A schema, known by its identity: each is made once and never changed."""
+class _Schemas:
+    """Schemas, known by their identity: each is made once and never changed."""
 
-    __slots__ = ("schema",)
+    __slots__ = ("ids", "schemas")
 
-    def __init__(self, schema: dict[str, Any]) -> None:
-        self.schema = schema
+    def __init__(self, schemas: Sequence[dict[str, Any]]) -> None:
+        self.schemas = schemas
+        self.ids = tuple(map(id, schemas))
 
     def __hash__(self) -> int:
-        return id(self.schema)
+        return hash(self.ids)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.schema is other.schema
+        return isinstance(other, _Schemas) and self.ids == other.ids
 
 
-class _Described:
-    def __init__(self, schemas: Sequence[_Same]) -> None:
-        self.definitions = [{"type": "function", "function": same.schema} for same in schemas]
+class Described:
+    """Tools as a request has them."""
+
+    def __init__(self, schemas: Sequence[dict[str, Any]]) -> None:
+        self.definitions = [{"type": "function", "function": schema} for schema in schemas]
 
     @cached_property
-    def json(self) -> bytes:
+    def _json(self) -> bytes:
         return to_json(self.definitions)
+
+    def json(self) -> bytes:
+        return self._json
 
 
 @lru_cache(maxsize=256)
-def _described(*schemas: _Same) -> _Described:
+def _described(schemas: _Schemas) -> Described:
     """The same tools are described once, whichever run they are in."""
-    return _Described(schemas)
+    return Described(schemas.schemas)
 
 
 def named_tools(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:

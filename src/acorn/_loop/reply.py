@@ -28,11 +28,12 @@ def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
     is_usual = len(raw) == 1 and raw[0].id
     ids = [str(raw[0].id)] if is_usual else fresh_ids([call.id or "" for call in raw], index, set())
     for call_id, call in zip(ids, raw, strict=True):
+        arguments = call.arguments or "{}"
         try:
-            parsed = from_json(call.arguments or "{}")
+            parsed = from_json(arguments)
         except (ValueError, TypeError):  # no JSON, or half a surrogate pair in it
             parsed = None
-        calls.append(ToolCall(call_id, call.name, parsed if isinstance(parsed, dict) else {}, call.arguments or "{}"))
+        calls.append(ToolCall(call_id, call.name, parsed if isinstance(parsed, dict) else {}, arguments))
     return calls
 
 

@@ -65,6 +65,7 @@ class Loop:
         self.transcript = Transcript(run)
         self.budgets = Budgets(self.spec.owner, plan.limits, self.state.meter, plan.above)
         self._asks: Sequence[Ask] | None = None
+        self._is_single = self.spec.max_steps is None
         self._is_timed = plan.limits.seconds is not None
         self._request: ModelRequest | None = None
         self._step: Step | None = None
@@ -117,10 +118,10 @@ class Loop:
                 journal.entries.append(
                     ToolBegun(self.run.id, journal.step, now, call.id, call.name, call.raw_arguments)
                 )
-            case AskBranch():
-                self.branch_begun(ask.context, now)
             case AskHook() | AskSource():
                 pass
+            case AskBranch():
+                self.branch_begun(ask.context, now)
             case _:
                 assert_never(ask)
 
@@ -136,19 +137,19 @@ class Loop:
                 self._take_response(outcome, now if began is None else began, now)
             case AskTool():
                 self._take_result(outcome, began, now)
+            case AskHook():
+                match self.state.phase:
+                    case "step":
+                        self._take_step(outcome, now)
+                    case "prompt":
+                        prompt = self.spec.prompt
+                        self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
+                    case _:
+                        self._take_judgement(outcome, now)
             case AskBranch():
                 self._take_branch(ask, outcome, now)
             case AskSource():
                 self._take_source(ask.source, outcome, now)
-            case AskHook():
-                match self.state.phase:
-                    case "prompt":
-                        prompt = self.spec.prompt
-                        self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
-                    case "step":
-                        self._take_step(outcome, now)
-                    case _:
-                        self._take_judgement(outcome, now)
             case _:
                 assert_never(ask)
 
@@ -174,19 +175,19 @@ class Loop:
         state, run, plan = self.state, self.run, self.plan
         if run.stop_reason is not None:
             return ()
-        opened = len(self._source_tools)
-        if opened < len(self.spec.sources):
-            return (AskSource(f"source {opened}", self.spec.sources[opened]),)
+        sources = self.spec.sources
+        if sources and (opened := len(self._source_tools)) < len(sources):
+            return (AskSource(f"source {opened}", sources[opened]),)
         match state.phase:
             case "model":
                 return (AskModel(f"model {state.turns + 1}", self.model, self._next_request(now)),)
             case "tools":
-                return list(self._list_tools(now))
-            case "branches":
-                return list(self._list_branches())
+                return self._list_tools(now)
             case "step":
                 assert plan.on_step is not None
                 return (AskHook(f"on_step {run.steps}", plan.on_step, (self._the_step(),)),)
+            case "branches":
+                return list(self._list_branches())
             case "judge":
                 assert plan.on_finish is not None
                 assert self._candidate is not None
@@ -265,7 +266,8 @@ class Loop:
         state = self.state
         state.phase = "model"
         self.transcript.notice()
-        self._check_limits(now)
+        if self.budgets.limited:
+            self._check_limits(now)
         self._request, state.was_forced = None, False
         request = self._next_request(now)
         if self.wire.before:
@@ -286,25 +288,23 @@ class Loop:
         return self._request
 
     def _make_request(self) -> ModelRequest:
-        state, spec = self.state, self.spec
-        sent, write = self.wire.prepare(self.run.history, *self.openings)
+        spec, changed, tools = self.spec, self.state.settings, self.toolset.described
+        sent, write = self.wire.prepare(self.run.history, *self.openings, written=self.transcript.written)
         if self._threaded is not None:
             sent = self._threaded.wrap(sent)
         return ModelRequest(
             sent,
-            self.toolset.definitions,
-            temperature=self.setting("temperature"),
-            max_tokens=self.setting("max_tokens"),
-            forced_tool=FINISH if state.was_forced else None,
-            declared=spec.declared | state.settings.keys() if state.settings else spec.declared,
+            tools.definitions,
+            temperature=changed.get("temperature", spec.temperature),
+            max_tokens=changed.get("max_tokens", spec.max_tokens),
+            forced_tool=FINISH if self.state.was_forced else None,
+            declared=spec.declared | changed.keys() if changed else spec.declared,
             cache=spec.cache,
             messages_json=None if self._threaded is not None else write,
-            tools_json=self.toolset.json,
+            tools_json=tools.json,
         )
 
     def _check_limits(self, now: float) -> None:
-        if not self.budgets.limited:
-            return
         history, at = self.run.history, self.whereabouts()
         new: Sequence[Any] = history if self.transcript.turn is None else [] if at is None else history[at + 1 :]
         if self.budgets.must_answer(new, self.model, self.run.steps, now) and not self.state.forced:
@@ -405,20 +405,25 @@ class Loop:
     def _begin_step(self, now: float) -> None:
         self.run.steps += 1
         self.state.phase = "tools"
-        self._prepare(now)
-        self._end_tools_if_done(now)
+        if not self._prepare(now):
+            self._end_tools_if_done(now)
 
-    def _prepare(self, now: float) -> None:
-        """Find what each open call of the step means; one that cannot be performed has its result at once."""
+    def _prepare(self, now: float) -> bool:
+        """Find what each open call of the step means; one that cannot be performed has its result at once.
+
+        Whether there are tools to call.
+        """
         state, done = self.state, self.state.results
         was_cut = state.response is not None and state.response.stop_reason == "length"
         prepared: dict[str, AskTool | BranchTool] = {}
         self._prepared = prepared
+        has_tools = False
         for call in state.calls:
             if call.id in done:
                 continue
             found = prepare(call, self.toolset, self.run, was_cut and self._is_half(call), self.plan.start)
             if isinstance(found, AskTool):
+                has_tools = True
                 prepared[call.id] = found
             elif isinstance(found, ToolResult):
                 self._note_result(found, None)
@@ -426,6 +431,7 @@ class Loop:
                 prepared[call.id] = found
                 if not found.inherits and call.id not in state.branches:
                     self._bear(found, call, {}, now)
+        return has_tools
 
     def _is_half(self, call: ToolCall) -> bool:
         """Whether the token limit fell into these arguments: half an object, or nothing yet."""
@@ -440,22 +446,22 @@ class Loop:
             if call_id not in done and (isinstance(made, AskTool) or not made.inherits)
         ]
 
-    def _list_tools(self, now: float) -> Iterator[Ask]:
+    def _list_tools(self, now: float) -> list[Ask]:
         """Those that may run at the same time, in the order of the response; `parallel=False` stands alone."""
-        limit = self.state.meter.seconds_for_tools(self.plan.limits, now)
-        for at, call_id in enumerate(self._open_tools()):
+        limit = self.state.meter.seconds_for_tools(self.plan.limits, now) if self._is_timed else None
+        asks: list[Ask] = []
+        for call_id in self._open_tools():
             made = self._prepared[call_id]
             is_alone = isinstance(made, AskTool) and not made.tool.options.parallel
-            if is_alone and at > 0:
-                return
+            if is_alone and asks:
+                break
             if isinstance(made, BranchTool):
-                yield self._branch_ask(call_id, self.state.branches[call_id], made)
-            elif limit is None:
-                yield made
+                asks.append(self._branch_ask(call_id, self.state.branches[call_id], made))
             else:
-                yield replace(made, seconds=min(made.seconds, limit))
+                asks.append(made if limit is None else replace(made, seconds=min(made.seconds, limit)))
             if is_alone:
-                return
+                break
+        return asks
 
     def _take_result(self, result: ToolResult, began: float | None, now: float) -> None:
         self._note_result(result, began)
@@ -677,12 +683,15 @@ class Loop:
         if step is not None:
             results = _checked_results(step.tool_results)
             context = step._shown()
-            self._adopt(step)
+            if step._settings or step._tools is not None:
+                self._adopt(step)
         else:
             results = self._ordered()
         self.transcript.place_results(results, context)
-        state.meter.longest_step = max(state.meter.longest_step, now - state.meter.step_began)
-        state.meter.step_began = now
+        meter = state.meter
+        if now - meter.step_began > meter.longest_step:
+            meter.longest_step = now - meter.step_began
+        meter.step_began = now
         if step is not None and step._finished is not None:
             self._force_at_last_step()
             self._consider(step._finished, None, now)
@@ -699,13 +708,13 @@ class Loop:
     def _adopt(self, step: Step) -> None:
         """Take over the settings and tools that the hook changed."""
         state = self.state
-        for name, value in step.changes().items() if step._settings else ():
+        for name, value in step.changes().items():
             state.settings[name] = value
             if name == "model":
                 self.model = self.plan.resolve(value)
                 self.budgets.check_price(self.model)
         chosen = step.chosen_tools()
-        if chosen is not self.toolset.tools and chosen != self.toolset.tools:
+        if chosen != self.toolset.tools:
             state.tools = [tool.name for tool in chosen]
             self._use_tools(chosen)
 
@@ -792,10 +801,6 @@ class Loop:
     @property
     def _has_tools(self) -> bool:
         return bool(self.toolset.tools or self.toolset.branches)
-
-    @property
-    def _is_single(self) -> bool:
-        return self.spec.max_steps is None
 
     @property
     def _thinks(self) -> bool:

@@ -47,6 +47,8 @@ class Transcript:
         self._unanswered: list[ToolCall] = []
         self._noted: list[Message] = list(run.history)
         """What the history is if nobody else has written in it."""
+        self.written: list[Message] | None = None
+        """Copies of the last turn and its results, for who sends them; None where they need a closer look."""
 
     # What the run says
 
@@ -73,8 +75,13 @@ class Transcript:
         """The model's turn; a refusal is noted, but is no part of the conversation."""
         journal = self.journal
         journal.step = self.run.steps + 1  # a turn belongs to the step that it begins
-        made = tuple([Called(call.id, call.name, call.raw_arguments) for call in calls])
-        extra = response.extra
+        content, extra = response.content, response.extra
+        listed: list[Called] = []
+        needs_a_look = bool(extra) or not calls
+        for call in calls:
+            listed.append(Called(call.id, call.name, call.raw_arguments))
+            needs_a_look = needs_a_look or not _is_object(call)
+        made = tuple(listed)
         journal.entries.append(
             ModelAnswered(
                 self._id,
@@ -82,7 +89,7 @@ class Transcript:
                 journal.now,
                 asked,
                 self.run.model or "",
-                response.content,
+                content,
                 response.reasoning,
                 made,
                 messages.copied(extra) if extra else {},
@@ -95,9 +102,11 @@ class Transcript:
             )
         )
         if refusal is None:
-            self.turn, self._unanswered = messages.assistant(response.content, made, extra), calls
-            self.run.history.append(self.turn)
-            self._noted.append(self.turn)
+            turn = messages.assistant(content, made, extra)
+            self.turn, self._unanswered = turn, calls
+            self.run.history.append(turn)
+            self._noted.append(turn)
+            self.written = None if needs_a_look else [messages.assistant(content, made, {})]
 
     def resume(self, turn: Message, unanswered: list[ToolCall]) -> None:
         """The turn of a run that was saved in the middle of it."""
@@ -126,7 +135,7 @@ class Transcript:
 
     def place_results(self, results: Iterable[ToolResult], context: Content | None) -> None:
         """What the tools returned, as the hook left it, and what it shows beside them."""
-        placed = list(map(_said, results))
+        placed = [_said(result) for result in results]
         if placed or context is not None:
             self._place(placed, context)
 
@@ -134,7 +143,10 @@ class Transcript:
         assert self.turn is not None
         self.notice()
         history: Any = self.run.history
-        where = messages.where_results_go(history, self.turn)
+        if type(history) is list and history and history[-1] is self.turn:
+            where: int | None = len(history)
+        else:
+            where = messages.where_results_go(history, self.turn)
         made = [_message(said) for said in placed] if where is not None else []
         if context is not None:
             made.append(messages.user(messages.copied(context)))
@@ -142,6 +154,8 @@ class Transcript:
         history[at:at] = made
         self._noted[at:at] = made
         self._unanswered = []
+        if self.written is not None:
+            self.written += [messages.tool(said.call_id, said.content) for said in placed]
         journal = self.journal
         journal.entries.append(ResultsSaid(self._id, journal.step, journal.now, tuple(placed), context, where))
 
@@ -151,10 +165,13 @@ class Transcript:
         """Note what the user has changed, if it is other messages or another order."""
         history: Any = self.run.history
         noted = self._noted
+        try:
+            # Copies are equal, but may be edited yet.
+            if history == noted and (not noted or (history[-1] is noted[-1] and history[0] is noted[0])):
+                return
+        except Exception:  # somebody's own `==`
+            pass
         if not isinstance(history, list):  # the user may have put anything there
-            return
-        # Copies are equal, but may be edited yet.
-        if _is_equal(history, noted) and (not noted or (history[0] is noted[0] and history[-1] is noted[-1])):
             return
         where = _first_difference(history, noted)
         behind = _first_difference(history[where:][::-1], noted[where:][::-1])
@@ -218,14 +235,17 @@ class Transcript:
         journal.entries.append(kind(self._id, journal.step, journal.now, _words(error, model), tuple(said)))
 
 
-def _is_equal(history: list[Any], noted: list[Message]) -> bool:
-    try:
-        return history == noted
-    except Exception:  # somebody's own `==`
+def _is_object(call: ToolCall) -> bool:
+    """Whether the arguments are a JSON object that every provider takes back."""
+    text = call.raw_arguments
+    if type(text) is not str or ("NaN" in text or "Infinity" in text):
         return False
+    return bool(call.arguments) or text == "{}"
 
 
 def _said(result: ToolResult) -> ResultSaid:
+    if result.error is None and type(result.output) is str:
+        return ResultSaid(result.id, result.output, "text", result.seconds)
     content = messages.result_content(result)
     # A date and the like are strings in JSON. The text is kept, as it is where a run was saved.
     is_text = isinstance(result.output, str) or (isinstance(content, str) and content.startswith('"'))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -45,6 +46,8 @@ class WireHistory:
         self._strays: set[str] = set()
         self._ids: set[str] = set()
         self._is_odd = False
+        self._is_whole = False
+        """Whether what was sent begins with a user message, as it must."""
 
     def copies_of(self, history: list[Message]) -> list[Message]:
         """Private copies of a history, those from the last request where they still say the same."""
@@ -76,10 +79,19 @@ class WireHistory:
         if self._pieces:
             self._pieces[:was_sent] = [to_json(self._sent[0])]
 
-    def prepare(self, history: list[Message], *openings: Message) -> tuple[list[Message], Callable[[], bytes]]:
-        """The messages to send, and their JSON on demand; `openings` are inputs, should they have been trimmed."""
+    def prepare(
+        self, history: list[Message], *openings: Message, written: list[Message] | None = None
+    ) -> tuple[list[Message], Callable[[], bytes]]:
+        """The messages to send, and their JSON on demand; `openings` are inputs, should they have been trimmed.
+
+        `written` are copies for us to keep: the last turn and its results, as acorn put them into the history.
+        """
         self.before = []
-        if not (self._knows(history) and self._add(history, len(self._seen))):
+        if written is not None and self._goes_on(history, written):
+            if self._is_whole:  # and it ends with a result
+                messages = self._sent.copy()
+                return messages, self._writer(messages, None)
+        elif not (self._knows(history) and self._add(history, len(self._seen))):
             self.before = self._seen
             self._begin()
             self._add(history, 0)
@@ -88,6 +100,7 @@ class WireHistory:
         while first <= last and messages[first]["role"] == "system":
             first += 1
         is_headless = first > last or messages[first]["role"] != "user"
+        self._is_whole = not is_headless
         if is_headless:
             trimmed = [opening for opening in openings if opening not in messages]
             messages.insert(first, dict(trimmed[0]) if trimmed else user(OMITTED))
@@ -98,6 +111,24 @@ class WireHistory:
             messages.append(user(REMINDER))  # no provider takes a conversation that ends with the model's turn
         return messages, self._writer(messages, first if is_headless else None)
 
+    def _goes_on(self, history: list[Message], written: list[Message]) -> bool:
+        """Take in what was written since the last time, if nothing else has changed.
+
+        Nearly every step ends like this, and what needs no repair is not searched for faults.
+        """
+        expected = self._seen + written
+        try:
+            is_expected = history == expected
+        except Exception:  # somebody's own `==`
+            return False
+        if not is_expected or not self._seen or self._strays or not _is_sound(written, self._ids):
+            return False
+        self._seen = expected
+        self._sent += written
+        if not written[0]["content"].strip():
+            self._sent[-len(written)] = {**written[0], "content": None}
+        return True
+
     def _knows(self, history: list[Message]) -> bool:
         """Whether the history begins with what was seen last time."""
         try:
@@ -107,13 +138,6 @@ class WireHistory:
 
     def _add(self, history: Sequence[Any], known: int) -> bool:
         """Take in what is new; False where that changes what was sent for the rest."""
-        if known and not self._strays and (usual := _usual_end(history[known:], self._ids)):
-            turn = usual[0]
-            self._seen += usual
-            self._sent += usual
-            if not turn["content"].strip():
-                self._sent[-len(usual)] = {**turn, "content": None}
-            return True
         taken = [_take(message, at) for at, message in enumerate(history[known:], start=known)]
         tail = [clean for _, clean in taken]
         answers, lost, unanswered = _match(tail)
@@ -137,7 +161,10 @@ class WireHistory:
         sent, pieces, count = self._sent, self._pieces, len(self._sent)
 
         def write() -> bytes:
-            pieces.extend(map(to_json, sent[len(pieces) : count]))
+            if len(pieces) < count:
+                pieces.extend([to_json(message) for message in sent[len(pieces) : count]])
+            if len(pieces) == count == len(messages):
+                return b"[%s]" % b",".join(pieces)
             parts = pieces[:count]
             if inserted is not None:
                 parts.insert(inserted, to_json(messages[inserted]))
@@ -152,42 +179,30 @@ def _private(message: Any) -> Any:
     return plain if copied is ODD else copied
 
 
-def _usual_end(tail: Sequence[Any], used: set[str]) -> list[Message] | None:
-    """Copies of a turn and its results as acorn itself wrote them, plain text throughout; None for anything else.
+def _is_sound(written: Sequence[Message], used: set[str]) -> bool:
+    """Whether a turn and its results, as acorn wrote them, can be sent as they are: plain text, and every id new."""
+    turn = written[0]
+    calls, content = turn["tool_calls"], turn["content"]
+    if len(calls) != len(written) - 1 or type(content) is not str or not content.isascii():
+        return False
+    ids: list[str] = []
+    for at, call in enumerate(calls, start=1):
+        result, function, call_id = written[at], call["function"], call["id"]
+        text = result["content"]
+        if not (type(call_id) is type(text) is str and _is_name(function["name"])):
+            return False
+        if not call_id or call_id in used or call_id in ids or call_id != result["tool_call_id"]:
+            return False
+        if not f"{call_id}{function['arguments']}{text}".isascii():
+            return False
+        ids.append(call_id)
+    used.update(ids)
+    return True
 
-    Nearly every step ends like this, and what needs no repair is not searched for faults.
-    """
-    try:
-        turn = tail[0]
-        calls = turn["tool_calls"]
-        if len(calls) != len(tail) - 1 or len(turn) != 3 or turn["role"] != "assistant" or not calls:
-            return None
-        content = turn["content"]
-        made: list[Message] = []
-        copies: list[Message] = []
-        if type(content) is not str or not content.isascii():
-            return None
-        for at, call in enumerate(calls, start=1):
-            result, function, call_id = tail[at], call["function"], call["id"]
-            name, arguments, text = function["name"], function["arguments"], result["content"]
-            if not (type(call_id) is type(name) is type(arguments) is type(text) is str):
-                return None
-            if len(call) != 3 or len(function) != 2 or len(result) != 3 or call["type"] != "function":
-                return None
-            if result["role"] != "tool" or result["tool_call_id"] != call_id or not call_id or call_id in used:
-                return None
-            if not (call_id.isascii() and arguments.isascii() and text.isascii() and _NAME.fullmatch(name)):
-                return None
-            if type(from_json(arguments, allow_inf_nan=False)) is not dict:
-                return None
-            if len(calls) > 1 and call_id in [each["id"] for each in made]:
-                return None
-            made.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
-            copies.append({"role": "tool", "tool_call_id": call_id, "content": text})
-    except (LookupError, TypeError, ValueError):
-        return None
-    used.update([call["id"] for call in made])
-    return [{"role": "assistant", "content": content, "tool_calls": made}, *copies]
+
+@lru_cache(maxsize=256)
+def _is_name(name: Any) -> bool:
+    return type(name) is str and _NAME.fullmatch(name) is not None
 
 
 def _take(message: Any, index: int) -> tuple[Message, Message]:
@@ -197,8 +212,8 @@ def _take(message: Any, index: int) -> tuple[Message, Message]:
             f"`history[{index}]` must be a dict with a `role` of {', '.join(ROLES)}, "
             f"got {shorten(safe_repr(message), 120)}."
         )
-    if type(message) is dict and all(type(part) is str and part.isascii() for item in message.items() for part in item):
-        copy = message.copy()  # nothing but text: most messages are
+    if type(message) is dict and _is_all_text(message):
+        copy = message.copy()
         return copy, copy
     if isinstance(message.get("content"), list):
         try:
@@ -217,6 +232,14 @@ def _take(message: Any, index: int) -> tuple[Message, Message]:
     except TypeError:  # not plain data; it may be of a kind that is changed in place, so it is read each time
         return ODD, from_json(to_text(message))
     return copy, whole_text(copy)
+
+
+def _is_all_text(message: Message) -> bool:
+    """Whether there is nothing but text in it: most messages are like that."""
+    for key, value in message.items():
+        if type(value) is not str or type(key) is not str or not value.isascii() or not key.isascii():
+            return False
+    return True
 
 
 def _match(tail: Sequence[Message]) -> tuple[dict[int, dict[int, Message]], set[str], set[str]]:

@@ -56,13 +56,17 @@ class SignatureBinding:
     def schema(self) -> JsonSchema:
         return self._built[0]
 
+    @cached_property
+    def _validate(self) -> Callable[[str], Any]:
+        return self._built[1].validator.validate_json
+
     def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
         """Positional and keyword arguments from JSON text, converted by the type hints."""
         arguments = arguments or "{}"
-        if arguments.lstrip().startswith("["):  # which Pydantic would take for positional arguments
+        if arguments[:1] != "{" and arguments.lstrip().startswith("["):  # positional arguments, to Pydantic
             raise ArgumentError(no_object(arguments))
         try:
-            named: dict[str, Any] = self._built[1].validate_json(arguments)
+            named: dict[str, Any] = self._validate(arguments)
         except ValidationError as error:
             raise ArgumentError(self._complaint(error, arguments)) from error
         if self.filled and (taken := self.filled & named.keys()):

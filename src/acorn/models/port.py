@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol, TypeGuard
 
 from pydantic_core import to_json
@@ -50,10 +51,17 @@ class ModelRequest:
         """The request as OpenAI's JSON; what earlier requests have written is not written again."""
         messages = self.messages_json() if self.messages_json else to_json(self.messages)
         tools = self.tools_json() if self.tools_json else to_json(self.tools)
-        rest: dict[str, Any] = {"model": model, "temperature": self.temperature, "max_tokens": self.max_tokens}
-        if self.forced_tool:
-            rest["tool_choice"] = {"type": "function", "function": {"name": self.forced_tool}}
-        return b'%s,"tools":%s,"messages":%s}' % (to_json(rest)[:-1], tools, messages)
+        head = _head(model, self.temperature, self.max_tokens, self.forced_tool)
+        return b'%s,"tools":%s,"messages":%s}' % (head, tools, messages)
+
+
+@lru_cache(maxsize=256, typed=True)
+def _head(model: str, temperature: float, max_tokens: int, forced_tool: str | None) -> bytes:
+    """How the body of a request begins, which is the same at every step."""
+    rest: dict[str, Any] = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
+    if forced_tool:
+        rest["tool_choice"] = {"type": "function", "function": {"name": forced_tool}}
+    return to_json(rest)[:-1]
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import copy
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from itertools import repeat
 from operator import is_
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
@@ -264,7 +265,7 @@ def spec_of(agent: module[Any, Any]) -> Spec:
 
 def class_spec(cls: type[module[Any, Any]]) -> Spec:
     """The spec of a class as it is now."""
-    values = [getattr(cls, name, _UNSET) for name in SETTINGS]
+    values = list(map(getattr, repeat(cls), SETTINGS, repeat(_UNSET)))
     kept: tuple[_Seen, Spec] | None = vars(cls).get(_KEPT)
     if kept is None or not kept[0].is_same(values):
         named = dict(zip(SETTINGS, values, strict=True))

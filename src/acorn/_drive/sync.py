@@ -132,18 +132,12 @@ class SyncWalk(Walk):
     def _go_alone(self) -> None:
         """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else."""
         tree, run_id = self.tree, self.root
-        while len(asks := tree.asks(run_id)) == 1:
-            ask = asks[0]
-            if isinstance(ask, AskTool):
-                if ask.seconds != math.inf:
-                    return
-            elif isinstance(ask, AskBranch):
-                return
-            tree.begin(run_id, ask.id)
+        while (ask := tree.begin_alone(run_id)) is not None:
             try:
                 outcome = self._call(tree.loops[run_id], ask)
             except BaseException as error:
                 self.fail(run_id, error)
+                return
             tree.tell(run_id, ask.id, outcome)
 
     def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:

@@ -443,6 +443,10 @@ class Loop:
 
     def _list_tools(self, now: float) -> list[Ask]:
         """Those that may run at the same time, in the order of the response; `parallel=False` stands alone."""
+        if len(self._prepared) == 1 and not self._is_timed:  # had it returned, we would not be asked
+            (only,) = self._prepared.values()
+            if isinstance(only, AskTool):
+                return [only]
         limit = self.state.meter.seconds_for_tools(self.plan.limits, now) if self._is_timed else None
         asks: list[Ask] = []
         for call_id in self._open_tools():
@@ -721,8 +725,9 @@ class Loop:
         state = self.state
         if self.spec.loop_guard is None:
             return
-        state.marks = [*state.marks[-5:], guard.mark(state.calls, results, self.toolset.repeatable)]
-        if not guard.goes_in_circles(state.marks):
+        mark = guard.mark(state.calls, results, self.toolset.repeatable)
+        state.marks = [*state.marks[-5:], mark]
+        if mark == guard.NO_MARK or not guard.goes_in_circles(state.marks):
             return
         if not state.noticed:
             state.noticed = True
@@ -837,9 +842,13 @@ class Loop:
 
 
 def _checked_results(results: Any) -> list[ToolResult]:
-    if not isinstance(results, list) or [each for each in results if not isinstance(each, ToolResult)]:
-        raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")
-    return results
+    if isinstance(results, list):
+        for each in results:
+            if not isinstance(each, ToolResult):
+                break
+        else:
+            return results
+    raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")
 
 
 def _threaded() -> Any:

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterable, Callable
 from typing import Any
 
-from acorn._drive.bridge import PLAIN, call_async, call_sync, is_async
+from acorn._drive.bridge import PLAIN, call_async, is_async, wait_for
 from acorn._json import words_of
 from acorn._loop.asks import AskTool
 from acorn.types import ToolResult
@@ -21,10 +21,12 @@ def attempt(ask: AskTool) -> ToolResult:
     try:
         output = ask.tool.function(*ask.args, **ask.kwargs)
         if type(output) not in PLAIN:
-            output = call_sync(_items, output)
+            output = _items(output)
+            if inspect.isawaitable(output):
+                output = wait_for(output)
     except Exception as error:
         return _failed(ask, error, began)
-    return ToolResult(call.id, call.name, output, seconds=time.monotonic() - began)
+    return ToolResult(call.id, call.name, output, None, time.monotonic() - began)
 
 
 async def aattempt(ask: AskTool) -> ToolResult:
@@ -37,7 +39,7 @@ async def aattempt(ask: AskTool) -> ToolResult:
             output = await call_async(*called, *ask.args, **ask.kwargs)
     except Exception as error:
         return too_long(ask, time.monotonic() - began) if watch.expired() else _failed(ask, error, began)
-    return ToolResult(call.id, call.name, output, seconds=time.monotonic() - began)
+    return ToolResult(call.id, call.name, output, None, time.monotonic() - began)
 
 
 def too_long(ask: AskTool, seconds: float) -> ToolResult:

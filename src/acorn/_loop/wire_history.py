@@ -80,7 +80,7 @@ class WireHistory:
             self._pieces[:was_sent] = [to_json(self._sent[0])]
 
     def prepare(
-        self, history: list[Message], *openings: Message, written: list[Message] | None = None
+        self, history: list[Message], openings: Sequence[Message], written: list[Message] | None = None
     ) -> tuple[list[Message], Callable[[], bytes]]:
         """The messages to send, and their JSON on demand; `openings` are inputs, should they have been trimmed.
 

@@ -6,11 +6,11 @@ which a program that only declares modules does not need.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, own_hook, spec_of
 from acorn._drive.aio import adrive, awalk
@@ -107,7 +107,7 @@ def new_loop(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
     plan = _plan(agent)
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs)
-    return Loop(plan, Run(uuid4().hex, given, deps=plan.deps))
+    return Loop(plan, Run(os.urandom(16).hex(), given, deps=plan.deps))
 
 
 def _plan(agent: Agent) -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
+from itertools import repeat
 from operator import is_
 from typing import Any
 
@@ -65,7 +66,7 @@ def spec_of(agent: object) -> Spec:
 
 def class_spec(cls: type) -> Spec:
     """The spec of a class as it is now."""
-    values = [getattr(cls, name, _UNSET) for name in SETTINGS]
+    values = list(map(getattr, repeat(cls), SETTINGS, repeat(_UNSET)))
     kept: tuple[_Seen, Spec] | None = vars(cls).get(KEPT)
     if kept is None or not kept[0].is_same(values):
         named = dict(zip(SETTINGS, values, strict=True))

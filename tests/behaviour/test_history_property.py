@@ -246,7 +246,7 @@ class Watch:
         self.opening: Message = {}
 
     def answer(self, request: ModelRequest) -> ModelResponse:
-        messages, write = WireHistory().prepare(self.runs[0].history, self.opening)
+        messages, write = WireHistory().prepare(self.runs[0].history, [self.opening])
         if self.is_threaded:
             messages = Threaded().wrap(messages)
         assert request.messages == messages, "what was kept from earlier requests differs from a fresh reading"

@@ -24,7 +24,7 @@ def attempt(ask: AskTool) -> ToolResult:
             output = awaited(_items(output))
     except Exception as error:
         return _failed(ask, error, began)
-    return ToolResult(call.id, call.name, output, seconds=time.monotonic() - began)
+    return ToolResult(call.id, call.name, output, None, time.monotonic() - began)
 
 
 async def aattempt(ask: AskTool) -> ToolResult:
@@ -37,7 +37,7 @@ async def aattempt(ask: AskTool) -> ToolResult:
             output = await call_async(*called, *ask.args, **ask.kwargs)
     except Exception as error:
         return too_long(ask, time.monotonic() - began) if watch.expired() else _failed(ask, error, began)
-    return ToolResult(call.id, call.name, output, seconds=time.monotonic() - began)
+    return ToolResult(call.id, call.name, output, None, time.monotonic() - began)
 
 
 def too_long(ask: AskTool, seconds: float) -> ToolResult:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from math import inf
 from time import monotonic
 from typing import Any
 
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import close_record, open_record
 from acorn._log import logger
-from acorn._loop.asks import Ask, AskTool
+from acorn._loop.asks import Ask, AskBranch, AskTool
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
@@ -68,7 +69,8 @@ class Tree:
         self._lives[run_id] = _Life(began, where, heard, len(run.journal.entries))
         with self._lock:
             self.loops[run_id].start(self.now(run_id))
-            self._hand_over(run_id)
+            if heard:
+                self._hand_over(run_id)
 
     def asks(self, run_id: str) -> Sequence[Ask]:
         return self.loops[run_id].asks(monotonic() - self._lives[run_id].began)
@@ -82,6 +84,27 @@ class Tree:
             loop.begin(ask_id, monotonic() - life.began)
             if life.heard:
                 self._hand_over(run_id)
+
+    def begin_alone(self, run_id: str) -> Ask | None:
+        """Begin what is asked for, if it is one thing that can be done in place and may take its time."""
+        life = self._lives[run_id]
+        with self._lock:
+            loop, now = self.loops[run_id], monotonic() - life.began
+            asks = loop.asks(now)
+            if len(asks) != 1:
+                return None
+            ask = asks[0]
+            if isinstance(ask, AskTool):
+                if ask.seconds != inf:
+                    return None
+            elif isinstance(ask, AskBranch):
+                return None
+            if loop.run.stop_reason is not None:
+                raise ParentEndedError
+            loop.begin(ask.id, now)
+            if life.heard:
+                self._hand_over(run_id)
+            return ask
 
     def tell(self, run_id: str, ask_id: str, outcome: Any) -> None:
         life = self._lives[run_id]

@@ -19,13 +19,14 @@ NOTICE = (
 
 Mark = tuple[str, str]
 """Of the calls with their results, and of the errors; '' where there is nothing to compare."""
+NO_MARK: Mark = ("", "")
 
 
 def mark(calls: Sequence[ToolCall], results: Sequence[ToolResult], repeatable: Collection[str]) -> Mark:
     """The mark of one step; calls of repeatable tools leave none."""
     counted = {call.id: call for call in calls if call.name not in repeatable}
     if not counted:
-        return "", ""
+        return NO_MARK
     done = [
         f"{call.name} {sorted(call.arguments.items(), key=repr) or call.raw_arguments}" for call in counted.values()
     ]
@@ -39,10 +40,7 @@ def goes_in_circles(marks: Sequence[Mark]) -> bool:
     """Whether the last steps repeat each other."""
     if len(marks) < 3:
         return False
-    call, error = marks[-1]
-    if not call and not error:
-        return False
-    before, earlier = marks[-2], marks[-3]
+    (call, error), before, earlier = marks[-1], marks[-2], marks[-3]
     if error and error == before[1] == earlier[1]:
         return True
     if not call or call != earlier[0]:

@@ -71,10 +71,11 @@ class Plan:
     """The budgets of all runs above."""
     inherited: tuple[Tool, ...] = ()
     """The tools of the run above."""
+    limits: Limits = field(init=False)
 
-    @cached_property
-    def limits(self) -> Limits:
-        return Limits(self.spec.max_total_tokens, self.spec.max_cost, self.spec.max_seconds)
+    def __post_init__(self) -> None:
+        spec = self.spec
+        object.__setattr__(self, "limits", Limits(spec.max_total_tokens, spec.max_cost, spec.max_seconds))
 
 
 @dataclass(eq=False)

@@ -106,24 +106,20 @@ class Loop:
         ask = asks[0] if asks and asks[0].id == id else self._asked(id)
         journal = self.journal
         journal.now = self.state.under_way[id] = now
-        match ask:
-            case AskModel():
-                forced = self.state.reason if self.state.forced else None
-                count = len(ask.request.messages)
-                journal.entries.append(
-                    ModelAsked(self.run.id, self.run.steps + 1, now, id, ask.model.name, count, forced)
-                )
-            case AskTool():
-                call = ask.call
-                journal.entries.append(
-                    ToolBegun(self.run.id, journal.step, now, call.id, call.name, call.raw_arguments)
-                )
-            case AskHook() | AskSource():
-                pass
-            case AskBranch():
-                self.branch_begun(ask.context, now)
-            case _:
-                assert_never(ask)
+        # Not `match`, which takes twice as long and is on the way of every ask.
+        if isinstance(ask, AskModel):
+            forced = self.state.reason if self.state.forced else None
+            count = len(ask.request.messages)
+            journal.entries.append(ModelAsked(self.run.id, self.run.steps + 1, now, id, ask.model.name, count, forced))
+        elif isinstance(ask, AskTool):
+            call = ask.call
+            journal.entries.append(ToolBegun(self.run.id, journal.step, now, call.id, call.name, call.raw_arguments))
+        elif isinstance(ask, AskHook):
+            pass
+        elif isinstance(ask, AskBranch):
+            self.branch_begun(ask.context, now)
+        elif not isinstance(ask, AskSource):
+            assert_never(ask)
 
     def tell(self, id: str, outcome: Any, now: float) -> None:
         """What came of one ask; raises where the run cannot go on."""
@@ -132,26 +128,24 @@ class Loop:
         self.journal.now = now
         began = self.state.under_way.pop(id, None)
         self._asks = None
-        match ask:
-            case AskModel():
-                self._take_response(outcome, now if began is None else began, now)
-            case AskTool():
-                self._take_result(outcome, began, now)
-            case AskHook():
-                match self.state.phase:
-                    case "step":
-                        self._take_step(outcome, now)
-                    case "prompt":
-                        prompt = self.spec.prompt
-                        self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
-                    case _:
-                        self._take_judgement(outcome, now)
-            case AskBranch():
-                self._take_branch(ask, outcome, now)
-            case AskSource():
-                self._take_source(ask.source, outcome, now)
-            case _:
-                assert_never(ask)
+        if isinstance(ask, AskModel):
+            self._take_response(outcome, now if began is None else began, now)
+        elif isinstance(ask, AskTool):
+            self._take_result(outcome, began, now)
+        elif isinstance(ask, AskHook):
+            if self.state.phase == "step":
+                self._take_step(outcome, now)
+            elif self.state.phase == "prompt":
+                prompt = self.spec.prompt
+                self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
+            else:
+                self._take_judgement(outcome, now)
+        elif isinstance(ask, AskBranch):
+            self._take_branch(ask, outcome, now)
+        elif isinstance(ask, AskSource):
+            self._take_source(ask.source, outcome, now)
+        else:
+            assert_never(ask)
 
     def stop(self, error: BaseException, now: float) -> None:
         """End here, leaving a record whose history is complete; what was only interrupted can go on from before."""
@@ -289,19 +283,20 @@ class Loop:
 
     def _make_request(self) -> ModelRequest:
         spec, changed, tools = self.spec, self.state.settings, self.toolset.described
-        sent, write = self.wire.prepare(self.run.history, *self.openings, written=self.transcript.written)
+        sent, write = self.wire.prepare(self.run.history, self.openings, self.transcript.written)
         if self._threaded is not None:
             sent = self._threaded.wrap(sent)
-        return ModelRequest(
+        return ModelRequest(  # by position: with so many, keywords take three times as long
             sent,
             tools.definitions,
-            temperature=changed.get("temperature", spec.temperature),
-            max_tokens=changed.get("max_tokens", spec.max_tokens),
-            forced_tool=FINISH if self.state.was_forced else None,
-            declared=spec.declared | changed.keys() if changed else spec.declared,
-            cache=spec.cache,
-            messages_json=None if self._threaded is not None else write,
-            tools_json=tools.json,
+            changed.get("temperature", spec.temperature),
+            changed.get("max_tokens", spec.max_tokens),
+            FINISH if self.state.was_forced else None,
+            spec.declared | changed.keys() if changed else spec.declared,
+            spec.cache,
+            None,
+            None if self._threaded is not None else write,
+            tools.json,
         )
 
     def _check_limits(self, now: float) -> None:
@@ -448,6 +443,10 @@ class Loop:
 
     def _list_tools(self, now: float) -> list[Ask]:
         """Those that may run at the same time, in the order of the response; `parallel=False` stands alone."""
+        if len(self._prepared) == 1 and not self._is_timed:  # had it returned, we would not be asked
+            (only,) = self._prepared.values()
+            if isinstance(only, AskTool):
+                return [only]
         limit = self.state.meter.seconds_for_tools(self.plan.limits, now) if self._is_timed else None
         asks: list[Ask] = []
         for call_id in self._open_tools():
@@ -726,8 +725,9 @@ class Loop:
         state = self.state
         if self.spec.loop_guard is None:
             return
-        state.marks = [*state.marks[-5:], guard.mark(state.calls, results, self.toolset.repeatable)]
-        if not guard.goes_in_circles(state.marks):
+        mark = guard.mark(state.calls, results, self.toolset.repeatable)
+        state.marks = [*state.marks[-5:], mark]
+        if mark == guard.NO_MARK or not guard.goes_in_circles(state.marks):
             return
         if not state.noticed:
             state.noticed = True
@@ -842,9 +842,13 @@ class Loop:
 
 
 def _checked_results(results: Any) -> list[ToolResult]:
-    if not isinstance(results, list) or [each for each in results if not isinstance(each, ToolResult)]:
-        raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")
-    return results
+    if isinstance(results, list):
+        for each in results:
+            if not isinstance(each, ToolResult):
+                break
+        else:
+            return results
+    raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")
 
 
 def _threaded() -> Any:

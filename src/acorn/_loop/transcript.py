@@ -48,13 +48,14 @@ class Transcript:
         self._noted: list[Message] = list(run.history)
         """What the history is if nobody else has written in it."""
         self.written: list[Message] | None = None
-        """Copies of the last turn and its results, for who sends them; None where they need a closer look."""
+        """Copies of what we wrote last, a turn and its results, for who sends them; None if it needs a closer look."""
 
     # What the run says
 
     def begin(self, history: list[Message], copies: Sequence[Message]) -> None:
         """The messages that a run begins with; a branch has the first of them from its parent, in `copies`."""
         self.run.history, self._noted = history, list(history)
+        self.written = None if copies else [message.copy() for message in history]
         own = map(messages.copied, history[len(copies) :])
         self._say((*copies, *own), None, len(copies))
 
@@ -147,15 +148,19 @@ class Transcript:
             where: int | None = len(history)
         else:
             where = messages.where_results_go(history, self.turn)
-        made = [_message(said) for said in placed] if where is not None else []
+        made: list[Message] = []
+        for said in placed if where is not None else ():
+            made.append(_message(said))
+            if self.written is not None and isinstance(said.content, str):
+                self.written.append(messages.tool(said.call_id, said.content))
+            else:
+                self.written = None
         if context is not None:
             made.append(messages.user(messages.copied(context)))
         at = len(history) if where is None else where
         history[at:at] = made
         self._noted[at:at] = made
         self._unanswered = []
-        if self.written is not None:
-            self.written += [messages.tool(said.call_id, said.content) for said in placed]
         journal = self.journal
         journal.entries.append(ResultsSaid(self._id, journal.step, journal.now, tuple(placed), context, where))
 

@@ -80,11 +80,12 @@ class WireHistory:
             self._pieces[:was_sent] = [to_json(self._sent[0])]
 
     def prepare(
-        self, history: list[Message], *openings: Message, written: list[Message] | None = None
+        self, history: list[Message], openings: Sequence[Message], written: list[Message] | None = None
     ) -> tuple[list[Message], Callable[[], bytes]]:
         """The messages to send, and their JSON on demand; `openings` are inputs, should they have been trimmed.
 
-        `written` are copies for us to keep: the last turn and its results, as acorn put them into the history.
+        `written` are copies for us to keep, of what acorn put into the history: the first messages, or the last turn
+        and its results.
         """
         self.before = []
         if written is not None and self._goes_on(history, written):
@@ -121,7 +122,9 @@ class WireHistory:
             is_expected = history == expected
         except Exception:  # somebody's own `==`
             return False
-        if not is_expected or not self._seen or self._strays or not _is_sound(written, self._ids):
+        if not is_expected or self._strays:
+            return False
+        if not (_is_sound(written, self._ids) if self._seen else _is_opening(written)):
             return False
         self._seen = expected
         self._sent += written
@@ -179,11 +182,22 @@ def _private(message: Any) -> Any:
     return plain if copied is ODD else copied
 
 
+def _is_opening(written: Sequence[Message]) -> bool:
+    """Whether the first messages of a run can be sent as they are."""
+    for message in written:
+        content = message.get("content")
+        if len(message) != 2 or message["role"] not in ("system", "user"):
+            return False
+        if type(content) is not str or not content.isascii() or not content.strip():
+            return False
+    return bool(written)
+
+
 def _is_sound(written: Sequence[Message], used: set[str]) -> bool:
     """Whether a turn and its results, as acorn wrote them, can be sent as they are: plain text, and every id new."""
     turn = written[0]
-    calls, content = turn["tool_calls"], turn["content"]
-    if len(calls) != len(written) - 1 or type(content) is not str or not content.isascii():
+    calls, content = turn.get("tool_calls"), turn.get("content")
+    if not calls or len(calls) != len(written) - 1 or type(content) is not str or not content.isascii():
         return False
     ids: list[str] = []
     for at, call in enumerate(calls, start=1):

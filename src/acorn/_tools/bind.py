@@ -63,7 +63,7 @@ class SignatureBinding:
     def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
         """Positional and keyword arguments from JSON text, converted by the type hints."""
         arguments = arguments or "{}"
-        if arguments[:1] != "{" and arguments.lstrip().startswith("["):  # positional arguments, to Pydantic
+        if arguments.lstrip().startswith("["):  # which Pydantic would take for positional arguments
             raise ArgumentError(no_object(arguments))
         try:
             named: dict[str, Any] = self._validate(arguments)

@@ -10,75 +10,45 @@ changes nothing. The methods stand in the order of the walk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, assert_never
 
 from pydantic import BaseModel
-from pydantic_core import to_json
 
-from acorn._json import safe_repr, to_text, words_of
+from acorn._json import safe_repr, to_text
 from acorn._loop import finish, guard, messages
 from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._loop.branch import (
-    branch_input,
     branch_result,
-    conversation,
     first_branch_messages,
-    inherited_spec,
-    inherited_tools,
 )
-from acorn._loop.branch_context import BranchContext, branch_id
-from acorn._loop.limits import Budget, Budgets, Limits
-from acorn._loop.opening import first_messages, input_message, prompt_text
-from acorn._loop.plan import BranchTool, Plan, Toolset, listed_tools, named_tools
-from acorn._loop.reply import may_go_on, prepare, read_calls, refusal
+from acorn._loop.calls import Calls
+from acorn._loop.opening import first_messages, prompt_text
+from acorn._loop.parent import checked_results
+from acorn._loop.plan import BranchTool, Plan, listed_tools
+from acorn._loop.reply import may_go_on, read_calls, refusal
 from acorn._loop.state import State, restored
-from acorn._loop.transcript import Transcript
 from acorn._loop.wire_history import WireHistory
 from acorn._spec import read_prompt_file
 from acorn._tools.agent import AgentTool
 from acorn._tools.collect import FINISH, gather, merge
 from acorn._tools.port import Tool
-from acorn.errors import AcornError, BranchError, DeclarationError, ToolConflictError
-from acorn.journal import BranchBegun, BranchEnded, ModelAsked, RunBegun, ToolBegun
-from acorn.models.port import ModelRequest, ModelResponse, thinks
-from acorn.record import Message, Run
-from acorn.step import Step
+from acorn.errors import AcornError, DeclarationError
+from acorn.journal import ModelAsked, RunBegun, ToolBegun
+from acorn.models.port import ModelResponse
+from acorn.record import Run
 from acorn.types import Content, ToolCall, ToolResult, Unfinished
 
 
-class Loop:
+class Loop(Calls):
     """One run of one module."""
 
     def __init__(self, plan: Plan, run: Run[Any], state: State | None = None, wire: WireHistory | None = None) -> None:
-        self.plan = plan
-        self.spec = plan.spec
-        self.run = run
-        self.state = state or State()
-        self.context = plan.context
-        self.wire = wire or WireHistory()
-        self.openings = self._openings()
-        """The inputs of this run and those above it, its own first."""
-        self.journal = run.journal
-        self.transcript = Transcript(run)
-        self.budgets = Budgets(self.spec.owner, plan.limits, self.state.meter, plan.above)
+        super().__init__(plan, run, state, wire)
         self._asks: Sequence[Ask] | None = None
-        self._is_single = self.spec.max_steps is None
-        self._is_timed = plan.limits.seconds is not None
-        self._request: ModelRequest | None = None
-        self._step: Step | None = None
         self._candidate: BaseModel | None = None
-        self._prepared: dict[str, AskTool | BranchTool] = {}
-        """The calls of this step that can be performed, by their ids."""
         self._source_tools: list[tuple[Tool, ...]] = []
-        self._threaded = _threaded() if self.spec.history_format == "thread" else None
-        self.toolset = Toolset(
-            self._and_inherited(plan.tools), plan.branches, finish.finish_definition(self.spec.output)
-        )
-        self.model = plan.resolve(self.setting("model"))
-        self.budgets.check_price(self.model)
 
     # What can be asked of the machine
 
@@ -273,32 +243,6 @@ class Loop:
             elif state.forced:
                 self._fall_back()
 
-    def _next_request(self, now: float) -> ModelRequest:
-        seconds = self.plan.limits.seconds
-        if self._request is None:
-            self._request = self._make_request()
-        if seconds is not None:
-            self._request.timeout = max(0.001, seconds - now)
-        return self._request
-
-    def _make_request(self) -> ModelRequest:
-        spec, changed, tools = self.spec, self.state.settings, self.toolset.described
-        sent, write = self.wire.prepare(self.run.history, self.openings, self.transcript.written)
-        if self._threaded is not None:
-            sent = self._threaded.wrap(sent)
-        return ModelRequest(  # by position: with so many, keywords take three times as long
-            sent,
-            tools.definitions,
-            changed.get("temperature", spec.temperature),
-            changed.get("max_tokens", spec.max_tokens),
-            FINISH if self.state.was_forced else None,
-            spec.declared | changed.keys() if changed else spec.declared,
-            spec.cache,
-            None,
-            None if self._threaded is not None else write,
-            tools.json,
-        )
-
     def _check_limits(self, now: float) -> None:
         history, at = self.run.history, self.whereabouts()
         new: Sequence[Any] = history if self.transcript.turn is None else [] if at is None else history[at + 1 :]
@@ -403,73 +347,10 @@ class Loop:
         if not self._prepare(now):
             self._end_tools_if_done(now)
 
-    def _prepare(self, now: float) -> bool:
-        """Find what each open call of the step means; one that cannot be performed has its result at once.
-
-        Whether there are tools to call.
-        """
-        state, done = self.state, self.state.results
-        was_cut = state.response is not None and state.response.stop_reason == "length"
-        prepared: dict[str, AskTool | BranchTool] = {}
-        self._prepared = prepared
-        has_tools = False
-        for call in state.calls:
-            if call.id in done:
-                continue
-            found = prepare(call, self.toolset, self.run, was_cut and self._is_half(call), self.plan.start)
-            if isinstance(found, AskTool):
-                has_tools = True
-                prepared[call.id] = found
-            elif isinstance(found, ToolResult):
-                self._note_result(found, None)
-            else:
-                prepared[call.id] = found
-                if not found.inherits and call.id not in state.branches:
-                    self._bear(found, call, {}, now)
-        return has_tools
-
-    def _is_half(self, call: ToolCall) -> bool:
-        """Whether the token limit fell into these arguments: half an object, or nothing yet."""
-        return call is self.state.calls[-1] and not call.arguments
-
-    def _open_tools(self) -> list[str]:
-        """The calls that come before the branches and have no result yet."""
-        done = self.state.results
-        return [
-            call_id
-            for call_id, made in self._prepared.items()
-            if call_id not in done and (isinstance(made, AskTool) or not made.inherits)
-        ]
-
-    def _list_tools(self, now: float) -> list[Ask]:
-        """Those that may run at the same time, in the order of the response; `parallel=False` stands alone."""
-        if len(self._prepared) == 1 and not self._is_timed:  # had it returned, we would not be asked
-            (only,) = self._prepared.values()
-            if isinstance(only, AskTool):
-                return [only]
-        limit = self.state.meter.seconds_for_tools(self.plan.limits, now) if self._is_timed else None
-        asks: list[Ask] = []
-        for call_id in self._open_tools():
-            made = self._prepared[call_id]
-            is_alone = isinstance(made, AskTool) and not made.tool.options.parallel
-            if is_alone and asks:
-                break
-            if isinstance(made, BranchTool):
-                asks.append(self._branch_ask(call_id, self.state.branches[call_id], made))
-            else:
-                asks.append(made if limit is None else replace(made, seconds=min(made.seconds, limit)))
-            if is_alone:
-                break
-        return asks
-
     def _take_result(self, result: ToolResult, began: float | None, now: float) -> None:
         self._note_result(result, began)
         self.transcript.notice()
         self._end_tools_if_done(now)
-
-    def _note_result(self, result: ToolResult, began: float | None) -> None:
-        self.state.results[result.id] = result
-        self.transcript.returned(result, began)
 
     def _end_tools_if_done(self, now: float) -> None:
         state = self.state
@@ -493,20 +374,6 @@ class Loop:
             assert isinstance(branch, BranchTool)
             self._bear(branch, call, begun, now)
 
-    def _list_branches(self) -> Iterator[Ask]:
-        for call_id, context in self.state.branches.items():
-            branch = self._prepared.get(call_id)
-            if not isinstance(branch, BranchTool):
-                raise AcornError(
-                    f"The branch `{context.name}` of the saved run is not declared on `{self.spec.owner}` any more; "
-                    f"declare it to go on."
-                )
-            yield self._branch_ask(call_id, context, branch)
-
-    def _branch_ask(self, call_id: str, context: BranchContext, branch: BranchTool) -> AskBranch:
-        call = next(call for call in self.state.calls if call.id == call_id)
-        return AskBranch(f"branch {self.run.steps} {call_id}", call, context, branch.make)
-
     def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
         result = branch_result(ask.call, end)
         self.state.branches.pop(ask.call.id, None)
@@ -517,158 +384,7 @@ class Loop:
             self.branch_ended(ask.context, end.run, result, now)
         self._end_tools_if_done(now)
 
-    # Branches of this run
-
-    def _bear(self, branch: BranchTool, call: ToolCall, begun: Mapping[str, str], now: float) -> None:
-        """Give birth to a branch that the model called, or give the model the error to read."""
-        try:
-            given = branch_input(branch.spec.input, branch.name, call)
-            place = f"{self.run.steps}/{call.id}"
-            context = self.birth(
-                branch.name, branch.spec.input.is_empty, given, place, now, begun, call.id, inherits=branch.inherits
-            )
-        except Exception as error:  # an input's validators are the user's
-            self._note_result(ToolResult(call.id, call.name, error=words_of(error)), None)
-        else:
-            self.state.branches[call.id] = context
-
-    def birth(
-        self,
-        name: str,
-        is_empty: bool,
-        given: BaseModel,
-        place: str,
-        now: float,
-        begun: Mapping[str, str] = {},
-        call_id: str | None = None,
-        inside: str | None = None,
-        inherits: bool = True,
-    ) -> BranchContext:
-        """What a branch of this run is born with, as the run is now."""
-        above = self.context
-        depth, path = (above.depth + 1, f"{above.path}/{name}") if above else (1, name)
-        if depth > self.spec.max_depth:
-            raise BranchError(
-                f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{self.spec.owner}` is "
-                f"{self.spec.max_depth}; finish without it, or raise `max_depth`."
-            )
-        limits, meter = self.plan.limits, self.state.meter
-        settings, tools = self._as_changed()
-        left = replace(meter.for_branches(limits, self.model.price()), seconds=meter.seconds_for_tools(limits, now))
-        history: list[Message] = []
-        if inherits:
-            turn = self.transcript.turn if self.state.phase in ("tools", "branches", "step", "judge") else None
-            at = None if turn is None else messages.find_turn(self.run.history, turn)
-            history = conversation(self.wire.copies_of(self.run.history), at, self._results_so_far(), begun)
-        return BranchContext(
-            branch_id(self.run.id, place),
-            self.run.id,
-            name,
-            path,
-            depth,
-            place,
-            call_id,
-            inside,
-            given,
-            has_input=not is_empty,
-            inherits=inherits,
-            history=tuple(history),
-            openings=self.openings if inherits else (),
-            settings=dict(settings),
-            tools=tuple([tool.name for tool in tools]) if inherits else (),
-            limits=left,
-        )
-
-    def branch_plan(self, context: BranchContext, plan: Plan) -> Plan:
-        """The plan of a branch's instance, with all that it has from this run."""
-        spec = inherited_spec(
-            plan.spec, self.spec, context.settings, context.depth, context.limits.seconds, inherits=context.inherits
-        )
-        left = Limits(context.limits.tokens, context.limits.cost)
-        budget = Budget(self.spec.owner, left, self.state.meter.spent)
-        known = {tool.name: tool for tool in (*self.toolset.tools, *self._as_changed()[1])}
-        return replace(
-            plan,
-            spec=spec,
-            context=context,
-            above=(budget, *self.budgets.all[1:]),
-            inherited=named_tools(tuple(known.values()), context.tools) if context.inherits else (),
-            deps=self.run.deps if plan.deps is None else plan.deps,
-        )
-
-    def branch(self, context: BranchContext, plan: Plan) -> Loop:
-        """The run of a branch that was born here."""
-        whole, given = self.branch_plan(context, plan), context.input
-        if not isinstance(given, BaseModel):  # it was saved
-            given = restored(plan.spec.input.schema, to_json(given, inf_nan_mode="constants"), "input of a branch")
-        run: Run[Any] = Run(context.run_id, given, deps=whole.deps, branch=context.path)
-        return Loop(whole, run, wire=self.wire.fork() if context.inherits else None)
-
-    def branch_begun(self, context: BranchContext, now: float) -> None:
-        journal = self.journal
-        journal.entries.append(
-            BranchBegun(self.run.id, journal.step, now, context.run_id, context.path, context.call_id, context.inside)
-        )
-
-    def branch_ended(self, context: BranchContext, child: Run[Any], result: ToolResult, now: float) -> None:
-        """What a branch used is part of what the run used."""
-        journal = self.journal
-        journal.entries.append(
-            BranchEnded(
-                self.run.id,
-                journal.step,
-                now,
-                child.id,
-                context.path,
-                context.call_id,
-                child.stop_reason,
-                child.seconds,
-                messages.result_content(result),
-                result.error,
-                child.usage.copy(),
-                child.cost,
-            )
-        )
-        self.run.usage.add(child.usage)
-        if child.cost is not None:
-            self.run.cost = (self.run.cost or 0.0) + child.cost
-
     # The hook
-
-    def _results_so_far(self) -> list[ToolResult]:
-        """The results of the step under way, as `on_step` has left them by now."""
-        if self._step is not None:
-            return list(self._step.tool_results)
-        return list(self.state.results.values())
-
-    def _results_until_now(self) -> list[ToolResult]:
-        """The same; of the hook's results only if they are some, whatever the user has made of them."""
-        try:
-            return _checked_results(self._results_so_far())
-        except Exception:
-            return list(self.state.results.values())
-
-    def _as_changed(self) -> tuple[dict[str, Any], tuple[Tool, ...]]:
-        """The settings that were changed during the run, and the tools, as `on_step` has left them by now."""
-        if self._step is None:
-            return self.state.settings, self.toolset.tools
-        return self.state.settings | self._step.changes(), self._step.chosen_tools()
-
-    def _the_step(self) -> Step:
-        state = self.state
-        if self._step is None:
-            assert state.response is not None
-            self._step = Step(
-                self.spec, self.run, state.response, state.calls, self._ordered(), self.toolset.tools, self.setting
-            )
-            if self.context is not None:
-                self._step.branch = self.context.path
-        return self._step
-
-    def _ordered(self) -> list[ToolResult]:
-        """All results in the order of the calls."""
-        found = self.state.results
-        return [found[call.id] for call in self.state.calls]
 
     def _take_step(self, returned: Any, now: float) -> None:
         """Write the step into the history as the hook left it, and decide what comes next."""
@@ -680,7 +396,7 @@ class Loop:
             )
         context: Content | None = None
         if step is not None:
-            results = _checked_results(step.tool_results)
+            results = checked_results(step.tool_results)
             context = step._shown()
             if step._settings or step._tools is not None:
                 self._adopt(step)
@@ -703,19 +419,6 @@ class Loop:
                 self.transcript.say(messages.REMINDER)
             self._force_at_last_step()
             self._ask_model(now)
-
-    def _adopt(self, step: Step) -> None:
-        """Take over the settings and tools that the hook changed."""
-        state = self.state
-        for name, value in step.changes().items():
-            state.settings[name] = value
-            if name == "model":
-                self.model = self.plan.resolve(value)
-                self.budgets.check_price(self.model)
-        chosen = step.chosen_tools()
-        if chosen != self.toolset.tools:
-            state.tools = [tool.name for tool in chosen]
-            self._use_tools(chosen)
 
     def _force_at_last_step(self) -> None:
         if self.spec.max_steps is not None and self.run.steps >= self.spec.max_steps and not self.state.forced:
@@ -785,73 +488,3 @@ class Loop:
         self.run.output, self.run.stop_reason = output, reason
         self.transcript.end(output, reason)
         self.state.phase = "done"
-
-    # Small facts
-
-    @property
-    def path(self) -> str:
-        """The branch this is, `outer/inner`; '' for a run of its own."""
-        return "" if self.context is None else self.context.path
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended or was stopped."""
-        return self.run.stop_reason is not None
-
-    @property
-    def _has_tools(self) -> bool:
-        return bool(self.toolset.tools or self.toolset.branches)
-
-    @property
-    def _thinks(self) -> bool:
-        return thinks(self.model)
-
-    def _can_force(self) -> bool:
-        return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._make_request())
-
-    def setting(self, name: str) -> Any:
-        found = self.state.settings
-        return found[name] if name in found else getattr(self.spec, name)
-
-    def whereabouts(self) -> int | None:
-        """Where in the history the last response stands."""
-        turn = self.transcript.turn
-        return None if turn is None else messages.find_turn(self.run.history, turn)
-
-    def _openings(self) -> tuple[Message, ...]:
-        context = self.context
-        own = (input_message(self.spec, self.run.input),)
-        if context is None or not context.inherits:
-            return own
-        return (own if context.has_input else ()) + context.openings
-
-    def _and_inherited(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-        above = self.plan.inherited
-        return inherited_tools(above, tools, self.plan.branches) if above else tools
-
-    def _use_saved_tools(self) -> None:
-        if self.state.tools is not None:
-            self._use_tools(named_tools(self.toolset.tools, self.state.tools))
-
-    def _use_tools(self, tools: tuple[Tool, ...]) -> None:
-        if taken := [tool.name for tool in tools if tool.name in self.plan.branches]:
-            raise ToolConflictError(
-                f"Tool '{taken[0]}' of `{self.spec.owner}` has the name of one of its `branches`; rename one."
-            )
-        self.toolset = Toolset(tools, self.plan.branches, self.toolset.finish)
-
-
-def _checked_results(results: Any) -> list[ToolResult]:
-    if isinstance(results, list):
-        for each in results:
-            if not isinstance(each, ToolResult):
-                break
-        else:
-            return results
-    raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")
-
-
-def _threaded() -> Any:
-    from acorn._loop.threaded import Threaded  # with the classes of the events, which other runs do not need
-
-    return Threaded()

@@ -1,0 +1,138 @@
+"""One run's side of the conversation: its settings and tools as they stand, and the requests made of them.
+
+What does not move a run from phase to phase; `parent.py` and `run.py` stand on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from acorn._loop import finish, messages
+from acorn._loop.branch import inherited_tools
+from acorn._loop.limits import Budgets
+from acorn._loop.opening import input_message
+from acorn._loop.plan import Plan, Toolset, named_tools
+from acorn._loop.state import State
+from acorn._loop.transcript import Transcript
+from acorn._loop.wire_history import WireHistory
+from acorn._tools.collect import FINISH
+from acorn._tools.port import Tool
+from acorn.errors import ToolConflictError
+from acorn.models.port import ModelRequest, thinks
+from acorn.record import Message, Run
+from acorn.step import Step
+
+
+class Conversation:
+    """What one run has at hand to talk with its model."""
+
+    def __init__(self, plan: Plan, run: Run[Any], state: State | None = None, wire: WireHistory | None = None) -> None:
+        self.plan = plan
+        self.spec = plan.spec
+        self.run = run
+        self.state = state or State()
+        self.context = plan.context
+        self.wire = wire or WireHistory()
+        self.openings = self._openings()
+        """The inputs of this run and those above it, its own first."""
+        self.journal = run.journal
+        self.transcript = Transcript(run)
+        self.budgets = Budgets(self.spec.owner, plan.limits, self.state.meter, plan.above)
+        self._is_single = self.spec.max_steps is None
+        self._is_timed = plan.limits.seconds is not None
+        self._request: ModelRequest | None = None
+        self._step: Step | None = None
+        self._threaded = _threaded() if self.spec.history_format == "thread" else None
+        self.toolset = Toolset(
+            self._and_inherited(plan.tools), plan.branches, finish.finish_definition(self.spec.output)
+        )
+        self.model = plan.resolve(self.setting("model"))
+        self.budgets.check_price(self.model)
+
+    # Facts
+
+    @property
+    def path(self) -> str:
+        """The branch this is, `outer/inner`; '' for a run of its own."""
+        return "" if self.context is None else self.context.path
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended or was stopped."""
+        return self.run.stop_reason is not None
+
+    @property
+    def _has_tools(self) -> bool:
+        return bool(self.toolset.tools or self.toolset.branches)
+
+    @property
+    def _thinks(self) -> bool:
+        return thinks(self.model)
+
+    def _can_force(self) -> bool:
+        return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._make_request())
+
+    def setting(self, name: str) -> Any:
+        found = self.state.settings
+        return found[name] if name in found else getattr(self.spec, name)
+
+    def whereabouts(self) -> int | None:
+        """Where in the history the last response stands."""
+        turn = self.transcript.turn
+        return None if turn is None else messages.find_turn(self.run.history, turn)
+
+    def _openings(self) -> tuple[Message, ...]:
+        context = self.context
+        own = (input_message(self.spec, self.run.input),)
+        if context is None or not context.inherits:
+            return own
+        return (own if context.has_input else ()) + context.openings
+
+    def _and_inherited(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+        above = self.plan.inherited
+        return inherited_tools(above, tools, self.plan.branches) if above else tools
+
+    def _use_saved_tools(self) -> None:
+        if self.state.tools is not None:
+            self._use_tools(named_tools(self.toolset.tools, self.state.tools))
+
+    def _use_tools(self, tools: tuple[Tool, ...]) -> None:
+        if taken := [tool.name for tool in tools if tool.name in self.plan.branches]:
+            raise ToolConflictError(
+                f"Tool '{taken[0]}' of `{self.spec.owner}` has the name of one of its `branches`; rename one."
+            )
+        self.toolset = Toolset(tools, self.plan.branches, self.toolset.finish)
+
+    # The next request
+
+    def _next_request(self, now: float) -> ModelRequest:
+        seconds = self.plan.limits.seconds
+        if self._request is None:
+            self._request = self._make_request()
+        if seconds is not None:
+            self._request.timeout = max(0.001, seconds - now)
+        return self._request
+
+    def _make_request(self) -> ModelRequest:
+        spec, changed, tools = self.spec, self.state.settings, self.toolset.described
+        sent, write = self.wire.prepare(self.run.history, self.openings, self.transcript.written)
+        if self._threaded is not None:
+            sent = self._threaded.wrap(sent)
+        return ModelRequest(  # by position: with so many, keywords take three times as long
+            sent,
+            tools.definitions,
+            changed.get("temperature", spec.temperature),
+            changed.get("max_tokens", spec.max_tokens),
+            FINISH if self.state.was_forced else None,
+            spec.declared | changed.keys() if changed else spec.declared,
+            spec.cache,
+            None,
+            None if self._threaded is not None else write,
+            tools.json,
+        )
+
+
+def _threaded() -> Any:
+    from acorn._loop.threaded import Threaded  # with the classes of the events, which other runs do not need
+
+    return Threaded()

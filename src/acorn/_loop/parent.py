@@ -1,0 +1,164 @@
+"""What a run hands to the branches that are born in it, and takes back from them.
+
+A branch is data (`branch_context.py`); here the run that it is born in gives it what it is born with, and makes
+the machine of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+
+from acorn._json import to_text
+from acorn._loop import messages
+from acorn._loop.branch import conversation, inherited_spec
+from acorn._loop.branch_context import BranchContext, branch_id
+from acorn._loop.conversation import Conversation
+from acorn._loop.limits import Budget, Limits
+from acorn._loop.plan import Plan, named_tools
+from acorn._loop.state import restored
+from acorn._tools.port import Tool
+from acorn.errors import AcornError, BranchError
+from acorn.journal import BranchBegun, BranchEnded
+from acorn.record import Message, Run
+from acorn.types import ToolResult
+
+
+class Parent(Conversation):
+    """A run as its branches know it."""
+
+    def birth(
+        self,
+        name: str,
+        is_empty: bool,
+        given: BaseModel,
+        place: str,
+        now: float,
+        begun: Mapping[str, str] = {},
+        call_id: str | None = None,
+        inside: str | None = None,
+        inherits: bool = True,
+    ) -> BranchContext:
+        """What a branch of this run is born with, as the run is now."""
+        above = self.context
+        depth, path = (above.depth + 1, f"{above.path}/{name}") if above else (1, name)
+        if depth > self.spec.max_depth:
+            raise BranchError(
+                f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{self.spec.owner}` is "
+                f"{self.spec.max_depth}; finish without it, or raise `max_depth`."
+            )
+        limits, meter = self.plan.limits, self.state.meter
+        settings, tools = self._as_changed()
+        left = replace(meter.for_branches(limits, self.model.price()), seconds=meter.seconds_for_tools(limits, now))
+        history: list[Message] = []
+        if inherits:
+            turn = self.transcript.turn if self.state.phase in ("tools", "branches", "step", "judge") else None
+            at = None if turn is None else messages.find_turn(self.run.history, turn)
+            history = conversation(self.wire.copies_of(self.run.history), at, self._results_so_far(), begun)
+        return BranchContext(
+            branch_id(self.run.id, place),
+            self.run.id,
+            name,
+            path,
+            depth,
+            place,
+            call_id,
+            inside,
+            given,
+            has_input=not is_empty,
+            inherits=inherits,
+            history=tuple(history),
+            openings=self.openings if inherits else (),
+            settings=dict(settings),
+            tools=tuple([tool.name for tool in tools]) if inherits else (),
+            limits=left,
+        )
+
+    def branch_plan(self, context: BranchContext, plan: Plan) -> Plan:
+        """The plan of a branch's instance, with all that it has from this run."""
+        spec = inherited_spec(
+            plan.spec, self.spec, context.settings, context.depth, context.limits.seconds, inherits=context.inherits
+        )
+        left = Limits(context.limits.tokens, context.limits.cost)
+        budget = Budget(self.spec.owner, left, self.state.meter.spent)
+        known = {tool.name: tool for tool in (*self.toolset.tools, *self._as_changed()[1])}
+        return replace(
+            plan,
+            spec=spec,
+            context=context,
+            above=(budget, *self.budgets.all[1:]),
+            inherited=named_tools(tuple(known.values()), context.tools) if context.inherits else (),
+            deps=self.run.deps if plan.deps is None else plan.deps,
+        )
+
+    def branch(self, context: BranchContext, plan: Plan) -> Self:
+        """The run of a branch that was born here."""
+        whole, given = self.branch_plan(context, plan), context.input
+        if not isinstance(given, BaseModel):  # it was saved
+            given = restored(plan.spec.input.schema, to_json(given, inf_nan_mode="constants"), "input of a branch")
+        run: Run[Any] = Run(context.run_id, given, deps=whole.deps, branch=context.path)
+        return type(self)(whole, run, wire=self.wire.fork() if context.inherits else None)
+
+    def branch_begun(self, context: BranchContext, now: float) -> None:
+        journal = self.journal
+        journal.entries.append(
+            BranchBegun(self.run.id, journal.step, now, context.run_id, context.path, context.call_id, context.inside)
+        )
+
+    def branch_ended(self, context: BranchContext, child: Run[Any], result: ToolResult, now: float) -> None:
+        """What a branch used is part of what the run used."""
+        journal = self.journal
+        journal.entries.append(
+            BranchEnded(
+                self.run.id,
+                journal.step,
+                now,
+                child.id,
+                context.path,
+                context.call_id,
+                child.stop_reason,
+                child.seconds,
+                messages.result_content(result),
+                result.error,
+                child.usage.copy(),
+                child.cost,
+            )
+        )
+        self.run.usage.add(child.usage)
+        if child.cost is not None:
+            self.run.cost = (self.run.cost or 0.0) + child.cost
+
+    # As the hook has left it by now
+
+    def _results_so_far(self) -> list[ToolResult]:
+        """The results of the step under way, as `on_step` has left them by now."""
+        if self._step is not None:
+            return list(self._step.tool_results)
+        return list(self.state.results.values())
+
+    def _results_until_now(self) -> list[ToolResult]:
+        """The same; of the hook's results only if they are some, whatever the user has made of them."""
+        try:
+            return checked_results(self._results_so_far())
+        except Exception:
+            return list(self.state.results.values())
+
+    def _as_changed(self) -> tuple[dict[str, Any], tuple[Tool, ...]]:
+        """The settings that were changed during the run, and the tools, as `on_step` has left them by now."""
+        if self._step is None:
+            return self.state.settings, self.toolset.tools
+        return self.state.settings | self._step.changes(), self._step.chosen_tools()
+
+
+def checked_results(results: Any) -> list[ToolResult]:
+    if isinstance(results, list):
+        for each in results:
+            if not isinstance(each, ToolResult):
+                break
+        else:
+            return results
+    raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")

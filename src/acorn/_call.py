@@ -18,8 +18,7 @@ from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
 from acorn._drive.sync import drive, walk
 from acorn._drive.tree import Tree
-from acorn._loop.asks import BranchEnd
-from acorn._loop.branch import branch_result, unfinished
+from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
@@ -29,7 +28,7 @@ from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.models.resolve import resolve
 from acorn.record import Run, current_place
-from acorn.types import ToolCall, Unfinished
+from acorn.types import Unfinished
 
 __all__ = [
     "run",
@@ -158,22 +157,24 @@ def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Genera
         raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
     tree: Tree = place.tree
     context: BranchContext | None = None
-    name, end = cls.__name__, BranchEnd(None)
+    failed: BaseException | None = None
     try:
         plan = _plan(cls())
         given = plan.spec.input.from_call(cls.__name__, (), inputs)
         context = tree.birth(place, place_id or place.next(), cls.__name__, plan, given)
-        name = context.path
-        end = BranchEnd(tree.loops[context.run_id].run)
         yield tree, context.run_id
-    except Exception as error:
-        end = BranchEnd(end.run, error)
+    except BaseException as error:
+        failed = error
+        if not isinstance(error, Exception):
+            raise
+        name = cls.__name__ if context is None else context.path
         raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error
     finally:
         if context is not None:
-            tree.branch_ended(context, branch_result(ToolCall(context.place, context.name), end))
-    if end.run is not None and isinstance(end.run.output, Unfinished):
-        raise BranchError(f"The branch failed: {unfinished(name)}")
+            tree.branch_ended(context, failed)
+    assert context is not None
+    if isinstance(tree.loops[context.run_id].run.output, Unfinished):
+        raise BranchError(f"The branch failed: {unfinished(context.path)}")
 
 
 def _stream(tree: Tree, run_id: str) -> Generator[StreamChunk[Any]]:

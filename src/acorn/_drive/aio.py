@@ -53,8 +53,10 @@ async def awalk(tree: Tree, run_id: str, *, iterates: bool) -> AsyncGenerator[St
         await the_walk.stop()
         raise
     except BaseException as error:
-        await the_walk.stop()
-        the_walk.end(error, the_walk.returned())
+        try:
+            await the_walk.stop()
+        finally:  # though it was cancelled once more
+            the_walk.end(error, the_walk.returned())
         raise
     finally:
         await the_walk.close()

@@ -3,6 +3,9 @@
 An async function in a sync run is awaited on one long-lived loop in a thread of its own; a sync function in
 an async run gets a worker thread. Both see the caller's context variables. What a function raises, be it
 `KeyboardInterrupt`, comes out on the caller's side.
+
+The caller waits at a `SimpleQueue` and nowhere else: Ctrl-C in the midst of an `Event` or a `Future` can leave
+their lock taken, and whoever should set them waits for ever.
 """
 
 from __future__ import annotations
@@ -11,11 +14,19 @@ import asyncio
 import contextvars
 import inspect
 import itertools
+import math
 import os
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from contextlib import suppress
+from time import monotonic
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_HEARTBEAT = 0.05
+"""Seconds: a signal that comes just before a wait is noticed after it, so the main thread never waits for long."""
 
 PLAIN = frozenset((type(None), str, int, float, bool, list, dict))
 """What most calls return, and nobody awaits."""
@@ -65,20 +76,58 @@ def start_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
     def work() -> None:
         _settle(future, *context.run(_outcome, function, *args, **kwargs))
 
-    threading.Thread(target=work, name="acorn-call", daemon=True).start()
+    _start(threading.Thread(target=work, name="acorn-call", daemon=True))
     return future
+
+
+def _start(thread: threading.Thread) -> None:
+    try:
+        thread.start()
+    except RuntimeError as error:
+        # Ctrl-C in the midst of it comes out as what it did to the lock that `start` waits at.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
+
+
+def next_of(news: queue.SimpleQueue[T], seconds: float = math.inf) -> T:
+    """The next thing that another thread puts there; `queue.Empty` when the time is up."""
+    is_main = threading.current_thread() is threading.main_thread()
+    longest = 0.001 if is_main else math.inf
+    until = monotonic() + seconds
+    while True:
+        left = max(0.0, until - monotonic())
+        pause = min(left, longest)
+        try:
+            return news.get(timeout=None if pause == math.inf else pause)
+        except queue.Empty:
+            if pause == left:
+                raise
+        longest = min(2 * longest, _HEARTBEAT)
 
 
 def side_by_side(acts: Sequence[Callable[[], Any]], concurrency: int | None) -> list[Any]:
     """Do several things in threads, at most so many at a time; what they return, in order."""
     room = threading.Semaphore(concurrency or max(1, len(acts)))
+    news: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
 
-    def work(act: Callable[[], Any]) -> Any:
+    def work(at: int, act: Callable[[], Any]) -> None:
         with room:
-            return act()
+            news.put((at, *_outcome(act)))
 
-    futures = [start_thread(work, act) for act in acts]
-    return [future.result() for future in futures]
+    for at, act in enumerate(acts):
+        start_thread(work, at, act)
+    came: dict[int, tuple[Any, BaseException | None]] = {}
+    while len(came) < len(acts):
+        at, returned, error = next_of(news)
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        came[at] = (returned, error)
+    ended = [came[at] for at in range(len(acts))]
+    for _, error in ended:
+        if error is not None:
+            raise error
+    return [returned for returned, _ in ended]
 
 
 def _outcome(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tuple[Any, BaseException | None]:
@@ -101,9 +150,11 @@ def _settle(future: Future[Any], returned: Any, error: BaseException | None) -> 
 def wait_for(awaitable: Any) -> Any:
     """Await something from sync code, on a private loop; who is interrupted cancels it."""
     future: Future[Any] = Future()
+    done: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
+    future.add_done_callback(done.put)
     try:
         start_on_loop(awaitable, future)
-        return future.result()
+        return next_of(done).result()
     finally:
         future.cancel()
 
@@ -122,16 +173,17 @@ def start_on_loop(awaitable: Any, future: Future[Any]) -> None:
         else:
             _settle(future, returned, None)
 
-    def begin(loop: asyncio.AbstractEventLoop, depth: int, begun: threading.Event) -> None:
+    def begin(loop: asyncio.AbstractEventLoop, depth: int, begun: queue.SimpleQueue[None]) -> None:
         if to_begin.acquire(blocking=False):
             task = loop.create_task(work(depth))
             future.add_done_callback(lambda _: loop.call_soon_threadsafe(task.cancel))
-        begun.set()
+        begun.put(None)
 
     for depth in itertools.count(_depth.get()):
-        loop, begun = _private_loop(depth), threading.Event()
+        loop, begun = _private_loop(depth), queue.SimpleQueue[None]()
         loop.call_soon_threadsafe(begin, loop, depth, begun, context=contextvars.copy_context())
-        if begun.wait(_PATIENCE):
+        with suppress(queue.Empty):
+            next_of(begun, _PATIENCE)
             return
 
 
@@ -148,8 +200,9 @@ def _private_loop(depth: int) -> asyncio.AbstractEventLoop:
     """The loop to await on, started when it is first needed."""
     with _guard:
         if depth not in _loops:
-            loop = _loops[depth] = asyncio.new_event_loop()
-            threading.Thread(target=_turn, args=(loop,), name="acorn-loop", daemon=True).start()
+            loop = asyncio.new_event_loop()
+            _start(threading.Thread(target=_turn, args=(loop,), name="acorn-loop", daemon=True))
+            _loops[depth] = loop  # it turns, whatever happened while it was started
         return _loops[depth]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import queue
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
@@ -17,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, assert_never
 
-from acorn._drive.bridge import call_sync, is_async, start_on_loop, start_thread
+from acorn._drive.bridge import call_sync, is_async, next_of, start_on_loop, start_thread
 from acorn._drive.sources import OpenSources
 from acorn._drive.tools import aattempt, attempt, too_long
 from acorn._drive.tree import Tree, raise_if_late
@@ -31,9 +30,6 @@ from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, ModelResponse, can_stream
 from acorn.record import Place
 from acorn.types import ToolResult
-
-_HEARTBEAT = 0.05
-"""Seconds: a signal that comes just before a wait is noticed after it, so the main thread never waits for long."""
 
 
 def drive(tree: Tree, run_id: str) -> None:
@@ -52,8 +48,10 @@ def walk(tree: Tree, run_id: str, *, iterates: bool) -> Generator[StreamChunk[An
     try:
         yield from the_walk.steps()
     except BaseException as error:
-        the_walk.stop()
-        the_walk.end(error, the_walk.returned())
+        try:
+            the_walk.stop()
+        finally:  # though Ctrl-C was pressed once more
+            the_walk.end(error, the_walk.returned())
         raise
     finally:
         the_walk.close()
@@ -71,12 +69,14 @@ class _Returned:
 class _Busy:
     """Something under way in another thread."""
 
-    __slots__ = ("ask", "began", "end")
+    __slots__ = ("ask", "began", "end", "returned")
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.began = time.monotonic()
         self.end: Callable[[], Any] = _nothing
+        self.returned: _Returned | None = None
+        """What came of it, until the machine knows."""
 
     @property
     def until(self) -> float:
@@ -147,6 +147,9 @@ class SyncWalk(Walk):
     def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""
         self.take(run_id, ask.id, outcome)
+        yield from self._show_tool(run_id, ask, outcome)
+
+    def _show_tool(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
         if isinstance(ask, AskTool):
             yield from self._show_result(self.tree.loops[run_id], ask.id, outcome)
 
@@ -229,18 +232,22 @@ class SyncWalk(Walk):
         if isinstance(ask, AskTool) and is_async(ask.tool.function):
             future: Future[ToolResult] = Future()
             busy.end = future.cancel
-            future.add_done_callback(lambda done: self._hear(key, done))
+            future.add_done_callback(lambda done: self._hear(key, busy, done))
             with Place(self.tree, *key):
                 start_on_loop(aattempt(replace(ask, seconds=math.inf)), future)
         else:
-            start_thread(self._work, key, loop, ask)
+            start_thread(self._work, key, busy, loop, ask)
 
-    def _hear(self, key: Key, done: Future[ToolResult]) -> None:
+    def _hear(self, key: Key, busy: _Busy, done: Future[ToolResult]) -> None:
         if not done.cancelled():
             error = done.exception()
-            self._news.put(_Returned(key, None if error else done.result(), error))
+            self._return(busy, _Returned(key, None if error else done.result(), error))
 
-    def _work(self, key: Key, loop: Loop, ask: Ask) -> None:
+    def _return(self, busy: _Busy, returned: _Returned) -> None:
+        busy.returned = returned
+        self._news.put(returned)
+
+    def _work(self, key: Key, busy: _Busy, loop: Loop, ask: Ask) -> None:
         """In a thread of its own; nobody listens any more once the walk is over."""
         try:
             with closing(self._perform(loop, ask)) as steps:
@@ -248,12 +255,12 @@ class SyncWalk(Walk):
                     try:
                         chunk = next(steps)
                     except StopIteration as end:
-                        self._news.put(_Returned(key, end.value, None))
+                        self._return(busy, _Returned(key, end.value, None))
                         return
                     if self.iterates:
                         self._news.put(chunk)
         except BaseException as error:
-            self._news.put(_Returned(key, None, error))
+            self._return(busy, _Returned(key, None, error))
 
     def _wait(self) -> Generator[StreamChunk[Any]]:
         """Wait for the next news, and take it in."""
@@ -263,25 +270,22 @@ class SyncWalk(Walk):
         elif news is None:
             yield from self._end_late_ones()
         elif news.key in self.busy:  # otherwise its time was up, and the model was told so
-            run_id, ask = news.key[0], self.busy.pop(news.key).ask
+            run_id, ask = news.key[0], self.busy[news.key].ask
             if news.error is not None:
+                del self.busy[news.key]
                 self.fail(run_id, news.error)
             else:
-                yield from self._take(run_id, ask, news.outcome)
+                self.take(run_id, ask.id, news.outcome)
+                del self.busy[news.key]
+                yield from self._show_tool(run_id, ask, news.outcome)
 
     def _next_news(self) -> _Returned | StreamChunk[Any] | None:
         """The next news; None when the time of a tool is up."""
-        is_main = threading.current_thread() is threading.main_thread()
         until = min(busy.until for busy in self.busy.values())
-        while True:
-            left = until - time.monotonic()
-            if left <= 0:
-                return None
-            pause = min(left, _HEARTBEAT) if is_main else left
-            try:
-                return self._news.get(timeout=None if pause == math.inf else pause)
-            except queue.Empty:
-                continue
+        try:
+            return next_of(self._news, until - time.monotonic())
+        except queue.Empty:
+            return None
 
     def _end_late_ones(self) -> Generator[StreamChunk[Any]]:
         now = time.monotonic()
@@ -301,10 +305,8 @@ class SyncWalk(Walk):
 
     def returned(self) -> Iterator[tuple[Key, Any]]:
         """What has come and was not taken in yet."""
-        while not self._news.empty():
-            news = self._news.get()
-            if isinstance(news, _Returned) and news.error is None and news.key in self.busy:
-                yield news.key, news.outcome
+        came = [busy.returned for busy in self.busy.values() if busy.returned is not None]
+        return iter([(each.key, each.outcome) for each in came if each.error is None])
 
     # Sources and ends
 

@@ -15,13 +15,14 @@ from typing import Any
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import close_record, open_record
 from acorn._log import logger
-from acorn._loop.asks import Ask, AskBranch, AskTool
+from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
+from acorn._loop.branch import branch_result
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn.errors import ModelError
 from acorn.record import Heard, Place, Run, listeners
-from acorn.types import ToolResult
+from acorn.types import ToolCall
 
 
 class ParentEndedError(BaseException):
@@ -34,7 +35,7 @@ class ParentEndedError(BaseException):
 class _Life:
     """What a run has while it goes on, beside its machine."""
 
-    __slots__ = ("began", "handed", "heard", "where")
+    __slots__ = ("began", "handed", "heard", "is_closed", "where")
 
     def __init__(self, began: float, where: object, heard: tuple[Heard, ...], handed: int) -> None:
         self.began = began
@@ -45,6 +46,7 @@ class _Life:
         """Who listens to it."""
         self.handed = handed
         """How many of its entries they have heard."""
+        self.is_closed = False
 
 
 class Tree:
@@ -56,24 +58,28 @@ class Tree:
         self._lock = threading.RLock()
 
     def now(self, run_id: str) -> float:
-        """Seconds into a run."""
-        return monotonic() - self._lives[run_id].began
+        """Seconds into a run; of one that has not begun yet, where it will begin."""
+        life = self._lives.get(run_id)
+        return self.loops[run_id].run.seconds if life is None else monotonic() - life.began
 
     # The walk of one run
 
     def open(self, run_id: str) -> None:
         """A run begins, or goes on."""
-        run = self.loops[run_id].run
-        began, where = open_record(run)
-        heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
-        self._lives[run_id] = _Life(began, where, heard, len(run.journal.entries))
         with self._lock:
+            run = self._alive(run_id).run
+            began, where = open_record(run)
+            heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
+            self._lives[run_id] = _Life(began, where, heard, len(run.journal.entries))
             self.loops[run_id].start(self.now(run_id))
             if heard:
                 self._hand_over(run_id)
 
     def asks(self, run_id: str) -> Sequence[Ask]:
-        return self.loops[run_id].asks(monotonic() - self._lives[run_id].began)
+        loop = self.loops[run_id]
+        if loop.run.error is not None and isinstance(loop.run.error, ParentEndedError):
+            raise loop.run.error  # or it would seem to have ended well
+        return loop.asks(monotonic() - self._lives[run_id].began)
 
     def begin(self, run_id: str, ask_id: str) -> None:
         life = self._lives[run_id]
@@ -119,22 +125,28 @@ class Tree:
                     self._hand_over(run_id)
 
     def stop(self, run_id: str, error: BaseException) -> None:
-        """A run ends here; so do those below it."""
+        """A run ends here; so do those below it. Who listens hears of it when all have ended."""
         with self._lock:
-            for below in reversed(list(self._below(run_id))):
-                if not self.loops[below].is_over:
-                    self._stop(below, ParentEndedError())
-                    self.close(below)
-            self._stop(run_id, error)
+            below = [each for each in reversed(list(self._below(run_id))) if not self.loops[each].is_over]
+            for each in below:
+                self.loops[each].stop(ParentEndedError(), self.now(each))
+                self.close(each)
+            self.loops[run_id].stop(error, self.now(run_id))
+            for each in (*below, run_id):
+                self._hand_over(each)
 
-    def _stop(self, run_id: str, error: BaseException) -> None:
-        self.loops[run_id].stop(error, self.now(run_id))
-        self._hand_over(run_id)
+    def spoil(self, run_id: str, error: BaseException) -> None:
+        """A run that had ended well has failed after all."""
+        with self._lock:
+            self.loops[run_id].spoil(error, self.now(run_id))
+            self._hand_over(run_id)
 
     def close(self, run_id: str) -> None:
-        """A run has ended: its record is complete."""
-        life, loop = self._lives[run_id], self.loops[run_id]
-        close_record(loop.run, loop.plan.agent, life.began, life.where)
+        """A run has ended: its record is complete, and its own thread changes it no more."""
+        life, loop = self._lives.get(run_id), self.loops[run_id]
+        if life is not None and not life.is_closed:
+            life.is_closed = True
+            close_record(loop.run, loop.plan.agent, life.began, life.where)
 
     def _alive(self, run_id: str) -> Loop:
         loop = self.loops[run_id]
@@ -165,12 +177,13 @@ class Tree:
             self._hand_over(parent_id)
             return context
 
-    def branch_ended(self, context: BranchContext, result: ToolResult) -> None:
+    def branch_ended(self, context: BranchContext, error: BaseException | None) -> None:
         """A branch that the user's code began has ended."""
         with self._lock:
-            parent = self.loops[context.parent_id]
+            parent, run = self.loops[context.parent_id], self.loops[context.run_id].run
             if not parent.is_over:
-                parent.branch_ended(context, self.loops[context.run_id].run, result, self.now(context.parent_id))
+                result = branch_result(ToolCall(context.place, context.name), BranchEnd(run, error))
+                parent.branch_ended(context, run, result, self.now(context.parent_id))
                 self._hand_over(context.parent_id)
 
     def _below(self, run_id: str) -> Iterator[str]:
@@ -190,8 +203,8 @@ class Tree:
 
     def _hand_over(self, run_id: str) -> None:
         """Let the listeners hear the new entries, in order."""
-        life, entries = self._lives[run_id], self.loops[run_id].journal.entries
-        while life.handed < len(entries):
+        life, entries = self._lives.get(run_id), self.loops[run_id].journal.entries
+        while life is not None and life.handed < len(entries):
             entry = entries[life.handed]
             life.handed += 1
             for heard in life.heard:

@@ -113,12 +113,14 @@ class Walk:
 
     def end(self, error: BaseException, returned: Iterable[tuple[Key, Any]]) -> None:
         """The walk is over: its runs end here, and with them all that is below. What had returned by now is kept."""
-        for key, outcome in returned:
-            # A machine that has been stopped, or that goes wrong now, is past caring.
-            with suppress(Exception, ParentEndedError):
-                self.tree.tell(*key, outcome)
-        for run_id in (*self.failed, self.root):
-            self.tree.stop(run_id, error)
+        try:
+            for key, outcome in returned:
+                # A machine that has been stopped, or that goes wrong now, is past caring.
+                with suppress(Exception, ParentEndedError):
+                    self.tree.tell(*key, outcome)
+        finally:
+            for run_id in (*self.failed, self.root):
+                self.tree.stop(run_id, error)
 
 
 class CloseFailure:
@@ -134,7 +136,7 @@ class CloseFailure:
         if first is not None and isinstance(error, Exception):
             first.add_note(f"Closing a source of tools failed as well: {error!r}")
             return
-        self._tree.stop(self._run_id, error)
+        self._tree.spoil(self._run_id, error)
         if not isinstance(error, Exception):
             raise error
         self.error = error

@@ -78,4 +78,4 @@ class BranchEnd:
     """How a branch ended: its record, and what it failed of. One that could not even begin has no record."""
 
     run: Run[Any] | None
-    error: Exception | None = None
+    error: BaseException | None = None

@@ -49,11 +49,14 @@ class Loop(Calls):
         self._asks: Sequence[Ask] | None = None
         self._candidate: BaseModel | None = None
         self._source_tools: list[tuple[Tool, ...]] = []
+        self._is_torn = False
+        """Whether something is being told, or was interrupted in the middle of it."""
 
     # What can be asked of the machine
 
     def start(self, now: float) -> None:
         """Begin the run, or go on with one that was loaded."""
+        self._is_torn = True
         self.journal.now = now
         if self.state.phase == "new":
             context = self.context
@@ -63,6 +66,7 @@ class Loop(Calls):
             self.state.phase = "prompt"
         if not self.spec.sources:
             self._sources_are_open(now)
+        self._is_torn = False
 
     def asks(self, now: float) -> Sequence[Ask]:
         """What may be under way now; asking twice gives the same."""
@@ -95,6 +99,7 @@ class Loop(Calls):
         """What came of one ask; raises where the run cannot go on."""
         asks = self._asks
         ask = asks[0] if asks and asks[0].id == id else self._asked(id)
+        self._is_torn = True
         self.journal.now = now
         began = self.state.under_way.pop(id, None)
         self._asks = None
@@ -116,13 +121,24 @@ class Loop(Calls):
             self._take_source(ask.source, outcome, now)
         else:
             assert_never(ask)
+        self._is_torn = False
 
     def stop(self, error: BaseException, now: float) -> None:
         """End here, leaving a record whose history is complete; what was only interrupted can go on from before."""
-        if self.run.error is not None:
+        if self.is_over:
             return
+        is_torn = self._is_torn and not isinstance(error, Exception)  # an error of ours comes when all is written
+        if is_torn:
+            self.transcript.mend()
+        self._stop(error, now, is_final=is_torn or not may_go_on(error))
+
+    def spoil(self, error: BaseException, now: float) -> None:
+        """Fail after all: what was opened for the run could not be closed. Its output, if there is one, stays."""
+        if self.run.error is None:
+            self._stop(error, now, is_final=True)
+
+    def _stop(self, error: BaseException, now: float, *, is_final: bool) -> None:
         self.journal.now = now
-        is_final = not may_go_on(error)
         self.transcript.stop(error, self._results_until_now(), self.setting("model"), is_final=is_final)
         self.run.error = error
         self.run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"

@@ -7,7 +7,7 @@ continued from what was saved, never replayed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, get_args
 
@@ -19,18 +19,16 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.state import State, restored
+from acorn._loop.transcript import history_of
 from acorn.errors import AcornError, StoreError
 from acorn.journal import (
     Called,
     Entry,
-    HistoryEdited,
-    MessagesSaid,
     ModelAnswered,
     ResultSaid,
-    ResultsSaid,
     RunBegun,
 )
-from acorn.record import Message, Run
+from acorn.record import Run
 from acorn.types import Usage
 
 FORMAT = 1
@@ -130,30 +128,6 @@ def _close(run: Run[Any], plan: Plan, kept: Mapping[str, Any]) -> None:
 def saved_context(saved: Mapping[str, Any]) -> BranchContext | None:
     """What a saved branch was born with."""
     return None if saved["branch"] is None else BranchContext.from_json(saved["branch"])
-
-
-def history_of(entries: Iterable[Entry]) -> list[Message]:
-    """The history that a journal tells of, in messages of its own."""
-    history: list[Message] = []
-    for entry in entries:
-        match entry:
-            case MessagesSaid():
-                at = len(history) if entry.where is None else entry.where
-                history[at:at] = map(messages.copied, entry.messages)
-            case ModelAnswered() if entry.refusal is None:
-                history.append(messages.assistant(entry.content, entry.calls, messages.copied(entry.extra)))
-            case ResultsSaid():
-                made = (
-                    [] if entry.where is None else [messages.tool(each.call_id, each.content) for each in entry.results]
-                )
-                made += [] if entry.context is None else [messages.user(entry.context)]
-                at = len(history) if entry.where is None else entry.where
-                history[at:at] = map(messages.copied, made)
-            case HistoryEdited():
-                history[entry.where : entry.where + entry.removed] = map(messages.copied, entry.messages)
-            case _:
-                pass
-    return history
 
 
 # Entries as JSON

@@ -19,6 +19,7 @@ from acorn._secrets import redact, secrets_in
 from acorn._xml.report import INVALID
 from acorn.journal import (
     Called,
+    Entry,
     Failed,
     Finished,
     Form,
@@ -200,6 +201,18 @@ class Transcript:
 
     # The end
 
+    def mend(self) -> None:
+        """After an interrupt in the midst of writing: what the journal tells is what counts."""
+        self.run.history = history_of(self.journal.entries)
+        self._noted = list(self.run.history)
+        self.turn, self._unanswered = None, []
+        for entry in self.journal.entries:
+            if isinstance(entry, ModelAnswered) and entry.refusal is None:
+                self.turn = messages.assistant(entry.content, entry.calls, entry.extra)
+                self._unanswered = [ToolCall(call.id, call.name, {}, call.arguments) for call in entry.calls]
+            elif isinstance(entry, ResultsSaid):
+                self._unanswered = []
+
     def end(self, output: Any, reason: str) -> None:
         """The run's output."""
         self.notice()
@@ -238,6 +251,30 @@ class Transcript:
         kind = Failed if is_final else Interrupted
         journal = self.journal
         journal.entries.append(kind(self._id, journal.step, journal.now, _words(error, model), tuple(said)))
+
+
+def history_of(entries: Iterable[Entry]) -> list[Message]:
+    """The history that a journal tells of, in messages of its own."""
+    history: list[Message] = []
+    for entry in entries:
+        match entry:
+            case MessagesSaid():
+                at = len(history) if entry.where is None else entry.where
+                history[at:at] = map(messages.copied, entry.messages)
+            case ModelAnswered() if entry.refusal is None:
+                history.append(messages.assistant(entry.content, entry.calls, messages.copied(entry.extra)))
+            case ResultsSaid():
+                made = (
+                    [] if entry.where is None else [messages.tool(each.call_id, each.content) for each in entry.results]
+                )
+                made += [] if entry.context is None else [messages.user(entry.context)]
+                at = len(history) if entry.where is None else entry.where
+                history[at:at] = map(messages.copied, made)
+            case HistoryEdited():
+                history[entry.where : entry.where + entry.removed] = map(messages.copied, entry.messages)
+            case _:
+                pass
+    return history
 
 
 def _is_object(call: ToolCall) -> bool:

@@ -1465,3 +1465,63 @@ def test_leaving_an_iterator_early_ends_the_branches(call: Call, count: int) -> 
     assert len(model.requests) == count + 1
     for run in runs:
         assert_complete(run.history)
+
+
+# A branch that fails while something of it is under way
+
+
+@pytest.mark.message_list
+def test_a_branch_that_fails_beside_its_own_tools_and_branches_leaves_the_rest_alone(call: Call) -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    @tool
+    def slow() -> str:
+        """Take long."""
+        begun.release()
+        assert go_on.wait(PATIENCE)
+        return "slow"
+
+    @tool
+    def quick() -> str:
+        """Wait for the slow ones to begin."""
+        assert begun.acquire(timeout=PATIENCE)
+        assert begun.acquire(timeout=PATIENCE)
+        return "quick"
+
+    class Inner(module[Any, str]):
+        """Inner."""
+
+        final_output = str
+        tools = [slow]
+        max_steps = 3
+
+    class Failing(module[Any, str]):
+        """Failing."""
+
+        final_output = str
+        tools = [slow, quick, Inner]
+        max_steps = 3
+
+        def on_stream(self, chunk: Any) -> None:
+            if chunk.tool_result is not None:
+                raise RuntimeError("enough")
+
+    def reply(request: ModelRequest) -> Reply:
+        prompt, is_first = str(request.messages[0]["content"]), len(request.messages) < 3
+        if prompt.startswith("Inner"):
+            return calling("slow")
+        if "Failing" in prompt:
+            return calling("slow") & calling("quick") & calling("inner")
+        if is_first:
+            return calling("failing") & calling("look")
+        go_on.set()
+        return DONE
+
+    model = ScriptedModel(reply)
+    run = call.run(Main(model=model, tools=[look, Failing], branches={}), question="Is it?")
+    assert run.output == "yes"
+    assert told(run)[0] == "Tool error: RuntimeError: enough"
+    failing = run.branches[0]
+    assert (failing.stop_reason, failing.branches[0].stop_reason) == ("error", "cancelled")
+    for record in (run, failing, failing.branches[0]):
+        assert_complete(record.history)

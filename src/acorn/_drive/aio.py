@@ -79,6 +79,9 @@ class _Busy:
     def __init__(self, ask: Ask, task: asyncio.Task[None]) -> None:
         self.ask, self.task = ask, task
 
+    def end(self) -> None:
+        self.task.cancel()
+
 
 class AsyncWalk(Walk):
     """A walk on the caller's event loop."""
@@ -91,7 +94,7 @@ class AsyncWalk(Walk):
     async def steps(self) -> AsyncGenerator[StreamChunk[Any]]:
         self.tree.open(self.root)
         while True:
-            ready = self.ready()
+            ready = [] if self.ended else self.ready()
             if self.ended:
                 shown = await self._end_branch(*self.ended.pop(0))
                 if shown is not None:
@@ -119,7 +122,7 @@ class AsyncWalk(Walk):
                 if isinstance(news, StreamChunk):
                     yield news
                 self._news.task_done()
-                if isinstance(news, _Outcome):
+                if isinstance(news, _Outcome) and news.key in self.busy:  # otherwise its branch has failed meanwhile
                     shown = await self._take(self.busy.pop(news.key).ask, news)
                     if shown is not None:
                         yield shown
@@ -243,7 +246,8 @@ class AsyncWalk(Walk):
                 yield news.key, news.value
 
     async def _end_branch(self, run_id: str, error: Exception | None) -> StreamChunk[Any] | None:
-        return await self._show_result(*self.end_branch(run_id, await self._close_sources(run_id) or error))
+        shown = self.end_branch(run_id, await self._close_sources(run_id) or error)
+        return None if shown is None else await self._show_result(*shown)
 
     async def _close_sources(self, run_id: str) -> Exception | None:
         opened = self._sources.pop(run_id, None)

@@ -102,12 +102,14 @@ class SyncWalk(Walk):
     def steps(self) -> Generator[StreamChunk[Any]]:
         self.tree.open(self.root)
         while True:
-            if len(self.active) == 1 and not self.busy and not self.streams(self.tree.loops[self.root]):
-                self._go_alone()
-            ready = self.ready()
             if self.ended:
                 yield from self._end_branches()
-            elif len(ready) == 1 and not self.busy and not _is_timed(ready[0][1]):
+            elif len(self.active) == 1 and not self.busy and not self.streams(self.tree.loops[self.root]):
+                self._go_alone()
+            ready = [] if self.ended else self.ready()
+            if self.ended:
+                continue
+            if len(ready) == 1 and not self.busy and not _is_timed(ready[0][1]):
                 yield from self._do(*ready[0])
             elif ready or self.busy:
                 sources = [each for each in ready if isinstance(each[1], AskSource)]
@@ -276,7 +278,7 @@ class SyncWalk(Walk):
                 self.fail(run_id, news.error)
             else:
                 self.take(run_id, ask.id, news.outcome)
-                del self.busy[news.key]
+                self.busy.pop(news.key, None)
                 yield from self._show_tool(run_id, ask, news.outcome)
 
     def _next_news(self) -> _Returned | StreamChunk[Any] | None:
@@ -318,8 +320,10 @@ class SyncWalk(Walk):
     def _end_branches(self) -> Generator[StreamChunk[Any]]:
         while self.ended:
             run_id, error = self.ended.pop(0)
-            loop, ask, result = self.end_branch(run_id, self._close_sources(run_id) or error)
-            yield from self._show_result(loop, ask.id, result)
+            shown = self.end_branch(run_id, self._close_sources(run_id) or error)
+            if shown is not None:
+                loop, ask, result = shown
+                yield from self._show_result(loop, ask.id, result)
 
     def _close_sources(self, run_id: str) -> Exception | None:
         """Close what a run has opened; what goes wrong then fails a run that was well until now."""

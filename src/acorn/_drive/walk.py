@@ -94,19 +94,37 @@ class Walk:
         """A run has failed: a branch gives its parent an error to read, anything else goes up and ends all."""
         if run_id != self.root and isinstance(error, Exception):
             self.tree.stop(run_id, error)
-            self.ended.append((run_id, error))
+            below = [each for each in reversed(self.active) if each != run_id and run_id in self._above(each)]
+            for each in (*below, run_id):
+                self._drop(each)
+            self.ended += [*((each, None) for each in below), (run_id, error)]
             return
-        self.failed = [run_id]
-        while run_id != self.root:
-            run_id = self.calls[run_id][0]
-            self.failed.append(run_id)
+        self.failed = [run_id, *self._above(run_id)]
         raise error
 
-    def end_branch(self, run_id: str, error: Exception | None) -> tuple[Loop, AskBranch, ToolResult]:
-        """A branch has ended, and its sources are closed: tell its parent. What the parent was told can be shown."""
+    def _above(self, run_id: str) -> list[str]:
+        """The runs that a run is a branch of, the nearest first, up to the one that is walked."""
+        above: list[str] = []
+        while run_id != self.root:
+            run_id = self.calls[run_id][0]
+            above.append(run_id)
+        return above
+
+    def _drop(self, run_id: str) -> None:
+        """Nobody waits any more for what a run has under way."""
+        for key in [key for key in self.busy if key[0] == run_id]:
+            self.busy.pop(key).end()
+
+    def end_branch(self, run_id: str, error: Exception | None) -> tuple[Loop, AskBranch, ToolResult] | None:
+        """A branch has ended, and its sources are closed: tell its parent, and say what can be shown of it.
+
+        A parent that has ended before it is told nothing.
+        """
         self.active.remove(run_id)
         self.tree.close(run_id)
         parent_id, ask = self.calls.pop(run_id)
+        if parent_id != self.root and self.tree.loops[parent_id].is_over:
+            return None
         end = BranchEnd(self.tree.loops[run_id].run, error)
         self.take(parent_id, ask.id, end)
         return self.tree.loops[parent_id], ask, branch_result(ask.call, end)

@@ -33,7 +33,7 @@ from acorn.thread import to_messages
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-TRIES = 1_000 if TORTURE else 20
+TRIES = 500 if TORTURE else 10
 PATIENCE = 20.0
 """Seconds after which a test gives up on what should have come long before."""
 
@@ -357,7 +357,7 @@ def interrupted(act: Callable[[], Any], gate: Gate, busy: int) -> Run[Any]:
 
 @pytest.mark.parametrize(("scene", "busy"), SCENES, ids=[scene.__name__ for scene, _ in SCENES])
 def test_ctrl_c_ends_the_call_at_once_while_this_is_busy(scene: Scene, busy: int) -> None:
-    for _ in range(TRIES * 5 if scene is two_branches else TRIES):
+    for _ in range(10 * TRIES if scene is two_branches else TRIES):
         gate = Gate()
         agent, model = scene(gate)
         run = interrupted(agent, gate, busy)
@@ -450,7 +450,7 @@ def struck(at: int) -> Strike:
 def test_ctrl_c_ends_a_run_at_whatever_line_it_comes() -> None:
     lines = struck(0).count
     loops = len(bridge._loops)
-    for at in range(1, lines, 3 if TORTURE else 173):
+    for at in range(1, lines, 7 if TORTURE else 173):
         where = struck(at).where
         assert bridge.call_sync(Everything.listen, None) == "heard"
         assert len(bridge._loops) == loops, f"the loop for async tools is dead after Ctrl-C at {where}"

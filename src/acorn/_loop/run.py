@@ -122,6 +122,7 @@ class Loop(Calls):
         if self.run.error is not None:
             return
         self.journal.now = now
+        self._asks = None
         is_final = not may_go_on(error)
         self.transcript.stop(error, self._results_until_now(), self.setting("model"), is_final=is_final)
         self.run.error = error

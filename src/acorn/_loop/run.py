@@ -139,6 +139,7 @@ class Loop(Calls):
 
     def _stop(self, error: BaseException, now: float, *, is_final: bool) -> None:
         self.journal.now = now
+        self._asks = None
         self.transcript.stop(error, self._results_until_now(), self.setting("model"), is_final=is_final)
         self.run.error = error
         self.run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"

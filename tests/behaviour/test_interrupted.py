@@ -1,0 +1,351 @@
+"""Interrupted is not ended: a run that was stopped from outside has a complete record, and can go on from before it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+from tests.provider_rules import assert_complete, assert_request_valid
+
+from acorn import LimitError, ModelError, ParseError, Run, Step, Usage, listen, module, tool
+from acorn._call import new_loop
+from acorn._drive.aio import adrive
+from acorn._drive.sync import drive, walk
+from acorn._drive.tree import Tree
+from acorn._loop.run import Loop
+from acorn._loop.saved import load, save
+from acorn.journal import Entry, Failed, Finished, Interrupted, ToolBegun, ToolReturned
+from acorn.testing import Failure, Reply, ScriptedModel, call, finish
+from acorn.thread import to_messages
+
+PATIENCE = 20.0
+STOPPED = "This call was not completed: the run was stopped."
+
+Way = Literal["sync", "async"]
+WAYS: list[Way] = ["sync", "async"]
+
+
+class Trouble:
+    """What the tools and hooks of a run have done, and what is to go wrong, once, where."""
+
+    def __init__(self, where: str = "") -> None:
+        self.where = where
+        self.called: Counter[str] = Counter()
+        self.quick_has_returned = threading.Event()
+        self.slow_has_begun = threading.Event()
+
+    def at(self, place: str) -> None:
+        self.called[place] += 1
+        if self.where == place:
+            self.where = ""
+            raise KeyboardInterrupt
+
+    def hear(self, entry: Entry) -> None:
+        if isinstance(entry, ToolReturned) and entry.name == "quick":
+            self.quick_has_returned.set()
+        if isinstance(entry, ToolBegun) and entry.name == "slow":
+            self.slow_has_begun.set()
+
+
+def worker(trouble: Trouble, model: Any, **settings: Any) -> module[Any, Any]:
+    """An agent with two tools, a hook and a judge."""
+
+    @tool
+    def quick(place: str = "here") -> str:
+        """Return at once."""
+        trouble.at("quick")
+        return f"nothing in {place}"
+
+    @tool
+    async def slow() -> str:
+        """Return when `quick` has returned; or never, if it is to be cancelled."""
+        if trouble.where == "cancelled":
+            trouble.where = ""
+            await asyncio.Event().wait()
+        await asyncio.to_thread(trouble.quick_has_returned.wait, PATIENCE)
+        trouble.at("slow")
+        return "at last"
+
+    class Worker(module[Any, str]):
+        """Work."""
+
+        final_output = str
+        tools = [quick, slow]
+        max_steps = 6
+
+        def on_step(self, step: Step) -> None:
+            trouble.at("on_step")
+            step.add_to_context("go on")
+
+        def on_finish(self, output: str) -> None:
+            trouble.at("on_finish")
+            if output == "no":
+                raise ValueError("not this")
+
+    return Worker(model=model, **settings)
+
+
+BOTH = call("quick", "q1") & call("slow", "s1")
+SCRIPT: list[Any] = [BOTH, call("quick", "q2", place="there"), finish(result="no"), finish(result="yes")]
+
+
+def with_ids(script: list[Any]) -> list[Any]:
+    """The same calls with the same ids, whatever was asked in between."""
+    for at, reply in enumerate(script):
+        if isinstance(reply, Reply):
+            for slot, made in enumerate(reply.calls):
+                made.id = made.id or f"id_{SCRIPT.index(reply) if reply in SCRIPT else at}_{slot}"
+    return script
+
+
+with_ids(SCRIPT)
+
+
+def go(loop: Loop, way: Way, trouble: Trouble | None = None) -> None:
+    tree = Tree(loop)
+    with listen((trouble or Trouble()).hear):
+        if way == "sync":
+            drive(tree, loop.run.id)
+        else:
+            asyncio.run(adrive(tree, loop.run.id))
+
+
+def reloaded(loop: Loop, plan: Any = None) -> Loop:
+    return load(plan or loop.plan, json.loads(json.dumps(save(loop))), loop.run.deps)
+
+
+def undisturbed(**settings: Any) -> tuple[Run[Any], ScriptedModel, Trouble]:
+    trouble, model = Trouble(), ScriptedModel(SCRIPT)
+    loop = new_loop(worker(trouble, model, **settings), (), {})
+    go(loop, "sync", trouble)
+    assert loop.run.output == "yes"
+    return loop.run, model, trouble
+
+
+def assert_interrupted(loop: Loop, error: BaseException, reason: str) -> None:
+    run = loop.run
+    assert_complete(run.history)
+    assert to_messages(run.thread) == run.history
+    assert (run.stop_reason, run.error) == (reason, error)
+    assert run.output is None
+    last = run.journal.entries[-1]
+    assert isinstance(last, Interrupted)
+    assert last.error.startswith(type(error).__name__)
+    assert loop.state.phase != "done"
+    assert loop.asks(loop.journal.now) == ()
+
+
+def assert_as_undisturbed(loop: Loop, model: ScriptedModel, trouble: Trouble, interruptions: int = 1) -> None:
+    """All that can be seen of it, but for the interruption."""
+    expected, asked, done = undisturbed()
+    run = loop.run
+    assert (run.output, run.stop_reason, run.steps, run.error) == ("yes", "finish", expected.steps, None)
+    assert run.history == expected.history
+    assert to_messages(run.thread) == run.history
+    assert run.usage == expected.usage
+    assert isinstance(run.journal.entries[-1], Finished)
+    assert sum(isinstance(entry, Interrupted) for entry in run.journal.entries) == interruptions
+    answered = [request.messages for request in model.requests]
+    for repeated in [each for at, each in enumerate(answered) if each in answered[:at]]:
+        answered.remove(repeated)  # it had no answer; that it is sent once more is looked at where it is told
+    assert answered == [request.messages for request in asked.requests]
+    for request in model.requests:
+        assert_request_valid(request)
+    assert trouble.called["quick"] == done.called["quick"]  # it had returned each time
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("onwards", WAYS)
+def test_ctrl_c_in_a_tool_beside_one_that_had_returned(way: Way, onwards: Way) -> None:
+    trouble, model = Trouble("slow"), ScriptedModel(SCRIPT)
+    loop = new_loop(worker(trouble, model), (), {})
+    with pytest.raises(KeyboardInterrupt) as caught:
+        go(loop, way, trouble)
+    assert_interrupted(loop, caught.value, "cancelled")
+    told = {message["tool_call_id"]: message["content"] for message in loop.run.history if message["role"] == "tool"}
+    assert told == {"q1": "nothing in here", "s1": STOPPED}
+    again = reloaded(loop)
+    go(again, onwards, trouble)
+    assert_as_undisturbed(again, model, trouble)
+    assert trouble.called["slow"] == 2
+    assert len(model.requests) == len(SCRIPT)
+
+
+@pytest.mark.parametrize("onwards", WAYS)
+def test_cancellation_in_a_tool_beside_one_that_had_returned(onwards: Way) -> None:
+    trouble, model = Trouble("cancelled"), ScriptedModel(SCRIPT)
+    loop = new_loop(worker(trouble, model), (), {})
+
+    async def main() -> BaseException | None:
+        task = asyncio.ensure_future(adrive(Tree(loop), loop.run.id))
+        while not (trouble.quick_has_returned.is_set() and trouble.slow_has_begun.is_set()):
+            await asyncio.sleep(0)
+        task.cancel()
+        (error,) = await asyncio.gather(task, return_exceptions=True)
+        return error
+
+    with listen(trouble.hear):
+        error = asyncio.run(main())
+    assert isinstance(error, asyncio.CancelledError)
+    assert isinstance(loop.run.error, asyncio.CancelledError)
+    assert_interrupted(loop, loop.run.error, "cancelled")
+    again = reloaded(loop)
+    go(again, onwards, trouble)
+    assert_as_undisturbed(again, model, trouble)
+    assert len(model.requests) == len(SCRIPT)
+
+
+@pytest.mark.parametrize("onwards", WAYS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("at", range(len(SCRIPT)))
+@pytest.mark.parametrize("failure", [Failure(503), Failure(None), KeyboardInterrupt()], ids=repr)
+def test_a_request_that_was_not_answered_is_sent_again(at: int, failure: Any, way: Way, onwards: Way) -> None:
+    trouble, model = Trouble(), ScriptedModel([*SCRIPT[:at], failure, *SCRIPT[at:]])
+    loop = new_loop(worker(trouble, model), (), {})
+    with pytest.raises((ModelError, KeyboardInterrupt)) as caught:
+        go(loop, way, trouble)
+    assert_interrupted(loop, caught.value, "error" if isinstance(failure, Failure) else "cancelled")
+    again = reloaded(loop)
+    go(again, onwards, trouble)
+    assert_as_undisturbed(again, model, trouble)
+    assert len(model.requests) == len(SCRIPT) + 1
+    assert model.requests[at].messages == model.requests[at + 1].messages
+    assert trouble.called["slow"] == 1
+
+
+def test_a_run_may_be_interrupted_again_and_again() -> None:
+    trouble, model = (
+        Trouble(),
+        ScriptedModel([each for reply in SCRIPT for each in (Failure(503), Failure(429), reply)]),
+    )
+    loop = new_loop(worker(trouble, model), (), {})
+    interruptions = 0
+    with listen(trouble.hear):
+        while True:
+            try:
+                go(loop, "sync", trouble)
+                break
+            except ModelError as error:
+                interruptions += 1
+                assert_interrupted(loop, error, "error")
+                loop = reloaded(loop)
+    assert interruptions == 2 * len(SCRIPT)
+    assert_as_undisturbed(loop, model, trouble, interruptions)
+    assert trouble.called["slow"] == 1
+
+
+@pytest.mark.parametrize("onwards", WAYS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("hook", ["on_step", "on_finish"])
+def test_a_hook_that_was_interrupted_is_called_again(hook: str, way: Way, onwards: Way) -> None:
+    trouble, model = Trouble(hook), ScriptedModel(SCRIPT)
+    loop = new_loop(worker(trouble, model), (), {})
+    with pytest.raises(KeyboardInterrupt) as caught:
+        go(loop, way, trouble)
+    assert_interrupted(loop, caught.value, "cancelled")
+    again = reloaded(loop)
+    go(again, onwards, trouble)
+    assert_as_undisturbed(again, model, trouble)
+    assert trouble.called == {"quick": 2, "slow": 1, "on_step": 2, "on_finish": 2} | {hook: 3}
+    assert len(model.requests) == len(SCRIPT)
+
+
+@pytest.mark.parametrize("onwards", WAYS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_had_no_room_left_goes_on_under_a_higher_limit(way: Way, onwards: Way) -> None:
+    trouble = Trouble()
+    large = Reply(calls=BOTH.calls, usage=Usage(700, 100, requests=1))
+    model = ScriptedModel([large, *SCRIPT[1:]])
+    loop = new_loop(worker(trouble, model, max_total_tokens=1000), (), {})
+    with pytest.raises(LimitError) as caught:
+        go(loop, way, trouble)
+    assert_interrupted(loop, caught.value, "error")
+    assert len(model.requests) == 1
+    again = reloaded(loop)
+    with pytest.raises(LimitError) as caught:  # the limit is the same
+        go(again, onwards, trouble)
+    assert_interrupted(again, caught.value, "error")
+    higher = new_loop(worker(trouble, model, max_total_tokens=100_000), (), {}).plan
+    again = reloaded(again, higher)
+    go(again, onwards, trouble)
+    assert (again.run.output, again.run.stop_reason) == ("yes", "finish")
+    assert again.run.history == undisturbed()[0].history
+    assert to_messages(again.run.thread) == again.run.history
+    assert trouble.called == {"quick": 2, "slow": 1, "on_step": 2, "on_finish": 2}
+    assert len(model.requests) == len(SCRIPT)
+
+
+def test_a_stream_that_nobody_reads_to_its_end_can_be_taken_up_again() -> None:
+    trouble, model = Trouble(), ScriptedModel(SCRIPT)
+    loop = new_loop(worker(trouble, model), (), {})
+    with listen(trouble.hear):
+        chunks = walk(Tree(loop), loop.run.id, iterates=True)
+        for chunk in chunks:
+            if chunk.tool_result is not None and chunk.tool_result.id == "q2":
+                break
+        chunks.close()
+    assert isinstance(loop.run.error, GeneratorExit)
+    assert_interrupted(loop, loop.run.error, "cancelled")
+    again = reloaded(loop)
+    go(again, "sync", trouble)
+    assert_as_undisturbed(again, model, trouble)
+    assert len(model.requests) == len(SCRIPT)
+
+
+# What ends a run
+
+
+class Plain(module[Any, str]):
+    """Work."""
+
+    final_output = str
+    max_steps = 3
+    parse_retries = 0
+
+
+class Failing(Plain):
+    def on_step(self, step: Step) -> None:
+        raise RuntimeError("the hook's own")
+
+
+class Judging(Plain):
+    def on_finish(self, output: str) -> None:
+        raise RuntimeError("the judge's own")
+
+
+CLOSED: dict[str, tuple[Callable[..., Any], list[Any], type[Exception]]] = {
+    "a refusal": (Plain, [Reply(refusal="I will not.")], ModelError),
+    "a content filter": (Plain, [Reply("half of", stop_reason="content_filter")], ModelError),
+    "a request that is wrong": (Plain, [Failure(400)], ModelError),
+    "an exception in on_step": (Failing, ["words"], RuntimeError),
+    "an exception in on_finish": (Judging, [finish(result="yes")], RuntimeError),
+    "an answer that cannot be parsed": (Plain, [finish(result=[1])], ParseError),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("what", CLOSED)
+def test_what_would_only_happen_again_closes_the_run(what: str, way: Way) -> None:
+    kind, script, expected = CLOSED[what]
+    model = ScriptedModel(script)
+    loop = new_loop(kind(model=model), (), {})
+    with pytest.raises(expected) as caught:
+        go(loop, way)
+    run = loop.run
+    assert loop.state.phase == "done"
+    assert (run.stop_reason, run.error) == ("error", caught.value)
+    assert isinstance(run.journal.entries[-1], Failed)
+    assert_complete(run.history)
+    assert to_messages(run.thread) == run.history
+    again = reloaded(loop)
+    assert again.state.phase == "done"
+    assert again.is_over
+    assert again.asks(0.0) == ()
+    assert again.run.stop_reason == "error"
+    assert type(caught.value).__name__ in str(again.run.error)
+    assert len(model.requests) == len(script)

@@ -53,8 +53,10 @@ async def awalk(tree: Tree, run_id: str, *, iterates: bool) -> AsyncGenerator[St
         await the_walk.stop()
         raise
     except BaseException as error:
-        await the_walk.stop()
-        the_walk.end(error, the_walk.returned())
+        try:
+            await the_walk.stop()
+        finally:  # whoever is cancelled again does not wait, but leaves a record all the same
+            the_walk.end(error, the_walk.returned())
         raise
     finally:
         await the_walk.close()
@@ -118,7 +120,10 @@ class AsyncWalk(Walk):
                     yield news
                 self._news.task_done()
                 if isinstance(news, _Outcome):
-                    shown = await self._take(self.busy.pop(news.key).ask, news)
+                    busy = self.busy.pop(news.key)
+                    if self.tree.loops[news.key[0]].is_over:  # its branch has failed meanwhile
+                        continue
+                    shown = await self._take(busy.ask, news)
                     if shown is not None:
                         yield shown
             else:
@@ -224,6 +229,10 @@ class AsyncWalk(Walk):
 
     # Sources and ends
 
+    def forsake(self, keys: list[Key]) -> None:
+        for key in keys:
+            self.busy[key].task.cancel()
+
     async def stop(self) -> None:
         """Cancel what is under way, and wait for it."""
         self.is_over = True
@@ -241,7 +250,8 @@ class AsyncWalk(Walk):
                 yield news.key, news.value
 
     async def _end_branch(self, run_id: str, error: Exception | None) -> StreamChunk[Any] | None:
-        return await self._show_result(*self.end_branch(run_id, await self._close_sources(run_id) or error))
+        told = self.end_branch(run_id, await self._close_sources(run_id) or error)
+        return None if told is None else await self._show_result(*told)
 
     async def _close_sources(self, run_id: str) -> Exception | None:
         opened = self._sources.pop(run_id, None)

@@ -244,7 +244,7 @@ class SyncWalk(Walk):
         """In a thread of its own; nobody listens any more once the walk is over."""
         try:
             with closing(self._perform(loop, ask)) as steps:
-                while not self.is_over:
+                while not (self.is_over or loop.is_over):
                     try:
                         chunk = next(steps)
                     except StopIteration as end:
@@ -291,6 +291,10 @@ class SyncWalk(Walk):
                 del self.busy[key]
                 yield from self._take(key[0], busy.ask, too_long(busy.ask, now - busy.began))
 
+    def forsake(self, keys: list[Key]) -> None:
+        for key in keys:
+            self.busy.pop(key).end()
+
     def stop(self) -> None:
         """Nobody waits any more for what is under way."""
         if self.busy:
@@ -316,8 +320,10 @@ class SyncWalk(Walk):
     def _end_branches(self) -> Generator[StreamChunk[Any]]:
         while self.ended:
             run_id, error = self.ended.pop(0)
-            loop, ask, result = self.end_branch(run_id, self._close_sources(run_id) or error)
-            yield from self._show_result(loop, ask.id, result)
+            told = self.end_branch(run_id, self._close_sources(run_id) or error)
+            if told is not None:
+                loop, ask, result = told
+                yield from self._show_result(loop, ask.id, result)
 
     def _close_sources(self, run_id: str) -> Exception | None:
         """Close what a run has opened; what goes wrong then fails a run that was well until now."""

@@ -20,7 +20,7 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn.errors import ModelError
-from acorn.record import Heard, Place, Run, listeners
+from acorn.record import Heard, Place, Run, listeners, unheard
 from acorn.types import ToolResult
 
 
@@ -64,6 +64,8 @@ class Tree:
     def open(self, run_id: str) -> None:
         """A run begins, or goes on."""
         run = self.loops[run_id].run
+        if isinstance(run.error, ParentEndedError):  # ended from above before it began
+            raise ParentEndedError
         began, where = open_record(run)
         heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
         self._lives[run_id] = _Life(began, where, heard, len(run.journal.entries))
@@ -117,24 +119,32 @@ class Tree:
             finally:
                 if life.heard:
                     self._hand_over(run_id)
+            if len(self.loops) > 1 and loop.run.stop_reason is not None:
+                self._stop_below(run_id)  # a tool whose time was up, or a thread of its own, may still be at it
 
     def stop(self, run_id: str, error: BaseException) -> None:
         """A run ends here; so do those below it."""
         with self._lock:
-            for below in reversed(list(self._below(run_id))):
-                if not self.loops[below].is_over:
-                    self._stop(below, ParentEndedError())
-                    self.close(below)
+            self._stop_below(run_id)
             self._stop(run_id, error)
 
+    def _stop_below(self, run_id: str) -> None:
+        for below in reversed(list(self._below(run_id))):
+            if not self.loops[below].is_over:
+                self._stop(below, ParentEndedError())
+                self.close(below)
+
     def _stop(self, run_id: str, error: BaseException) -> None:
-        self.loops[run_id].stop(error, self.now(run_id))
-        self._hand_over(run_id)
+        has_begun = run_id in self._lives  # an interruption may come between the birth of a branch and its beginning
+        self.loops[run_id].stop(error, self.now(run_id) if has_begun else 0.0)
+        if has_begun:
+            self._hand_over(run_id)
 
     def close(self, run_id: str) -> None:
         """A run has ended: its record is complete."""
-        life, loop = self._lives[run_id], self.loops[run_id]
-        close_record(loop.run, loop.plan.agent, life.began, life.where)
+        life, loop = self._lives.get(run_id), self.loops[run_id]
+        if life is not None:
+            close_record(loop.run, loop.plan.agent, life.began, life.where)
 
     def _alive(self, run_id: str) -> Loop:
         loop = self.loops[run_id]
@@ -196,7 +206,8 @@ class Tree:
             life.handed += 1
             for heard in life.heard:
                 try:
-                    heard.callback(entry)
+                    with unheard(heard):
+                        heard.callback(entry)
                 except Exception as error:
                     if heard.is_vital:
                         raise

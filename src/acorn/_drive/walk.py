@@ -94,7 +94,7 @@ class Walk:
         """A run has failed: a branch gives its parent an error to read, anything else goes up and ends all."""
         if run_id != self.root and isinstance(error, Exception):
             self.tree.stop(run_id, error)
-            self.ended.append((run_id, error))
+            self._end_with(run_id, error)
             return
         self.failed = [run_id]
         while run_id != self.root:
@@ -102,11 +102,25 @@ class Walk:
             self.failed.append(run_id)
         raise error
 
-    def end_branch(self, run_id: str, error: Exception | None) -> tuple[Loop, AskBranch, ToolResult]:
+    def _end_with(self, run_id: str, error: Exception) -> None:
+        """A branch has failed; those that were called below it end before it, and nobody waits for what they do."""
+        loops, known = self.tree.loops, dict(self.ended)
+        below = [each for each in reversed(self.active) if loops[each].is_over and each not in known and each != run_id]
+        before = [each for each in self.ended if each[0] != run_id]
+        self.ended = [*before, *((each, None) for each in below), (run_id, known.get(run_id) or error)]
+        self.forsake([key for key in self.busy if loops[key[0]].is_over])
+
+    def forsake(self, keys: list[Key]) -> None:
+        """What these come to is not wanted any more."""
+        raise NotImplementedError
+
+    def end_branch(self, run_id: str, error: Exception | None) -> tuple[Loop, AskBranch, ToolResult] | None:
         """A branch has ended, and its sources are closed: tell its parent. What the parent was told can be shown."""
         self.active.remove(run_id)
         self.tree.close(run_id)
         parent_id, ask = self.calls.pop(run_id)
+        if self.tree.loops[parent_id].is_over:  # it has ended with its parent
+            return None
         end = BranchEnd(self.tree.loops[run_id].run, error)
         self.take(parent_id, ask.id, end)
         return self.tree.loops[parent_id], ask, branch_result(ask.call, end)

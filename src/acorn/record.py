@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from acorn._json import to_plain, told
+from acorn._json import to_plain, told, words_of
 from acorn.errors import AcornError
 from acorn.types import Usage
 
@@ -99,6 +99,8 @@ class Run(Generic[Out]):
             "deps": None,
             "input": _portable(self.input),
             "output": _portable(self.output),
+            "history": _portable(self.history),
+            "error": _portable_error(self.error),
             "journal": journal,
         }
 
@@ -107,6 +109,20 @@ def _portable_entry(entry: Entry) -> Entry:
     from acorn.journal import RunBegun  # the entries' classes, which a program that only declares does not need
 
     return entry._replace(input=_portable(entry.input)) if isinstance(entry, RunBegun) else entry
+
+
+def _portable_error(error: BaseException | None) -> BaseException | None:
+    """The error, or its words where it cannot be pickled or made again; its record, which holds it, left aside."""
+    if error is None:
+        return None
+    try:
+        made: Any = error.__reduce_ex__(4)
+        kept = {name: value for name, value in vars(error).items() if name != "run"}
+        make, args, _ = pickle.loads(pickle.dumps((*made[:2], kept)))
+        make(*args)
+    except Exception:  # whatever a user's class raises
+        return AcornError(words_of(error))
+    return error
 
 
 def _portable(value: Any) -> Any:
@@ -234,6 +250,21 @@ def _listening(heard: Heard) -> Generator[None]:
         yield
     finally:
         _listeners.reset(token)
+
+
+class unheard:
+    """What a listener begins itself, it does not hear: it would never come to an end."""
+
+    __slots__ = ("_heard", "_token")
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+
+    def __enter__(self) -> None:
+        self._token = _listeners.set(tuple([each for each in _listeners.get() if each is not self._heard]))
+
+    def __exit__(self, *_: object) -> None:
+        _listeners.reset(self._token)
 
 
 def listeners() -> tuple[Heard, ...]:

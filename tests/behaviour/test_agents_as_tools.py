@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -307,3 +308,28 @@ def test_a_class_that_needs_arguments_is_refused_when_the_class_is_defined() -> 
 def test_the_base_class_itself_is_no_tool() -> None:
     with pytest.raises(DeclarationError, match="base class of all modules"):
         type("Two", (module,), {"tools": [module]})
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_an_agent_may_stand_alone(how: str) -> None:
+    under_way: list[int] = []
+    most: list[int] = []
+
+    @tool(parallel=False)
+    class Alone(module[Place, str]):
+        """Dig alone."""
+
+        final_output = str
+        model = ScriptedModel(lambda request: finish(result="gold"))
+
+        async def on_finish(self, output: str) -> None:
+            under_way.append(1)
+            await asyncio.sleep(0.03)
+            most.append(len(under_way))
+            under_way.pop()
+
+    two = calling("alone", place="here") & calling("alone", place="there")
+    boss = Boss(tools=[Alone], model=ScriptedModel([two, finish(result="done")]))
+    run = boss.run() if how == "sync" else asyncio.run(boss.arun())
+    assert most == [1, 1]
+    assert len(run.branches) == 2

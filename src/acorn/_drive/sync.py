@@ -253,7 +253,7 @@ class SyncWalk(Walk):
         """In a thread of its own; nobody listens any more once the walk is over."""
         try:
             with closing(self._perform(loop, ask)) as steps:
-                while not self.is_over:
+                while not (self.is_over or loop.is_over):
                     try:
                         chunk = next(steps)
                     except StopIteration as end:

@@ -21,7 +21,7 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn.errors import ModelError
-from acorn.record import Heard, Place, Run, listeners
+from acorn.record import Heard, Place, Run, listeners, unheard
 from acorn.types import ToolCall
 
 
@@ -123,17 +123,26 @@ class Tree:
             finally:
                 if life.heard:
                     self._hand_over(run_id)
+            if len(self.loops) > 1 and loop.run.stop_reason is not None:
+                # A tool whose time was up, or a thread of its own, may still be at it.
+                for below in self._stop_below(run_id):
+                    self._hand_over(below)
 
     def stop(self, run_id: str, error: BaseException) -> None:
         """A run ends here; so do those below it. Who listens hears of it when all have ended."""
         with self._lock:
-            below = [each for each in reversed(list(self._below(run_id))) if not self.loops[each].is_over]
-            for each in below:
-                self.loops[each].stop(ParentEndedError(), self.now(each))
-                self.close(each)
+            below = self._stop_below(run_id)
             self.loops[run_id].stop(error, self.now(run_id))
             for each in (*below, run_id):
                 self._hand_over(each)
+
+    def _stop_below(self, run_id: str) -> list[str]:
+        """End what is below a run that ends; who listens is still to hear of it."""
+        below = [each for each in reversed(list(self._below(run_id))) if not self.loops[each].is_over]
+        for each in below:
+            self.loops[each].stop(ParentEndedError(), self.now(each))
+            self.close(each)
+        return below
 
     def spoil(self, run_id: str, error: BaseException) -> None:
         """A run that had ended well has failed after all."""
@@ -209,7 +218,8 @@ class Tree:
             life.handed += 1
             for heard in life.heard:
                 try:
-                    heard.callback(entry)
+                    with unheard(heard):
+                        heard.callback(entry)
                 except Exception as error:
                     if heard.is_vital:
                         raise

@@ -97,7 +97,9 @@ class Walk:
             below = [each for each in reversed(self.active) if each != run_id and run_id in self._above(each)]
             for each in (*below, run_id):
                 self._drop(each)
-            self.ended += [*((each, None) for each in below), (run_id, error)]
+            known = dict(self.ended)
+            before = [each for each in self.ended if each[0] != run_id and each[0] not in below]
+            self.ended = [*before, *((each, None) for each in below), (run_id, known.get(run_id) or error)]
             return
         self.failed = [run_id, *self._above(run_id)]
         raise error

@@ -80,7 +80,8 @@ class Calls(Parent):
         asks: list[Ask] = []
         for call_id in self._open_tools():
             made = self._prepared[call_id]
-            is_alone = isinstance(made, AskTool) and not made.tool.options.parallel
+            called = made.tool if isinstance(made, AskTool) else self.toolset.named[made.name]
+            is_alone = not called.options.parallel
             if is_alone and asks:
                 break
             if isinstance(made, BranchTool):

@@ -13,13 +13,13 @@ from typing import Any, get_args
 
 from pydantic_core import to_json
 
-from acorn._json import to_plain, words_of
+from acorn._json import to_plain
 from acorn._loop import messages
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.state import State, restored
-from acorn._loop.transcript import history_of
+from acorn._loop.transcript import history_of, words_without_secrets
 from acorn.errors import AcornError, StoreError
 from acorn.journal import (
     Called,
@@ -55,7 +55,7 @@ def save(loop: Loop, since: int = 0) -> dict[str, Any]:
             "stop_reason": run.stop_reason,
             "started": None if run.started is None else run.started.isoformat(),
             "seconds": run.journal.now,
-            "error": None if run.error is None else words_of(run.error),
+            "error": None if run.error is None else words_without_secrets(run.error, loop.setting("model")),
         },
         "branch": None if context is None else context.to_json(),
         "since": since,

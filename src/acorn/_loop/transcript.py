@@ -250,7 +250,9 @@ class Transcript:
             messages.close_calls(history, messages.STOPPED)
         kind = Failed if is_final else Interrupted
         journal = self.journal
-        journal.entries.append(kind(self._id, journal.step, journal.now, _words(error, model), tuple(said)))
+        journal.entries.append(
+            kind(self._id, journal.step, journal.now, words_without_secrets(error, model), tuple(said))
+        )
 
 
 def history_of(entries: Iterable[Entry]) -> list[Message]:
@@ -351,5 +353,5 @@ def _marks(message: Any) -> list[str]:
     return [to_text(message)]
 
 
-def _words(error: BaseException, model: Any) -> str:
+def words_without_secrets(error: BaseException, model: Any) -> str:
     return redact(words_of(error), secrets_in(model) if isinstance(model, dict) else ())

@@ -1,0 +1,214 @@
+"""Runs that end while something below them, or beside them, is still under way."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from typing import Any
+
+import pytest
+
+import acorn
+from acorn import ModelError, Run, StreamChunk, current_run, module, tool
+from acorn.journal import BranchBegun, Entry
+from acorn.testing import Failure, Reply, ScriptedModel, call, finish
+
+
+def finishing(request: Any) -> Reply:
+    return finish(x="1")
+
+
+class Plain(module):
+    """Say x."""
+
+    final_output = [("x", str)]
+    model = ScriptedModel(finishing)
+
+
+@tool
+def fast() -> str:
+    return "f"
+
+
+@tool
+def slow() -> str:
+    time.sleep(0.3)
+    return "s"
+
+
+class Watched(module):
+    """Watch."""
+
+    final_output = [("x", str)]
+    max_steps = 3
+
+    def on_stream(self, chunk: StreamChunk[Any]) -> None:
+        if chunk.tool_result:
+            raise ValueError("boom")
+
+
+class Top(module):
+    """Top."""
+
+    final_output = [("y", str)]
+    max_steps = 3
+
+
+def run(agent: Any, how: str) -> Run[Any]:
+    return agent.run() if how == "sync" else asyncio.run(agent.arun())
+
+
+def results(run: Run[Any]) -> list[str]:
+    return [message["content"] for message in run.history if message["role"] == "tool"]
+
+
+HOWS = pytest.mark.parametrize("how", ["sync", "async"])
+
+
+@HOWS
+def test_a_branch_that_fails_beside_its_own_tools_fails_alone(how: str) -> None:
+    child = Watched(tools=[fast, slow], model=ScriptedModel([call("fast") & call("slow")]))
+    late = Plain(model=ScriptedModel([Reply(delay=0.5) & finish(x="1")]))
+    top = Top(
+        tools=[child, late],
+        model=ScriptedModel([call("watched") & call("plain"), finish(y="ok")]),
+    )
+    assert results(run(top, how))[:2] == ["Tool error: ValueError: boom", '{"x":"1"}']
+
+
+@HOWS
+def test_a_branch_that_fails_ends_those_that_it_called(how: str) -> None:
+    class Late(module):
+        """Late."""
+
+        final_output = [("x", str)]
+        model = ScriptedModel([Reply(delay=0.3) & finish(x="1")])
+
+    child = Watched(tools=[Plain, Late], model=ScriptedModel([call("plain") & call("late")]))
+    top = Top(tools=[child, slow], model=ScriptedModel([call("watched") & call("slow"), finish(y="ok")]))
+    record = run(top, how)
+    assert results(record)[:2] == ["Tool error: ValueError: boom", "s"]
+    (failed,) = record.branches
+    assert [(each.branch, each.stop_reason) for each in failed.branches] == [
+        ("watched/plain", "finish"),
+        ("watched/late", "cancelled"),
+    ]
+
+
+@HOWS
+def test_a_single_turn_branch_fails_once(how: str) -> None:
+    child = Watched(max_steps=None, tools=[fast], model=ScriptedModel([call("fast")]))
+    top = Top(tools=[child], model=ScriptedModel([call("watched"), finish(y="ok")]))
+    assert results(run(top, how))[0] == "Tool error: ValueError: boom"
+
+
+def test_a_run_that_is_cancelled_twice_has_its_record() -> None:
+    @tool
+    async def tidy() -> str:
+        try:
+            await asyncio.sleep(5)
+        finally:
+            await asyncio.sleep(0.2)
+        return ""
+
+    async def main() -> Run[Any]:
+        with acorn.capture() as runs:
+            task = asyncio.create_task(Top(tools=[tidy], model=ScriptedModel([call("tidy")])).arun())
+            for _ in range(2):
+                await asyncio.sleep(0.05)
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return runs[0]
+
+    record = asyncio.run(main())
+    assert record.stop_reason == "cancelled"
+    assert [message["role"] for message in record.history] == ["system", "user", "assistant", "tool"]
+
+
+class Branching(Top):
+    """Branch."""
+
+    branches = {"called": Plain}
+
+    @tool
+    def own(self) -> str:
+        return str(self.branch(Plain).x)
+
+
+@HOWS
+@pytest.mark.parametrize("name", ["called", "own"])
+def test_ctrl_c_between_the_birth_of_a_branch_and_its_beginning(how: str, name: str) -> None:
+    def interrupt(entry: Entry) -> None:
+        if isinstance(entry, BranchBegun):
+            raise KeyboardInterrupt
+
+    with acorn.capture() as runs, acorn.listen(interrupt), pytest.raises(KeyboardInterrupt):
+        run(Branching(model=ScriptedModel([call(name)])), how)
+    assert [each.stop_reason for each in runs] == ["cancelled"]
+
+
+@HOWS
+def test_a_branch_of_a_tool_that_was_too_slow_ends_with_the_run(how: str) -> None:
+    requests: list[Any] = []
+
+    def answer(request: Any) -> Reply:
+        requests.append(request)
+        return Reply(delay=0.1) & call("again")
+
+    class Long(module):
+        """Long."""
+
+        final_output = [("x", str)]
+        max_steps = 20
+        loop_guard = None
+        model = ScriptedModel(answer)
+
+        @tool
+        def again(self) -> str:
+            return "again"
+
+    class Hasty(Top):
+        """Hasty."""
+
+        @tool(timeout=0.15)
+        def begin(self) -> str:
+            return str(self.branch(Long).x)
+
+    record = run(Hasty(model=ScriptedModel([call("begin"), finish(y="ok")])), how)
+    asked = len(requests)
+    time.sleep(0.4)
+    assert len(requests) <= asked + 1
+    assert [each.stop_reason for each in record.branches] == ["cancelled"]
+
+
+def test_a_listener_does_not_hear_what_it_begins() -> None:
+    heard: list[str] = []
+
+    def listener(entry: Entry) -> None:
+        heard.append(entry.run_id)
+        Plain()()
+
+    with acorn.listen(listener):
+        record = Plain().run()
+    assert set(heard) == {record.id}
+
+
+class TwoWordsError(Exception):
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def test_an_error_can_be_pickled_whatever_a_branch_failed_of() -> None:
+    class Odd(Plain):
+        """Odd."""
+
+        def on_finish(self, output: Any) -> None:
+            current_run().history.append({"role": "user", "content": "x", "odd": lambda: None})
+            raise TwoWordsError("a", "b")
+
+    with pytest.raises(ModelError) as caught:
+        Top(tools=[Odd], model=ScriptedModel([call("odd"), Failure(400)]))()
+    (failed,) = pickle.loads(pickle.dumps(caught.value)).run.branches
+    assert str(failed.error) == "TwoWordsError: a b"

@@ -140,7 +140,8 @@ def branch_result(call: ToolCall, end: BranchEnd) -> ToolResult:
     """What the parent's model reads of a branch that has ended."""
     run, seconds = end.run, None if end.run is None else end.run.seconds
     if end.error is not None:
-        last = run.journal.entries[-1] if run is not None else None
+        entries = [] if run is None else run.journal.entries  # none yet, if it was interrupted before it began
+        last = entries[-1] if entries else None
         # What stands in its journal is without the keys of its model.
         words = last.error if isinstance(last, Failed | Interrupted) else words_of(end.error)
         return ToolResult(call.id, call.name, error=words, seconds=seconds)

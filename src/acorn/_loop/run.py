@@ -55,6 +55,7 @@ class Loop(Calls):
     def start(self, now: float) -> None:
         """Begin the run, or go on with one that was loaded."""
         self.journal.now = now
+        self._asks = None
         if self.state.phase == "new":
             context = self.context
             above = (context.parent_id, context.path, context.call_id) if context else (None, None, None)

@@ -168,6 +168,8 @@ def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Genera
         yield tree, context.run_id
     except Exception as error:
         end = BranchEnd(end.run, error)
+        if error is tree.lost:  # no failure of the branch's own
+            raise
         raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error
     finally:
         if context is not None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 
-from acorn import AcornError, ModelError, Run, Step, Usage, listen, module, tool
+from acorn import AcornError, ModelError, Run, Step, Usage, capture, listen, module, tool
 from acorn._call import new_loop
 from acorn._drive.sync import drive
 from acorn._drive.tree import Tree
@@ -328,6 +328,45 @@ def test_a_listener_whose_keeping_is_vital_stops_the_run_with_its_error(way: str
     assert caught.value is error
     run: Run[Any] = error.run  # type: ignore[attr-defined]
     assert (run.stop_reason, run.error) == ("error", error)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
+@pytest.mark.parametrize("kind", [RunBegun, ModelAsked, ModelAnswered, Finished])
+@pytest.mark.parametrize("path", ["outer", "outer/inner", "Note"])
+def test_it_stops_the_run_from_within_a_branch(way: str, kind: type[Any], times: int, path: str) -> None:
+    error = ValueError("the disk is full")
+    broken = Broken(kind, error, times=times)
+    ids: set[str] = set()
+
+    def keep(entry: Entry) -> None:
+        if isinstance(entry, RunBegun) and entry.branch == path:
+            ids.add(entry.run_id)
+        if entry.run_id in ids:
+            broken(entry)
+
+    model = Retrying(ScriptedModel(replies()), Retries(delay=0.001))
+    with _listening(Heard(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
+        start(Main(model=model), way)
+    assert caught.value is error
+    assert (runs[0].stop_reason, runs[0].error) == ("error", error)
+    assert None not in [run.stop_reason for run in runs]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_stops_the_run_from_within_a_branch_of_a_hook(way: str) -> None:
+    error = ValueError("the disk is full")
+
+    def keep(entry: Entry) -> None:
+        if isinstance(entry, RunBegun) and entry.branch == "Note":
+            raise error
+
+    with _listening(Heard(keep, is_vital=True)), pytest.raises(ValueError) as caught:
+        start(Main(model=ScriptedModel([call("look", "l1")])), way)
+    assert caught.value is error
+    run: Run[Any] = error.run  # type: ignore[attr-defined]
+    assert (run.branch, run.stop_reason, run.error) == (None, "error", error)
+    assert [child.stop_reason for child in run.branches] == ["error"]
 
 
 # Who hears

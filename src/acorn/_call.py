@@ -165,7 +165,7 @@ def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Genera
         yield tree, context.run_id
     except BaseException as error:
         failed = error
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or error is tree.lost:  # no failure of the branch's own
             raise
         name = cls.__name__ if context is None else context.path
         raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error

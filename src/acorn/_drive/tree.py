@@ -56,6 +56,8 @@ class Tree:
         self.loops: dict[str, Loop] = {root.run.id: root}
         self._lives: dict[str, _Life] = {}
         self._lock = threading.RLock()
+        self.lost: Exception | None = None
+        """What a vital listener failed with; no run of the tree goes on after it."""
 
     def now(self, run_id: str) -> float:
         """Seconds into a run; of one that has not begun yet, where it will begin."""
@@ -87,6 +89,7 @@ class Tree:
             loop = self.loops[run_id]
             if loop.run.stop_reason is not None:
                 raise ParentEndedError  # its thread notices now
+            self._raise_if_lost()
             loop.begin(ask_id, monotonic() - life.began)
             if life.heard:
                 self._hand_over(run_id)
@@ -107,6 +110,7 @@ class Tree:
                 return None
             if loop.run.stop_reason is not None:
                 raise ParentEndedError
+            self._raise_if_lost()
             loop.begin(ask.id, now)
             if life.heard:
                 self._hand_over(run_id)
@@ -118,6 +122,7 @@ class Tree:
             loop = self.loops[run_id]
             if loop.run.stop_reason is not None:
                 raise ParentEndedError
+            self._raise_if_lost()
             try:
                 loop.tell(ask_id, outcome, monotonic() - life.began)
             finally:
@@ -221,11 +226,17 @@ class Tree:
                     with unheard(heard):
                         heard.callback(entry)
                 except Exception as error:
-                    if heard.is_vital:
+                    if heard.is_vital and self.lost is None:
+                        self.lost = error
                         raise
                     # Its words may hold what was said.
                     logger.error("A listener failed with %s.", type(error).__name__)
                     logger.debug("The listener's error:", exc_info=error)
+
+    def _raise_if_lost(self) -> None:
+        """A branch may have taken the error for its own."""
+        if self.lost is not None:
+            raise self.lost
 
 
 def raise_if_late(loop: Loop, error: ModelError, now: float) -> None:

@@ -92,7 +92,7 @@ class Walk:
 
     def fail(self, run_id: str, error: BaseException) -> None:
         """A run has failed: a branch gives its parent an error to read, anything else goes up and ends all."""
-        if run_id != self.root and isinstance(error, Exception):
+        if run_id != self.root and isinstance(error, Exception) and error is not self.tree.lost:
             self.tree.stop(run_id, error)
             below = [each for each in reversed(self.active) if each != run_id and run_id in self._above(each)]
             for each in (*below, run_id):

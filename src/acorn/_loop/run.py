@@ -58,6 +58,7 @@ class Loop(Calls):
         """Begin the run, or go on with one that was loaded."""
         self._is_torn = True
         self.journal.now = now
+        self._asks = None
         if self.state.phase == "new":
             context = self.context
             above = (context.parent_id, context.path, context.call_id) if context else (None, None, None)

@@ -85,7 +85,8 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
         deps=deps,
         branch=None if plan.context is None else plan.context.path,
     )
-    run.journal.entries[:] = [read(entry) for entry in saved["journal"]]
+    entries = map(read, saved["journal"])
+    run.journal.entries[:] = [each._replace(input=given) if isinstance(each, RunBegun) else each for each in entries]
     run.journal.now = kept["seconds"]
     run.journal.step = max((entry.step for entry in run.journal.entries if isinstance(entry, ModelAnswered)), default=0)
     run.history = history_of(run.journal.entries)

@@ -1,0 +1,492 @@
+"""Listening: what `acorn.listen` and the logger `acorn` tell of a run, entry by entry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from pydantic import BaseModel
+
+from acorn import AcornError, ModelError, Run, Step, Usage, capture, listen, module, tool
+from acorn._call import new_loop
+from acorn._drive.sync import drive
+from acorn._drive.tree import Tree
+from acorn._loop.run import Loop
+from acorn.journal import (
+    BranchBegun,
+    BranchEnded,
+    Entry,
+    Finished,
+    MessagesSaid,
+    ModelAnswered,
+    ModelAsked,
+    ResultsSaid,
+    RunBegun,
+    ToolBegun,
+    ToolReturned,
+)
+from acorn.models import ModelRequest
+from acorn.models.retrying import Retries, Retrying
+from acorn.record import Heard, _listening
+from acorn.testing import Failure, Reply, ScriptedModel, call, finish
+
+PATIENCE = 20.0
+SECRET = "sk-very-secret-12345678"
+SAID = "the words of the question"
+
+
+class Question(BaseModel):
+    question: str
+
+
+@tool
+def look(place: str = "here") -> str:
+    """Look somewhere."""
+    return f"nothing in {place}"
+
+
+class Note(module[Any, str]):
+    """Note it."""
+
+    final_output = str
+
+
+class Inner(module[Any, str]):
+    """Go inside."""
+
+    final_output = str
+
+
+class Outer(module[Any, str]):
+    """Go outside."""
+
+    final_output = str
+    branches = {"inner": Inner}
+    max_steps = 3
+
+
+class Main(module[Question, str]):
+    """Answer."""
+
+    tools = [look]
+    branches = {"outer": Outer}
+    max_steps = 2
+
+    @tool
+    def dig(self) -> str:
+        """Dig."""
+        return self.branch(Note)
+
+    def on_step(self, step: Step) -> None:
+        if len(step.tool_calls) == 1:
+            self.branch(Note)
+
+
+def replies() -> Callable[[ModelRequest], Any]:
+    """By who asks, in whatever order they come."""
+    scripts: dict[str, list[Any]] = {
+        "Answer.": [
+            Failure(503),
+            call("look", "l1") & call("look", "l2", place="there") & call("outer", "o1"),
+            finish(result=[1]),
+            call("dig", "d1"),
+            finish(result="done"),
+        ],
+        "Go outside.": [call("inner", "i1"), finish(result="outside")],
+        "Go inside.": [finish(result="inside")],
+        "Note it.": [finish(result="noted"), finish(result="noted again")],
+    }
+    lock = threading.Lock()
+
+    def reply(request: ModelRequest) -> Any:
+        with lock:
+            return scripts[str(request.messages[0]["content"]).rsplit("\n\n", 1)[-1]].pop(0)
+
+    return reply
+
+
+class Ear:
+    """Remembers what it hears, in whatever thread."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def __call__(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+    def per_run(self) -> dict[str, list[Entry]]:
+        """By the path of the run, and its number among those of the same path."""
+        paths: dict[str, str] = {}
+        told: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            if isinstance(entry, RunBegun):
+                path = entry.branch or ""
+                paths[entry.run_id] = f"{path} {[*paths.values()].count(f'{path} 1') + 1}"
+            told.setdefault(paths[entry.run_id], []).append(entry)
+        return told
+
+
+def line(entry: Entry) -> str:
+    """The kind of an entry, its step, and the names in it."""
+    kind = f"{entry.step} {type(entry).__name__}"
+    match entry:
+        case ModelAsked():
+            return f"{kind} {entry.forced}"
+        case ModelAnswered():
+            return f"{kind} {' '.join(called.name for called in entry.calls)}"
+        case ToolBegun() | ToolReturned():
+            return f"{kind} {entry.name} {entry.call_id}"
+        case BranchBegun():
+            return f"{kind} {entry.branch} {entry.call_id} {entry.inside}"
+        case BranchEnded():
+            return f"{kind} {entry.branch} {entry.call_id} {entry.stop_reason}"
+        case MessagesSaid():
+            return f"{kind} {len(entry.messages)} {entry.inherited}"
+        case ResultsSaid():
+            return f"{kind} {' '.join(said.form for said in entry.results)}"
+        case Finished():
+            return f"{kind} {entry.stop_reason}"
+        case _:
+            return kind
+
+
+def start(agent: module[Any, Any], way: str) -> Run[Any]:
+    if way == "sync":
+        return agent.run(question=SAID)
+    if way == "async":
+        return asyncio.run(cast(Any, agent.arun(question=SAID)))
+    if way == "stream":
+        return [chunk.run for chunk in agent.stream(question=SAID)][-1]  # type: ignore[return-value]
+    return asyncio.run(streamed(agent))
+
+
+async def streamed(agent: module[Any, Any]) -> Any:
+    return [chunk.run async for chunk in agent.astream(question=SAID)][-1]
+
+
+WAYS = ["sync", "async", "stream", "astream"]
+
+NOTE = [
+    "0 RunBegun",
+    "0 MessagesSaid 10 10",
+    "1 ModelAsked None",
+    "1 ModelAnswered __finish__",
+    "1 ResultsSaid text",
+    "1 Finished finish",
+]
+EXPECTED = {
+    " 1": [
+        "0 RunBegun",
+        "0 MessagesSaid 2 0",
+        "1 ModelAsked None",
+        "1 ModelAnswered look look outer",
+        "1 ToolBegun look l1",
+        "1 ToolBegun look l2",
+        "1 ToolReturned look l1",
+        "1 ToolReturned look l2",
+        "1 BranchBegun outer o1 None",
+        "1 BranchEnded outer o1 finish",
+        "1 ResultsSaid text text text",
+        "2 ModelAsked None",
+        "2 ModelAnswered __finish__",
+        "2 ResultsSaid error",
+        "2 ModelAsked None",
+        "2 ModelAnswered dig",
+        "2 ToolBegun dig d1",
+        "2 BranchBegun Note None d1",
+        "2 BranchEnded Note None finish",
+        "2 ToolReturned dig d1",
+        "2 BranchBegun Note None None",
+        "2 BranchEnded Note None finish",
+        "2 ResultsSaid text",
+        "3 ModelAsked forced",
+        "3 ModelAnswered __finish__",
+        "3 ResultsSaid text",
+        "3 Finished forced",
+    ],
+    "outer 1": [
+        "0 RunBegun",
+        "0 MessagesSaid 6 6",
+        "1 ModelAsked None",
+        "1 ModelAnswered inner",
+        "1 BranchBegun outer/inner i1 None",
+        "1 BranchEnded outer/inner i1 finish",
+        "1 ResultsSaid text",
+        "2 ModelAsked None",
+        "2 ModelAnswered __finish__",
+        "2 ResultsSaid text",
+        "2 Finished finish",
+    ],
+    "outer/inner 1": [line.replace("10 10", "8 8") for line in NOTE],
+    "Note 1": NOTE,
+    "Note 2": NOTE,
+}
+
+
+def lines(entries: list[Entry]) -> list[str]:
+    """The lines of a run; what returned side by side, in the order of its names."""
+    made = [line(entry) for entry in entries]
+    for at in range(1, len(made)):
+        if "ToolReturned" in made[at] and "ToolReturned" in made[at - 1]:
+            made[at - 1 : at + 1] = sorted(made[at - 1 : at + 1])
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_heard_of_a_run(way: str) -> None:
+    ear = Ear()
+    model = Retrying(ScriptedModel(replies()), Retries(count=1, delay=0.001))
+    with listen(ear):
+        run = start(Main(model=model), way)
+    assert (run.output, run.stop_reason) == ("done", "forced")
+    told = ear.per_run()
+    assert {path: lines(entries) for path, entries in told.items()} == EXPECTED
+    assert told[" 1"] == run.journal.entries
+    answers = [entry for entry in told[" 1"] if isinstance(entry, ModelAnswered)]
+    assert [answer.attempts for answer in answers] == [2, 1, 1, 1]
+    assert [len(answer.waits) for answer in answers] == [1, 0, 0, 0]
+    assert answers[0].waits[0] > 0
+    for entries in told.values():
+        assert_paired(entries)
+    parents = {entry.run_id: entry.parent_id for entry in ear.entries if isinstance(entry, RunBegun)}
+    born = {entry.child_id: entry.run_id for entry in ear.entries if isinstance(entry, BranchBegun)}
+    assert parents == {**born, run.id: None}
+
+
+def assert_paired(entries: list[Entry]) -> None:
+    """Times never go back, and what was begun has ended."""
+    times = [entry.at for entry in entries]
+    assert times == sorted(times)
+    asked = [entry.at for entry in entries if isinstance(entry, ModelAsked)]
+    assert asked == [entry.asked for entry in entries if isinstance(entry, ModelAnswered)]
+    begun = {entry.call_id: entry.at for entry in entries if isinstance(entry, ToolBegun)}
+    assert begun == {entry.call_id: entry.began for entry in entries if isinstance(entry, ToolReturned)}
+    born = [entry.child_id for entry in entries if isinstance(entry, BranchBegun)]
+    assert sorted(born) == sorted(entry.child_id for entry in entries if isinstance(entry, BranchEnded))
+
+
+# Listeners that fail
+
+
+class Broken:
+    """A listener that fails at one kind of entry, once or always."""
+
+    def __init__(self, kind: type[Any], error: BaseException, *, times: int = 1) -> None:
+        self.kind, self.error, self.times = kind, error, times
+
+    def __call__(self, entry: Entry) -> None:
+        if isinstance(entry, self.kind) and self.times:
+            self.times -= 1
+            raise self.error
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_listener_that_raises_is_logged_and_changes_nothing(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    ear, broken = Ear(), Broken(object, ValueError(SAID), times=-1)
+    caplog.set_level(logging.DEBUG, "acorn")
+    with listen(broken), listen(ear):
+        run = start(Main(model=Retrying(ScriptedModel(replies()), Retries(delay=0.001))), way)
+    assert run.output == "done"
+    assert {path: lines(entries) for path, entries in ear.per_run().items()} == EXPECTED
+    failures = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(failures) == len(ear.entries)
+    assert {each.getMessage() for each in failures} == {"A listener failed with ValueError."}
+    for each in caplog.records:
+        assert each.levelno <= logging.DEBUG or (SAID not in each.getMessage() and each.exc_info is None)
+
+
+def a_look() -> ScriptedModel:
+    return ScriptedModel([call("look", "l1") & call("look", "l2"), finish(result="done")])
+
+
+OWN = [RunBegun, MessagesSaid, ModelAsked, ModelAnswered, ToolBegun, ToolReturned, ResultsSaid]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("kind", OWN)
+def test_ctrl_c_in_a_listener_passes(way: str, kind: type[Any]) -> None:
+    error = KeyboardInterrupt()
+    with listen(Broken(kind, error)), pytest.raises(KeyboardInterrupt):
+        start(Main(model=a_look()), way)
+    run: Run[Any] = error.run  # type: ignore[attr-defined]
+    assert (run.stop_reason, run.output) == ("cancelled", None)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
+@pytest.mark.parametrize("kind", [*OWN, Finished])
+def test_a_listener_whose_keeping_is_vital_stops_the_run_with_its_error(way: str, kind: type[Any], times: int) -> None:
+    error, model = ValueError("the disk is full"), a_look()
+    with _listening(Heard(Broken(kind, error, times=times), is_vital=True)), pytest.raises(ValueError) as caught:
+        start(Main(model=model), way)
+    assert caught.value is error
+    run: Run[Any] = error.run  # type: ignore[attr-defined]
+    assert (run.stop_reason, run.error) == ("error", error)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
+@pytest.mark.parametrize("kind", [RunBegun, ModelAsked, ModelAnswered, Finished])
+@pytest.mark.parametrize("path", ["outer", "outer/inner", "Note"])
+def test_it_stops_the_run_from_within_a_branch(way: str, kind: type[Any], times: int, path: str) -> None:
+    error = ValueError("the disk is full")
+    broken = Broken(kind, error, times=times)
+    ids: set[str] = set()
+
+    def keep(entry: Entry) -> None:
+        if isinstance(entry, RunBegun) and entry.branch == path:
+            ids.add(entry.run_id)
+        if entry.run_id in ids:
+            broken(entry)
+
+    model = Retrying(ScriptedModel(replies()), Retries(delay=0.001))
+    with _listening(Heard(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
+        start(Main(model=model), way)
+    assert caught.value is error
+    assert (runs[0].stop_reason, runs[0].error) == ("error", error)
+    assert None not in [run.stop_reason for run in runs]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_stops_the_run_from_within_a_branch_of_a_hook(way: str) -> None:
+    error = ValueError("the disk is full")
+
+    def keep(entry: Entry) -> None:
+        if isinstance(entry, RunBegun) and entry.branch == "Note":
+            raise error
+
+    with _listening(Heard(keep, is_vital=True)), pytest.raises(ValueError) as caught:
+        start(Main(model=ScriptedModel([call("look", "l1")])), way)
+    assert caught.value is error
+    run: Run[Any] = error.run  # type: ignore[attr-defined]
+    assert (run.branch, run.stop_reason, run.error) == (None, "error", error)
+    assert [child.stop_reason for child in run.branches] == ["error"]
+
+
+# Who hears
+
+
+def test_blocks_nest_and_each_hears() -> None:
+    outer, inner = Ear(), Ear()
+    with listen(outer):
+        with listen(inner):
+            first = start(Main(model=a_look()), "sync")
+        second = start(Main(model=a_look()), "sync")
+    start(Main(model=a_look()), "sync")
+    assert {entry.run_id for entry in inner.entries} == {first.id}
+    assert outer.entries[: len(inner.entries)] == inner.entries
+    assert {entry.run_id for entry in outer.entries} == {first.id, second.id}
+
+
+def test_a_run_is_heard_by_those_who_listened_when_it_began() -> None:
+    ear = Ear()
+    before = Main(model=a_look()).stream(question=SAID)
+    next(before)
+    with listen(ear):
+        *_, last = before
+        inside = Main(model=a_look()).stream(question=SAID)
+        next(inside)
+    assert last.result == "done"
+    *_, last = inside
+    assert last.run is not None
+    assert ear.entries == last.run.journal.entries
+
+
+def test_threads_and_tasks_that_begin_in_the_block_hear() -> None:
+    async def main() -> list[Run[Any]]:
+        with listen(ear):
+            thread = asyncio.ensure_future(asyncio.to_thread(start, Main(model=a_look()), "sync"))
+            task = asyncio.ensure_future(Main(model=a_look()).arun(question=SAID))
+        runs = [await thread, await task]
+        await Main(model=a_look()).arun(question=SAID)
+        return runs
+
+    ear = Ear()
+    runs = asyncio.run(main())
+    assert {entry.run_id for entry in ear.entries} == {run.id for run in runs}
+    for run in runs:
+        assert [entry for entry in ear.entries if entry.run_id == run.id] == run.journal.entries
+
+
+async def awaited(entry: Entry) -> None:
+    """No listener."""
+
+
+@pytest.mark.parametrize("wrong", [awaited, None, "print"])
+def test_a_listener_is_a_plain_function(wrong: Any) -> None:
+    with pytest.raises(AcornError, match=r"`acorn\.listen` takes a plain function of one entry, got "), listen(wrong):
+        pass
+
+
+# The log
+
+
+class Plain(module[Question, str]):
+    """Answer."""
+
+    tools = [look]
+    max_steps = 3
+
+
+def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    """What is said of a run with a key that comes near its limit."""
+    large = Reply(calls=call("look", "l1").calls, usage=Usage(400, 10, requests=1))
+    model = ScriptedModel([large, finish(result="the words of the answer")], name="the-model")
+    first = new_loop(
+        Plain(model={"model": "openai/x", "api_key": SECRET}, max_total_tokens=1200), (), {"question": SAID}
+    )
+    loop = Loop(replace(first.plan, resolve=lambda _: model), Run("the run", first.run.input))
+    caplog.clear()
+    caplog.set_level(level, "acorn")
+    drive(Tree(loop), "the run")
+    assert loop.run.stop_reason == "limit"
+    text = caplog.text
+    assert SECRET not in text
+    for said in (SAID, "the words of the answer", "nothing in here"):
+        assert said not in text
+    assert {each.name for each in caplog.records} <= {"acorn"}
+    return [each.getMessage() for each in caplog.records]
+
+
+def test_at_info_the_begin_the_end_and_the_limit_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    begin, limit, end = logged(caplog, logging.INFO)
+    assert begin == f"Run the run of {__name__}:Plain begins."
+    assert limit == "Run the run is near a limit and is made to answer in step 2."
+    assert end.startswith("Run the run ended after ")
+    assert end.endswith(" s: limit.")
+    assert logged(caplog, logging.WARNING) == []
+
+
+def test_at_debug_each_step_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    told = logged(caplog, logging.DEBUG)
+    for step in (1, 2):
+        assert f"Run the run, step {step}: the-model is asked, {2 * step} messages." in told
+        assert any(each.startswith(f"Run the run, step {step}: the-model answered, ") for each in told)
+    assert "Run the run, step 1: the tool look is called." in told
+    assert "Run the run, step 1: the tool look returned." in told
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ModelError(f"{SECRET} is no key for {SAID}"), r"Run \w+ failed after [\d.]+ s: \w*ModelError\."),
+        (KeyboardInterrupt(SAID), r"Run \w+ was interrupted after [\d.]+ s: KeyboardInterrupt\."),
+    ],
+    ids=["failed", "interrupted"],
+)
+def test_of_an_error_only_its_kind_is_logged(
+    caplog: pytest.LogCaptureFixture, error: BaseException, expected: str
+) -> None:
+    caplog.set_level(logging.INFO, "acorn")
+    with pytest.raises(type(error)):
+        start(Main(model=ScriptedModel([error])), "sync")
+    assert SECRET not in caplog.text
+    assert SAID not in caplog.text
+    _, last = [each.getMessage() for each in caplog.records]
+    assert re.fullmatch(expected, last)

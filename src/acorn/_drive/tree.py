@@ -136,8 +136,10 @@ class Tree:
     def stop(self, run_id: str, error: BaseException) -> None:
         """A run ends here; so do those below it. Who listens hears of it when all have ended."""
         with self._lock:
-            below = self._stop_below(run_id)
-            self.loops[run_id].stop(error, self.now(run_id))
+            below, loop = self._stop_below(run_id), self.loops[run_id]
+            loop.stop(error, self.now(run_id))
+            if error is self.lost:  # though it had ended: its end was not kept
+                loop.spoil(error, self.now(run_id))
             for each in (*below, run_id):
                 self._hand_over(each)
 

@@ -72,13 +72,15 @@ def astream(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> AsyncGener
 
 def branch(cls: Any, inputs: dict[str, Any], place_id: str | None = None) -> Any:
     with _branching(cls, inputs, place_id) as (tree, run_id):
-        drive(tree, run_id)
+        if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
+            drive(tree, run_id)
     return tree.loops[run_id].run.output
 
 
 async def abranch(cls: Any, inputs: dict[str, Any]) -> Any:
     with _branching(cls, inputs, None) as (tree, run_id):
-        await adrive(tree, run_id)
+        if not tree.loops[run_id].is_over:
+            await adrive(tree, run_id)
     return tree.loops[run_id].run.output
 
 
@@ -170,7 +172,8 @@ def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Genera
         name = cls.__name__ if context is None else context.path
         raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error
     finally:
-        if context is not None:
+        is_interrupted = failed is not None and not isinstance(failed, Exception)
+        if context is not None and not is_interrupted:  # it may go on, and is counted when it has ended
             tree.branch_ended(context, failed)
     assert context is not None
     if isinstance(tree.loops[context.run_id].run.output, Unfinished):

@@ -234,7 +234,9 @@ def listen(callback: Listener) -> Generator[None]:
         with acorn.listen(print):
             agent(question="...")
 
-    The callback is called in place, so it should be quick; what it raises is logged and changes nothing.
+    The callback is called in place, while the run waits: it should be quick, and must not wait for a thread of the
+    same run. What it raises is logged and changes nothing. Entries are to be read, not changed. Runs that the callback
+    begins itself are not heard by it.
     """
     given: Any = callback
     if not callable(given) or iscoroutinefunction(given):

@@ -305,6 +305,12 @@ def test_a_class_that_needs_arguments_is_refused_when_the_class_is_defined() -> 
     type("Two", (module,), {"tools": [Needy("steel")]})
 
 
+def test_a_timeout_of_the_decorator_is_refused_and_the_agents_own_limit_named() -> None:
+    timed = tool(timeout=1.0)(type("Timed", (DeepDigger,), {}))
+    with pytest.raises(DeclarationError, match=r"`Two\.tools\[0\]` is the agent `Timed` with .*`max_seconds`"):
+        type("Two", (module,), {"tools": [timed]})
+
+
 def test_the_base_class_itself_is_no_tool() -> None:
     with pytest.raises(DeclarationError, match="base class of all modules"):
         type("Two", (module,), {"tools": [module]})

@@ -7,19 +7,21 @@ code begins stands in the same tree as those that the model calls.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from time import monotonic
 from typing import Any
 
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import close_record, open_record
+from acorn._json import to_plain
 from acorn._log import logger
 from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
+from acorn._loop.saved import load
 from acorn.errors import ModelError
 from acorn.record import Heard, Place, Run, listeners, unheard
 from acorn.types import ToolCall
@@ -52,7 +54,9 @@ class _Life:
 class Tree:
     """The machines of one run and its branches."""
 
-    def __init__(self, root: Loop) -> None:
+    def __init__(self, root: Loop, saved: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self._saved = dict(saved or {})
+        """Branches as they were saved, by the ids of their runs: found again when their parents ask for them."""
         self.loops: dict[str, Loop] = {root.run.id: root}
         self._lives: dict[str, _Life] = {}
         self._lock = threading.RLock()
@@ -176,7 +180,12 @@ class Tree:
         """A branch stands in the tree, below the run that it was born in."""
         with self._lock:
             parent = self._alive(context.parent_id)
-            child = parent.branch(context, plan)
+            saved = self._saved.pop(context.run_id, None)
+            if saved is not None and _is_of(saved, context, plan):
+                whole = parent.branch_plan(context, plan)
+                child = load(whole, saved, whole.deps)
+            else:
+                child = parent.branch(context, plan)
             self.loops[context.run_id] = child
             parent.run.branches.append(child.run)
 
@@ -188,9 +197,11 @@ class Tree:
             ask = next((ask for ask in parent.asks(now) if ask.id == place.ask_id), None)
             inside = ask.call.id if isinstance(ask, AskTool) else None
             context = parent.birth(name, plan.spec.input.is_empty, given, place_id, now, inside=inside)
+            is_known = context.run_id in self._saved
             self.branch(context, plan)
-            parent.branch_begun(context, now)
-            self._hand_over(parent_id)
+            if not is_known:
+                parent.branch_begun(context, now)
+                self._hand_over(parent_id)
             return context
 
     def branch_ended(self, context: BranchContext, error: BaseException | None) -> None:
@@ -239,6 +250,11 @@ class Tree:
         """A branch may have taken the error for its own."""
         if self.lost is not None:
             raise self.lost
+
+
+def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool:
+    """Whether this is the branch that was begun at this place, and not another class or input by now."""
+    return bool(saved["module"] == plan.module and saved["run"]["input"] == to_plain(context.input))
 
 
 def raise_if_late(loop: Loop, error: ModelError, now: float) -> None:

@@ -64,6 +64,11 @@ class Walk:
         self.calls[child_id] = (run_id, ask)
         tree.begin(run_id, ask.id)
         self.active.append(child_id)
+        child = tree.loops[child_id]
+        if child.is_over:  # it had ended when it was saved, and its parent did not know yet
+            failure = child.run.error
+            self.ended.append((child_id, failure if isinstance(failure, Exception) else None))
+            return
         try:
             tree.open(child_id)
         except Exception as error:

@@ -79,7 +79,7 @@ class Loop(Calls):
         """One of the asks is under way."""
         asks = self._asks
         ask = asks[0] if asks and asks[0].id == id else self._asked(id)
-        journal = self.journal
+        journal, is_again = self.journal, id in self.state.under_way
         journal.now = self.state.under_way[id] = now
         # Not `match`, which takes twice as long and is on the way of every ask.
         if isinstance(ask, AskModel):
@@ -92,7 +92,8 @@ class Loop(Calls):
         elif isinstance(ask, AskHook):
             pass
         elif isinstance(ask, AskBranch):
-            self.branch_begun(ask.context, now)
+            if not is_again:  # a branch that was saved goes on
+                self.branch_begun(ask.context, now)
         elif not isinstance(ask, AskSource):
             assert_never(ask)
 

@@ -1,0 +1,113 @@
+"""A tree that was interrupted and loaded anew goes on with its branches where they were."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.provider_rules import assert_complete
+
+from acorn import Run, module, tool
+from acorn._call import new_loop
+from acorn._drive.aio import adrive
+from acorn._drive.sync import drive
+from acorn._drive.tree import Tree
+from acorn._loop.saved import load, save
+from acorn.journal import BranchBegun, BranchEnded
+from acorn.models import ModelRequest
+from acorn.testing import Reply, ScriptedModel, finish
+from acorn.testing import call as calling
+from acorn.thread import to_messages
+
+CALLED: list[str] = []
+
+
+@tool
+def look() -> str:
+    """Look."""
+    CALLED.append("look")
+    return "seen"
+
+
+@tool
+def stumble() -> str:
+    """Be interrupted the first time."""
+    CALLED.append("stumble")
+    if CALLED.count("stumble") == 1:
+        raise KeyboardInterrupt
+    return "up again"
+
+
+class Inner(module[Any, str]):
+    """Inner."""
+
+    final_output = str
+    tools = [look, stumble]
+    max_steps = 5
+
+
+class ByModel(module[Any, str]):
+    """Outer."""
+
+    final_output = str
+    branches = {"inner": Inner}
+    max_steps = 5
+
+
+class ByAgent(ByModel):
+    tools = [Inner]
+    branches = {}
+
+
+class ByHand(ByModel):
+    branches = {}
+
+    @tool
+    def inner(self) -> str:
+        """Begin it by hand."""
+        return self.branch(Inner)
+
+
+def reply(request: ModelRequest) -> Reply:
+    is_inner = "Inner." in str(request.messages[0]["content"])
+    said = [message["content"] for message in request.messages if message["role"] == "tool"]
+    if not is_inner:
+        return finish(result="done") if "inner done" in str(said) else calling("inner", _id="a")
+    if "up again" in str(said):
+        return finish(result="inner done")
+    return calling("stumble", _id="c") if "seen" in str(said) else calling("look", _id="b")
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand])
+def test_what_a_branch_had_done_is_not_done_again(kind: type[ByModel], way: str) -> None:
+    CALLED.clear()
+    model = ScriptedModel(reply)
+    first = new_loop(kind(model=model), (), {})
+    tree = Tree(first)
+    with pytest.raises(KeyboardInterrupt):
+        drive(tree, first.run.id)
+    assert first.run.stop_reason == "cancelled"
+    saved = {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in tree.loops.items()}
+    asked = len(model.requests)
+    assert asked == 3
+
+    again = load(first.plan, saved.pop(first.run.id))
+    later = Tree(again, saved)
+    if way == "sync":
+        drive(later, again.run.id)
+    else:
+        asyncio.run(adrive(later, again.run.id))
+    run: Run[Any] = again.run
+    assert (run.output, run.stop_reason, run.branches[0].output) == ("done", "finish", "inner done")
+    assert CALLED == ["look", "stumble", "stumble"]
+    assert len(model.requests) == run.usage.requests == asked + 2
+    assert [type(entry) for entry in run.journal.entries if isinstance(entry, BranchBegun | BranchEnded)] == [
+        BranchBegun,
+        BranchEnded,
+    ]
+    for record in (run, run.branches[0]):
+        assert_complete(record.history)
+        assert to_messages(record.thread) == record.history

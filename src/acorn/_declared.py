@@ -114,7 +114,8 @@ def _agent_tool(agent: Any, cls: type, place: str, owner: str) -> AgentTool:
     options = options_of(agent) or ToolOptions()
     if options.timeout is not None:
         raise DeclarationError(
-            f"`{owner}.{place}` is the agent `{cls.__name__}` with `@tool(timeout=...)`; bound it by `max_seconds` instead."
+            f"`{owner}.{place}` is the agent `{cls.__name__}` with `@tool(timeout=...)`; bound it by `max_seconds` "
+            f"instead."
         )
     read = partial(class_spec, cls) if is_class else partial(spec_of, agent)
     return AgentTool(

@@ -61,7 +61,7 @@ class Tree:
         self._lives: dict[str, _Life] = {}
         self._lock = threading.RLock()
         self.lost: Exception | None = None
-        """What a vital listener failed with; no run of the tree goes on after it."""
+        """What a vital listener failed with: no run of the tree goes on, though a branch took it for its own error."""
 
     def now(self, run_id: str) -> float:
         """Seconds into a run; of one that has not begun yet, where it will begin."""
@@ -93,7 +93,8 @@ class Tree:
             loop = self.loops[run_id]
             if loop.run.stop_reason is not None:
                 raise ParentEndedError  # its thread notices now
-            self._raise_if_lost()
+            if self.lost is not None:
+                raise self.lost
             loop.begin(ask_id, monotonic() - life.began)
             if life.heard:
                 self._hand_over(run_id)
@@ -114,7 +115,8 @@ class Tree:
                 return None
             if loop.run.stop_reason is not None:
                 raise ParentEndedError
-            self._raise_if_lost()
+            if self.lost is not None:
+                raise self.lost
             loop.begin(ask.id, now)
             if life.heard:
                 self._hand_over(run_id)
@@ -126,7 +128,8 @@ class Tree:
             loop = self.loops[run_id]
             if loop.run.stop_reason is not None:
                 raise ParentEndedError
-            self._raise_if_lost()
+            if self.lost is not None:
+                raise self.lost
             try:
                 loop.tell(ask_id, outcome, monotonic() - life.began)
             finally:
@@ -245,11 +248,6 @@ class Tree:
                     # Its words may hold what was said.
                     logger.error("A listener failed with %s.", type(error).__name__)
                     logger.debug("The listener's error:", exc_info=error)
-
-    def _raise_if_lost(self) -> None:
-        """A branch may have taken the error for its own."""
-        if self.lost is not None:
-            raise self.lost
 
 
 def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool:

@@ -101,7 +101,7 @@ class Parent(Conversation):
         if not isinstance(given, BaseModel):  # it was saved
             given = restored(plan.spec.input.schema, to_json(given, inf_nan_mode="constants"), "input of a branch")
         run: Run[Any] = Run(context.run_id, given, deps=whole.deps, branch=context.path)
-        return type(self)(whole, run, wire=self.wire.fork() if context.inherits else None)
+        return type(self)(whole, run, wire=self.wire.fork(context.history) if context.inherits else None)
 
     def branch_begun(self, context: BranchContext, now: float) -> None:
         journal = self.journal

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import is_
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -48,6 +49,8 @@ class WireHistory:
         self._is_odd = False
         self._is_whole = False
         """Whether what was sent begins with a user message, as it must."""
+        self._is_known = False
+        """Whether the history of the next request is known to begin with what was seen."""
 
     def copies_of(self, history: list[Message]) -> list[Message]:
         """Private copies of a history, those from the last request where they still say the same."""
@@ -57,15 +60,17 @@ class WireHistory:
             known = [_private(message) if copy is ODD else copy for message, copy in zip(history, known, strict=True)]
         return known
 
-    def fork(self) -> WireHistory:
-        """The same for a branch, which goes on from here by itself."""
+    def fork(self, copies: Sequence[Message]) -> WireHistory:
+        """The same for a branch, which goes on from here by itself; its history begins as these copies do."""
         other = WireHistory()
         other._seen, other._sent, other._pieces = list(self._seen), list(self._sent), list(self._pieces)
         other._strays, other._ids, other._is_odd = set(self._strays), set(self._ids), self._is_odd
+        other._is_known = bool(self._seen) and len(copies) >= len(self._seen) and all(map(is_, copies, self._seen))
         return other
 
     def change_first(self, message: Message) -> None:
         """The system message is another or new, and the rest is not: a branch puts its prompt below its parent's."""
+        is_known, self._is_known = self._is_known, False
         copy, clean = _take(message, 0)
         content = _content(clean.get("content"))
         if not self._sent or copy is ODD or message["role"] != "system" or content is None:
@@ -78,6 +83,7 @@ class WireHistory:
         self._sent[:was_sent] = [_said(clean, content)]
         if self._pieces:
             self._pieces[:was_sent] = [to_json(self._sent[0])]
+        self._is_known = is_known
 
     def prepare(
         self, history: list[Message], openings: Sequence[Message], written: list[Message] | None = None
@@ -88,11 +94,12 @@ class WireHistory:
         and its results.
         """
         self.before = []
+        is_known, self._is_known = self._is_known, False
         if written is not None and self._goes_on(history, written):
             if self._is_whole:  # and it ends with a result
                 messages = self._sent.copy()
                 return messages, self._writer(messages, None)
-        elif not (self._knows(history) and self._add(history, len(self._seen))):
+        elif not ((is_known or self._knows(history)) and self._add(history, len(self._seen))):
             self.before = self._seen
             self._begin()
             self._add(history, 0)

@@ -172,7 +172,7 @@ class WireHistory:
 
         def write() -> bytes:
             if len(pieces) < count:
-                pieces.extend([to_json(message) for message in sent[len(pieces) : count]])
+                pieces.extend(map(_written, sent[len(pieces) : count]))
             if len(pieces) == count == len(messages):
                 return b"[%s]" % b",".join(pieces)
             parts = pieces[:count]
@@ -182,6 +182,11 @@ class WireHistory:
             return b"[%s]" % b",".join(parts)
 
         return write
+
+
+def _written(message: Message) -> bytes:
+    """A turn without words says nothing of its content, rather than null."""
+    return to_json(message) if message["content"] is not None else to_json(_without(message, "content"))
 
 
 def _private(message: Any) -> Any:

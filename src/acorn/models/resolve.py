@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -12,22 +13,39 @@ from acorn.models.retrying import Retries, Retrying
 
 
 class _Adapter(NamedTuple):
+    prefix: str
+    """What an id begins with."""
     module: str
     """Imported when it is first needed."""
-    name: str
-    is_retried: bool
+    make: str
+    is_retried: bool = True
+    is_lane: bool = False
+    """Whether it takes model dicts of which it knows every key, and no others."""
 
-    def make(self, config: Mapping[str, Any]) -> Model:
-        adapter: Callable[[Mapping[str, Any]], Model] = getattr(import_module(self.module), self.name)
-        model = adapter(config)
+    def takes(self, name: str, config: Mapping[str, Any]) -> bool:
+        if not name.startswith(self.prefix):
+            return False
+        return not self.is_lane or (not _is_litellm_wanted(config) and import_module(self.module).knows(config))
+
+    def model(self, config: Mapping[str, Any]) -> Model:
+        make: Callable[[Mapping[str, Any]], Model] = getattr(import_module(self.module), self.make)
+        model = make(config)
         return Retrying(model, Retries.of(config)) if self.is_retried else model
 
 
-# By what an id begins with; the first that fits counts.
-_ADAPTERS = {
-    "local/": _Adapter("acorn.models.local", "LocalModel", is_retried=False),
-    "": _Adapter("acorn.models.litellm.adapter", "LiteLLMModel", is_retried=True),
-}
+# The first that takes it counts.
+_ADAPTERS = (
+    _Adapter("local/", "acorn.models.local", "LocalModel", is_retried=False),
+    _Adapter("openai/", "acorn.models.openai_chat", "make", is_lane=True),
+    _Adapter("", "acorn.models.litellm.adapter", "LiteLLMModel"),
+)
+
+
+def _is_litellm_wanted(config: Mapping[str, Any]) -> bool:
+    lane = config.get("lane", os.environ.get("ACORN_LANE"))
+    if lane not in (None, "native", "litellm"):
+        raise DeclarationError(f"`lane` must be 'native' or 'litellm', got {lane!r}.")
+    return bool(lane == "litellm")
 
 
 def resolve(declared: Any, owner: str) -> Model:
@@ -40,8 +58,8 @@ def resolve(declared: Any, owner: str) -> Model:
         return declared
     config = declared if isinstance(declared, dict) else {"model": declared}
     name = str(config.get("model") or config.get("id"))
-    adapter = next(adapter for prefix, adapter in _ADAPTERS.items() if name.startswith(prefix))
     try:
-        return adapter.make(config)
+        adapter = next(adapter for adapter in _ADAPTERS if adapter.takes(name, config))
+        return adapter.model(config)
     except DeclarationError as error:
         raise DeclarationError(f"`{owner}.model` cannot be used: {error}") from error

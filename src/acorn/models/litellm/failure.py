@@ -8,37 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from acorn._secrets import redact
-from acorn.models.status import is_retryable
-
-BROKEN = "no connection"
-"""It failed before the whole answer was there."""
-LATE = "no answer in time"
-GARBLED = "an answer that cannot be read"
-
-
-@dataclass(frozen=True)
-class Wire:
-    """What was seen of a failed request on its way: the status of an answer, or what went wrong without one."""
-
-    status: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    trouble: str = ""
-
-    @property
-    def what(self) -> str:
-        return f"HTTP {self.status}" if self.status else self.trouble
-
-    @property
-    def may_pass(self) -> bool:
-        """Whether the same request may succeed later."""
-        return self.trouble in (BROKEN, LATE) or (self.status is not None and is_retryable(self.status))
-
+from acorn.models import failure
+from acorn.models.failure import BROKEN, GARBLED, LATE, Wire
 
 def causes(error: BaseException, outer: BaseException | None) -> list[BaseException]:
     """The error and all that led to it; `outer` was being handled before the request began and is not of it."""
@@ -118,45 +94,6 @@ def provider_text(error: Exception) -> str:
     return text and f"{text}."
 
 
-def advice(error: Exception, wire: Wire, text: str, given: Collection[str], name: str) -> str:
-    """What the user, who has set the `given`, can do about it; "" where nobody knows."""
-    kind, words, status = type(error).__name__, text.lower(), wire.status
-    if wire.trouble == LATE:
-        return "Give it more time with `timeout` in the model dict, or try again later."
-    if status == 413 or is_too_long(error):
-        return "The conversation is too long for the model: shorten it in `on_step`, or use a model with more room."
-    if kind == "ContentPolicyViolationError" or any(sign in words for sign in _FILTERED):
-        return "The provider's content filter refused it: change the input or the prompt."
-    if is_bad_request(error):
-        for attribute in ("temperature", "max_tokens"):
-            if attribute in words and attribute in given:
-                return f"The model does not take the `{attribute}` that was set: change or remove it."
-    if kind == "UnsupportedParamsError" and "'tools'" in text:
-        return "If the model can call tools, say so in its dict: `allowed_openai_params: ['tools', 'tool_choice']`."
-    if kind == "UnsupportedParamsError":
-        return "Remove it from the model dict; if the model does take it, name it in `allowed_openai_params` there."
-    if status in (401, 403):
-        return "Check the `api_key` in the model dict, or the provider's environment variable."
-    if status == 404 or "provider not provided" in words or kind == "LiteLLMUnknownProvider":
-        return (
-            f"Check the model id `{name}`: it is `provider/model`, as LiteLLM lists them, "
-            f"or `openai/model` with an `api_base` for a server that speaks OpenAI's protocol."
-        )
-    if "quota" in words or "credit balance" in words:
-        return "The account has nothing left: check its plan and billing."
-    if status == 429:
-        return "The provider's rate limit is reached: wait, or ask less often."
-    if wire.trouble in (BROKEN, GARBLED):
-        return "Check `api_base` in the model dict and the way there, or try again later."
-    if status is not None and status >= 500:
-        return "The provider is in trouble: try again later."
-    return ""
-
-
-_TOO_LONG = ("context length", "context limit", "context window", "prompt is too long")
-_FILTERED = ("content filter", "content management policy", "safety system")
-
-
 def is_bad_request(error: BaseException) -> bool:
     """Whether the request itself was found wrong, by the provider or by LiteLLM."""
     return type(error).__name__ in ("UnsupportedParamsError", "BadRequestError", "UnprocessableEntityError")
@@ -164,8 +101,29 @@ def is_bad_request(error: BaseException) -> bool:
 
 def is_too_long(error: BaseException) -> bool:
     """Whether the conversation has outgrown the model."""
-    words = str(error).lower()
-    return type(error).__name__ == "ContextWindowExceededError" or any(sign in words for sign in _TOO_LONG)
+    return type(error).__name__ == "ContextWindowExceededError" or failure.is_too_long(str(error))
+
+
+def advice(error: Exception, wire: Wire, text: str, given: Collection[str], name: str) -> str:
+    """What the user, who has set the `given`, can do about it; "" where nobody knows."""
+    kind = type(error).__name__
+    is_bad = is_bad_request(error)
+    if wire.trouble != LATE and not is_too_long(error):
+        if kind == "UnsupportedParamsError" and "'tools'" in text:
+            return "If the model can call tools, say so in its dict: `allowed_openai_params: ['tools', 'tool_choice']`."
+        if kind == "UnsupportedParamsError" and not failure.unwanted(text, given):
+            return "Remove it from the model dict; if the model does take it, name it in `allowed_openai_params` there."
+        if kind == "LiteLLMUnknownProvider" or "provider not provided" in text.lower():
+            return failure.WRONG_ID.format(name)
+    return failure.advice(
+        wire,
+        text,
+        given,
+        name,
+        is_bad_request=is_bad,
+        is_too_long=is_too_long(error),
+        is_filtered=kind == "ContentPolicyViolationError",
+    )
 
 
 def clean(chain: list[BaseException], secrets: set[str]) -> None:

@@ -1,0 +1,89 @@
+"""What a failed request means, whoever sent it: what was seen of it, whether it may pass, and what to do about it.
+
+For the adapters of providers, which put it into their `ModelError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from acorn.models.status import is_retryable
+
+BROKEN = "no connection"
+"""It failed before the whole answer was there."""
+LATE = "no answer in time"
+GARBLED = "an answer that cannot be read"
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What was seen of a failed request on its way: the status of an answer, or what went wrong without one."""
+
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    trouble: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"HTTP {self.status}" if self.status else self.trouble
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.trouble in (BROKEN, LATE) or (self.status is not None and is_retryable(self.status))
+
+
+WRONG_ID = (
+    "Check the model id `{}`: it is `provider/model`, as LiteLLM lists them, "
+    "or `openai/model` with an `api_base` for a server that speaks OpenAI's protocol."
+)
+_TOO_LONG = ("context length", "context limit", "context window", "prompt is too long")
+_FILTERED = ("content filter", "content management policy", "safety system")
+
+
+def advice(
+    wire: Wire,
+    text: str,
+    given: Collection[str],
+    name: str,
+    *,
+    is_bad_request: bool,
+    is_too_long: bool,
+    is_filtered: bool = False,
+) -> str:
+    """What the user, who has set the `given`, can do about it; "" where nobody knows."""
+    words, status = text.lower(), wire.status
+    if wire.trouble == LATE:
+        return "Give it more time with `timeout` in the model dict, or try again later."
+    if status == 413 or is_too_long:
+        return "The conversation is too long for the model: shorten it in `on_step`, or use a model with more room."
+    if is_filtered or any(sign in words for sign in _FILTERED):
+        return "The provider's content filter refused it: change the input or the prompt."
+    if is_bad_request and (attribute := unwanted(text, given)):
+        return f"The model does not take the `{attribute}` that was set: change or remove it."
+    if status in (401, 403):
+        return "Check the `api_key` in the model dict, or the provider's environment variable."
+    if status == 404:
+        return WRONG_ID.format(name)
+    if "quota" in words or "credit balance" in words:
+        return "The account has nothing left: check its plan and billing."
+    if status == 429:
+        return "The provider's rate limit is reached: wait, or ask less often."
+    if wire.trouble in (BROKEN, GARBLED):
+        return "Check `api_base` in the model dict and the way there, or try again later."
+    if status is not None and status >= 500:
+        return "The provider is in trouble: try again later."
+    return ""
+
+
+def unwanted(text: str, given: Collection[str]) -> str | None:
+    """Which of the settings that the user has made an error speaks of."""
+    words = text.lower()
+    return next((name for name in ("temperature", "max_tokens") if name in words and name in given), None)
+
+
+def is_too_long(text: str) -> bool:
+    """Whether an error says that the conversation has outgrown the model."""
+    words = text.lower()
+    return any(sign in words for sign in _TOO_LONG)

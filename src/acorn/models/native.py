@@ -1,0 +1,345 @@
+"""A model that is asked by its own protocol, without LiteLLM: what the lanes share.
+
+A lane (`openai_chat.py`, `openai_responses.py`, `anthropic.py`) knows how its protocol is written and read; here a
+request is sent once, what the model will not take is learned, and what goes wrong becomes a `ModelError`. Retries
+are made around it, by `retrying.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+from pydantic_core import from_json
+
+from acorn._secrets import redact, secrets_in
+from acorn.errors import ModelError
+from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, is_too_long
+from acorn.models.learned import Refusals
+from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
+from acorn.models.prices import Tokens, prices_of
+from acorn.models.sse import Events
+from acorn.models.status import retry_after
+from acorn.models.transport import LateError, Post, TransportError, send
+
+OURS = ("model", "id", "timeout", "request_timeout", "num_retries", "retry_delay", "max_retries", "lane")
+"""Keys of a model dict that are for us, whatever the lane."""
+PRICES = ("input_cost_per_token", "output_cost_per_token")
+ADDRESS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
+_TIMEOUT = 600.0
+_CONNECT_TIMEOUT = 10.0
+
+
+class StreamReader(Protocol):
+    """Reads the events of one streamed answer."""
+
+    called: str
+    """The names of the tools that were called, one behind the other."""
+    stop_reason: str
+    used: Tokens | None
+    """What it used, as far as it is known."""
+
+    def read(self, event: Any) -> Delta | None:
+        """What an event brings; raises `ProviderError` where it says that something went wrong."""
+        ...
+
+    def end(self) -> Delta | None:
+        """What is left to tell when the stream has ended; raises `ConnectionError` if the answer is not whole."""
+        ...
+
+
+class ProviderError(Exception):
+    """What a provider says went wrong in the midst of an answer, or is known to say before it is asked."""
+
+    def __init__(self, words: str, status: int | None = None) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Lane(Protocol):
+    """How one protocol is written and read."""
+
+    provider: str
+    name: str
+    """The model's name as the provider knows it."""
+    thinks: bool
+
+    def can_force_tool(self) -> bool: ...
+
+    def address(self) -> tuple[str, dict[str, str]]:
+        """Where to send, and with which headers."""
+        ...
+
+    def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes: ...
+
+    def read(self, answer: Any) -> tuple[ModelResponse, Tokens | None]: ...
+
+    def reader(self) -> StreamReader: ...
+
+
+class NativeModel:
+    """One model of one provider, asked by a lane."""
+
+    def __init__(self, config: Mapping[str, Any], lane: Lane) -> None:
+        self.name: str = config.get("model") or config["id"]
+        self.provider = lane.provider
+        self.lane = lane
+        self._config = config
+        self._settings = {key: value for key, value in config.items() if key not in (*OURS, *PRICES)}
+        self._refusals = Refusals(self.name, self._settings)
+        given = config.get("timeout", config.get("request_timeout", _TIMEOUT))
+        self._timeout = None if given is None else float(given)
+        self._connect = _CONNECT_TIMEOUT if self._timeout is None else min(self._timeout, _CONNECT_TIMEOUT)
+        self._has_price = any(config.get(name) is not None for name in PRICES)
+
+    def __repr__(self) -> str:
+        return f"{type(self.lane).__name__}({self.name!r})"
+
+    # What it can do
+
+    @property
+    def thinks(self) -> bool:
+        return self.lane.thinks
+
+    def can_force_tool(self, request: ModelRequest) -> bool:
+        return "tool_choice" not in self._refusals.known and self.lane.can_force_tool()
+
+    def price(self) -> Price | None:
+        if self._has_price:
+            return Price(*(float(self._config.get(name) or 0) for name in PRICES))
+        known = prices_of(self.provider, self.lane.name)
+        return None if known is None else Price(known.input / 1e6, known.output / 1e6)
+
+    def cost(self, used: Tokens | None) -> float | None:
+        """Dollars; None where nobody knows, or where the loop counts by a price that was given."""
+        if used is None or self._has_price:
+            return None
+        known = prices_of(self.provider, self.lane.name)
+        return None if known is None else known.of(used)
+
+    # Asking it
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        left_out: set[str] = set()
+        while True:
+            try:
+                incoming = send(self._post(request, left_out, is_stream=False))
+                try:
+                    data = incoming.read()
+                finally:
+                    incoming.close()
+            except TransportError as error:
+                raise self._no_answer(error, request) from error
+            if incoming.status < 300:
+                return self._response(data, request, left_out)
+            self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), request, left_out)
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        from acorn.models.transport_async import asend  # with aiohttp, which nobody needs who does not await
+
+        left_out: set[str] = set()
+        while True:
+            try:
+                incoming = await asend(self._post(request, left_out, is_stream=False))
+                try:
+                    data = await incoming.read()
+                finally:
+                    incoming.close()
+            except TransportError as error:
+                raise self._no_answer(error, request) from error
+            if incoming.status < 300:
+                return self._response(data, request, left_out)
+            self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), request, left_out)
+
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
+        left_out: set[str] = set()
+        reading = _Reading(self, request)
+        try:
+            while True:
+                incoming = send(self._post(request, left_out, is_stream=True))
+                try:
+                    if incoming.status < 300:
+                        self._refusals.remember(left_out)
+                        for data in incoming.pieces():
+                            yield from reading.read(data)
+                            if reading.is_over:
+                                break
+                        break
+                    self._learn_or_raise(
+                        incoming.status, incoming.read(), incoming.header("retry-after"), request, left_out
+                    )
+                finally:
+                    incoming.close()
+        except TransportError as error:
+            if not reading.is_whole:
+                raise self._no_answer(error, request) from error
+        yield from reading.end()
+
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        from acorn.models.transport_async import asend
+
+        left_out: set[str] = set()
+        reading = _Reading(self, request)
+        try:
+            while True:
+                incoming = await asend(self._post(request, left_out, is_stream=True))
+                try:
+                    if incoming.status < 300:
+                        self._refusals.remember(left_out)
+                        async for data in incoming.pieces():
+                            for delta in reading.read(data):
+                                yield delta
+                            if reading.is_over:
+                                break
+                        break
+                    self._learn_or_raise(
+                        incoming.status, await incoming.read(), incoming.header("retry-after"), request, left_out
+                    )
+                finally:
+                    incoming.close()
+        except TransportError as error:
+            if not reading.is_whole:
+                raise self._no_answer(error, request) from error
+        for delta in reading.end():
+            yield delta
+
+    def _post(self, request: ModelRequest, left_out: set[str], *, is_stream: bool) -> Post:
+        url, headers = self.lane.address()
+        try:
+            body = self.lane.body(request, self._refusals.known | left_out, is_stream=is_stream)
+        except ProviderError as error:
+            raise self._failed(Wire(), str(error), {*request.declared, *self._settings}, is_refused=True) from error
+        until = None if request.timeout is None else time.monotonic() + request.timeout
+        return Post(url, headers, body, self._connect, self._timeout, until)
+
+    # Reading the answer
+
+    def _response(self, data: bytes, request: ModelRequest, left_out: set[str]) -> ModelResponse:
+        self._refusals.remember(left_out)
+        try:
+            response, used = self.lane.read(from_json(data))
+        except ProviderError as error:
+            raise self._failed(Wire(trouble=GARBLED), str(error)) from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self._garbled(data) from error
+        response.model = response.model or self.name
+        response.cost = self.cost(used)
+        self._refusals.check_forced(request.forced_tool, {made.name for made in response.tool_calls}, response.stop_reason)
+        return response
+
+    # Failing
+
+    def _learn_or_raise(
+        self, status: int, data: bytes, wait: str | None, request: ModelRequest, left_out: set[str]
+    ) -> None:
+        """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
+        text = words_of_answer(data)
+        given = {*request.declared, *self._settings}
+        if status in (400, 422) and not is_too_long(text):
+            defaults = [name for name in ("temperature", "max_tokens") if name not in given]
+            for name in (*(["tool_choice"] if request.forced_tool else []), *defaults):
+                if name in text and name not in left_out | self._refusals.known:
+                    left_out.add(name)
+                    return
+        else:
+            self._refusals.remember(left_out)
+        raise self._failed(Wire(status), text, given, retry_after(wait))
+
+    def _no_answer(self, error: TransportError, request: ModelRequest) -> ModelError:
+        is_late = isinstance(error, LateError)
+        return self._failed(Wire(trouble=LATE if is_late else BROKEN), "" if is_late else _sentence(str(error)))
+
+    def _garbled(self, data: bytes) -> ModelError:
+        text = data[:200].decode("utf-8", "replace").strip()
+        words = f"It answered with {text!r}." if text else "It answered with nothing."
+        return self._failed(Wire(trouble=GARBLED), words)
+
+    def _failed(
+        self,
+        wire: Wire,
+        text: str,
+        given: Collection[str] = (),
+        wait: float | None = None,
+        *,
+        is_refused: bool = False,
+    ) -> ModelError:
+        text = redact(text, secrets_in(self._config))
+        is_refused = is_refused or wire.status in (400, 422)
+        hint = advice(wire, text, given, self.name, is_bad_request=is_refused, is_too_long=is_too_long(text))
+        words = filter(None, (text, hint))
+        what = f" ({wire.what})" if wire.what else ""
+        return ModelError(
+            f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),
+            provider=self.provider,
+            status=wire.status,
+            retryable=wire.may_pass,
+            retry_after=wait,
+        )
+
+
+class _Reading:
+    """A streamed answer as it comes."""
+
+    def __init__(self, model: NativeModel, request: ModelRequest) -> None:
+        self._model, self._request = model, request
+        self._events = Events()
+        self._reader = model.lane.reader()
+        self._head: bytes | None = b""
+        """What came before the first event, to show what came instead of a stream."""
+        self.is_over = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the answer has its end, so that nothing is lost if the connection breaks now."""
+        return self.is_over or bool(self._reader.stop_reason)
+
+    def read(self, data: bytes) -> Iterator[Delta]:
+        model = self._model
+        for text in self._events.feed(data):
+            self._head = None
+            if text == b"[DONE]":
+                self.is_over = True
+                return
+            try:
+                delta = self._reader.read(from_json(text))
+            except ProviderError as error:
+                raise model._failed(Wire(error.status, trouble="" if error.status else GARBLED), str(error)) from error
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise model._garbled(text) from error
+            if delta is not None:
+                yield self._priced(delta)
+        if self._head is not None and len(self._head) < 1000:
+            self._head += data
+
+    def _priced(self, delta: Delta) -> Delta:
+        if delta.usage is not None:
+            delta.cost = self._model.cost(self._reader.used)
+        return delta
+
+    def end(self) -> Iterator[Delta]:
+        model, reader = self._model, self._reader
+        if self._head:
+            raise model._garbled(self._head)
+        if not self.is_whole:
+            broken = Wire(trouble=BROKEN)
+            raise model._failed(broken, "the stream broke off before the answer was complete.")
+        if (last := reader.end()) is not None:
+            yield self._priced(last)
+        model._refusals.check_forced(self._request.forced_tool, reader.called, reader.stop_reason)
+
+
+def words_of_answer(data: bytes) -> str:
+    """What a provider says of a request that it does not take."""
+    try:
+        told: Any = from_json(data)
+    except ValueError:
+        return _sentence(data.decode("utf-8", "replace").strip()[:500])
+    inner: Any = told.get("error", told) if isinstance(told, dict) else told
+    found: Any = inner.get("message", inner.get("detail")) if isinstance(inner, dict) else inner
+    return _sentence(found if isinstance(found, str) else str(told)[:500])
+
+
+def _sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return text and f"{text}."

@@ -1,0 +1,275 @@
+"""The lane for OpenAI's chat completions: OpenAI itself, and every server that speaks its protocol.
+
+Our messages are OpenAI's already, so a request is the JSON that the loop has written, behind a head of settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic_core import to_json
+
+from acorn.models.native import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader
+from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
+from acorn.models.prices import Tokens, prices_of
+from acorn.types import Usage
+
+_ADDRESS = "https://api.openai.com/v1"
+_SETTINGS = (
+    *("temperature", "max_tokens", "max_completion_tokens", "top_p", "top_k", "stop", "seed", "user", "store"),
+    *("frequency_penalty", "presence_penalty", "logit_bias", "parallel_tool_calls", "reasoning_effort", "tool_choice"),
+)
+_KNOWN = frozenset((*OURS, *PRICES, *ADDRESS, *_SETTINGS, "extra_body", "organization"))
+_REASONING = re.compile(r"(?:^|/)o\d|gpt-[56](?!-chat)")
+_ONE_TEMPERATURE = re.compile(r"(?:^|/)o\d|gpt-5(?![.\d]|-chat)")
+"""Models that take no temperature but 1; of later ones it depends on how much they reason."""
+STOPS = {
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "content_filter": "content_filter",
+}
+
+
+def knows(config: Mapping[str, Any]) -> bool:
+    """Whether everything in a model dict is something that this lane knows."""
+    name = str(config.get("model") or config.get("id")).removeprefix("openai/")
+    if not config.keys() <= _KNOWN or name.startswith("responses/"):
+        return False
+    # LiteLLM knows which models take it; of a name that no table has, it is the user's word that counts.
+    takes_effort = _REASONING.search(name) or prices_of("openai", name) is None
+    return "reasoning_effort" not in config or bool(takes_effort)
+
+
+def make(config: Mapping[str, Any]) -> NativeModel:
+    return NativeModel(config, OpenAIChat(config))
+
+
+class OpenAIChat:
+    """How chat completions are written and read."""
+
+    provider = "openai"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.name = str(config.get("model") or config["id"]).removeprefix("openai/")
+        self.thinks = config.get("reasoning_effort") not in (None, "", "none")
+        self._config = config
+        self._reasons = bool(_REASONING.search(self.name))
+        self._settings = {key: config[key] for key in _SETTINGS if key in config}
+        self._settings |= config.get("extra_body") or {}
+        if self._reasons and "max_tokens" in self._settings:
+            self._settings["max_completion_tokens"] = self._settings.pop("max_tokens")
+        self._heads: dict[tuple[Any, ...], bytes] = {}
+
+    def can_force_tool(self) -> bool:
+        return True
+
+    def address(self) -> tuple[str, dict[str, str]]:
+        return openai_address(self._config, "chat/completions")
+
+    def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
+        tools = request.tools_json() if request.tools_json else to_json(request.tools)
+        messages = self._messages(request)
+        head = self._head(request, left_out, is_stream)
+        if not request.tools:
+            return b'%s,"messages":%s}' % (head, messages)
+        return b'%s,"tools":%s,"messages":%s}' % (head, tools, messages)
+
+    def _head(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> bytes:
+        set_by_user = ("temperature" in request.declared, "max_tokens" in request.declared)
+        key = (request.temperature, request.max_tokens, request.forced_tool, set_by_user, frozenset(left_out), is_stream)
+        found = self._heads.get(key)
+        if found is None:
+            found = self._heads[key] = to_json(self._settings_of(request, left_out, is_stream))[:-1]
+        return found
+
+    def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> dict[str, Any]:
+        made: dict[str, Any] = {"model": self.name}
+        length = "max_completion_tokens" if self._reasons else "max_tokens"
+        if "temperature" in request.declared and request.temperature != 1 and _ONE_TEMPERATURE.search(self.name):
+            raise ProviderError(f"It takes no `temperature` but 1, and {request.temperature:g} was set.")
+        if "temperature" in request.declared or not ("temperature" in left_out or self._reasons):
+            made["temperature"] = request.temperature
+        if "max_tokens" in request.declared or "max_tokens" not in left_out:
+            made[length] = request.max_tokens
+        if "max_completion_tokens" in self._settings:
+            made.pop("max_tokens", None)  # the same by another name, and no provider takes both
+        made |= self._settings
+        if request.forced_tool and "tool_choice" not in left_out:
+            made["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
+        if is_stream:
+            made |= {"stream": True, "stream_options": {"include_usage": True}}
+        return made
+
+    def _messages(self, request: ModelRequest) -> bytes:
+        written = request.messages_json() if request.messages_json else to_json(request.messages)
+        if not request.cache and b'"thinking_blocks":' not in written:
+            return written
+        messages = [dict(message) for message in request.messages]
+        for message in messages:
+            message.pop("thinking_blocks", None)  # another provider's
+            if message["content"] is None:
+                del message["content"]
+        for at, mark in marks(request).items():
+            messages[at] = marked(messages[at], mark)
+        return to_json(messages)
+
+    def read(self, answer: Any) -> tuple[ModelResponse, Tokens | None]:
+        raise_if_failed(answer)
+        choice = answer["choices"][0]
+        message = choice["message"]
+        usage = answer.get("usage")
+        response = ModelResponse(
+            content=text_of(message.get("content")),
+            tool_calls=[_call(made) for made in message.get("tool_calls") or ()],
+            stop_reason=STOPS.get(choice.get("finish_reason"), "stop"),
+            usage=usage_of(usage),
+            model=answer.get("model") or "",
+            reasoning=message.get("reasoning_content") or message.get("reasoning"),
+            refusal=message.get("refusal"),
+        )
+        return response, tokens_of(response.usage) if usage else None
+
+    def reader(self) -> StreamReader:
+        return _Reader()
+
+
+class _Reader:
+    """Chunks to deltas."""
+
+    def __init__(self) -> None:
+        self.called = ""
+        self.stop_reason = ""
+        self.used: Tokens | None = None
+
+    def read(self, event: Any) -> Delta | None:
+        raise_if_failed(event)
+        choices, usage = event.get("choices"), event.get("usage")
+        found = Delta(model=event.get("model") or "")
+        if usage:
+            found.usage = usage_of(usage)
+            self.used = tokens_of(found.usage)
+        if choices:
+            self._read_choice(choices[0], found)
+        has_news = found.content or found.reasoning or found.calls or found.stop_reason or usage or found.refusal
+        return found if has_news else None
+
+    def _read_choice(self, choice: Any, found: Delta) -> None:
+        delta = choice.get("delta") or {}
+        found.content = text_of(delta.get("content"))
+        found.reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        found.refusal = delta.get("refusal") or None
+        if calls := delta.get("tool_calls"):
+            found.calls = tuple([_call_delta(call, at) for at, call in enumerate(calls)])
+            self.called += "".join([call.name for call in found.calls if call.name])
+        if reason := choice.get("finish_reason"):
+            self.stop_reason = found.stop_reason = STOPS.get(reason, "stop")
+
+    def end(self) -> Delta | None:
+        if self.stop_reason:
+            return None
+        self.stop_reason = "tool_calls" if self.called else "stop"
+        return Delta(stop_reason=self.stop_reason)
+
+
+# What the lanes of OpenAI share
+
+
+def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str, str]]:
+    """Where to send, and with which headers."""
+    known = (config.get("base_url"), config.get("api_base"), *map(os.environ.get, ("OPENAI_BASE_URL", "OPENAI_API_BASE")))
+    base = str(next(filter(None, known), _ADDRESS)).rstrip("/")
+    key = config.get("api_key") or os.environ.get("OPENAI_API_KEY")
+    headers = {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    names = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
+    if organization := config.get("organization") or next(filter(None, map(os.environ.get, names)), None):
+        headers["OpenAI-Organization"] = organization
+    return f"{base}/{path}", with_own(headers, config)
+
+
+def with_own(headers: dict[str, str], config: Mapping[str, Any]) -> dict[str, str]:
+    """Headers, and those that the user has set, whichever way they are spelt."""
+    own = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
+    taken = {name.lower() for name in own}
+    return {name: value for name, value in headers.items() if name.lower() not in taken} | own
+
+
+def raise_if_failed(answer: Any) -> None:
+    """Raise what a provider tells in an answer that seemed well."""
+    if error := answer.get("error"):
+        words = error.get("message") if isinstance(error, dict) else error
+        code = error.get("code") if isinstance(error, dict) else None
+        raise ProviderError(f"{str(words or error).rstrip('.')}.", code if isinstance(code, int) else None)
+
+
+def text_of(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join([part.get("text") or "" for part in content if isinstance(part, dict)])
+    return content or ""
+
+
+def _call(made: Mapping[str, Any]) -> RawCall:
+    function = made["function"]
+    arguments = function.get("arguments")
+    text = arguments if isinstance(arguments, str) else to_json(arguments or {}).decode()
+    return RawCall(made.get("id"), function.get("name") or "", text)
+
+
+def _call_delta(made: Mapping[str, Any], at: int) -> CallDelta:
+    function = made.get("function") or {}
+    arguments = function.get("arguments") or ""
+    text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
+    index = made.get("index")
+    return CallDelta(at if index is None else index, made.get("id"), function.get("name"), text)
+
+
+def usage_of(raw: Any) -> Usage:
+    if not raw:
+        return Usage(requests=1)
+    read, made = raw.get("prompt_tokens_details") or {}, raw.get("completion_tokens_details") or {}
+    return Usage(
+        raw.get("prompt_tokens") or 0,
+        raw.get("completion_tokens") or 0,
+        read.get("cached_tokens") or 0,
+        made.get("reasoning_tokens") or 0,
+        1,
+    )
+
+
+def tokens_of(usage: Usage) -> Tokens:
+    return Tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+
+
+# Cache marks
+
+
+def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
+    """Which messages are marked for the provider's cache, and how; a point counts from behind the system message."""
+    messages = request.messages
+    before = 0
+    while before < len(messages) and messages[before]["role"] in ("system", "developer"):
+        before += 1
+    found: dict[int, dict[str, Any]] = {}
+    for point in request.cache:
+        mark = point.get("control") or {"type": "ephemeral"}
+        index = point.get("index")
+        if index is not None:
+            at = index + before if index >= 0 else len(messages) + index
+            if 0 <= at < len(messages):
+                found[at] = mark
+        else:
+            found |= {at: mark for at, message in enumerate(messages) if message["role"] == point.get("role")}
+    return found
+
+
+def marked(message: dict[str, Any], mark: dict[str, Any]) -> dict[str, Any]:
+    """A message with a mark: on the last of its parts, or on itself."""
+    content = message.get("content")
+    if isinstance(content, list) and content:
+        return {**message, "content": [*content[:-1], {**content[-1], "cache_control": mark}]}
+    return {**message, "cache_control": mark}

@@ -1,0 +1,17 @@
+"""Server-sent events, from bytes as they come to the data of each event. Pure; fed by the native lanes."""
+
+from __future__ import annotations
+
+
+class Events:
+    """The events of one stream."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of the events that are whole now. Every provider writes an event's data in one line."""
+        text = self._rest + data if self._rest else data
+        lines = text.split(b"\n")
+        self._rest = lines.pop()
+        return [line[5:].strip() for line in lines if line.startswith(b"data:") and len(line) > 6]

@@ -1,0 +1,227 @@
+"""HTTP for the native lanes: one POST, sent once, its answer read whole or as it comes.
+
+This is the synchronous side, the standard library's client on a small pool of connections, with its rules for
+proxies and its defaults for TLS. The asynchronous one is `transport_async.py`. Nothing here knows a provider.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import os
+import select
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+_IDLE = 50.0
+"""Seconds after which a connection that nobody used is not trusted any more."""
+_PIECE = 65536
+
+
+class TransportError(Exception):
+    """No whole answer came."""
+
+
+class LateError(TransportError):
+    """None came in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What is sent."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+    connect: float | None
+    """Seconds for the connection."""
+    read: float | None
+    """Seconds for each piece of the answer."""
+    until: float | None
+    """When all of it must be over, by the monotonic clock."""
+
+    def patience(self, seconds: float | None) -> float | None:
+        """How long to wait for the next thing: so many seconds, but not beyond the end."""
+        if self.until is None:
+            return seconds
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise LateError("the time was up.")
+        return left if seconds is None else min(seconds, left)
+
+
+@lru_cache(maxsize=64)
+def split(url: str) -> SplitResult:
+    return urlsplit(url)
+
+
+def proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for an address."""
+    address = split(url)
+    proxies = getproxies()
+    found = proxies.get(address.scheme) or proxies.get("all")
+    if not found or (address.hostname and proxy_bypass(address.hostname)):
+        return None
+    return found if "://" in found else f"http://{found}"
+
+
+def tls() -> ssl.SSLContext:
+    """Checked as the system says, or `SSL_CERT_FILE` and `SSL_CERT_DIR`."""
+    return _tls(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@lru_cache(maxsize=8)
+def _tls(_file: str | None, _folder: str | None) -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+# The pool: by address and proxy, what can be used again, the last used first.
+
+_Key = tuple[str, str | None]
+_free: dict[_Key, deque[tuple[HTTPConnection, float]]] = {}
+
+
+def _drop_all() -> None:
+    for waiting in _free.values():
+        while waiting:
+            waiting.pop()[0].close()
+    _free.clear()
+
+
+atexit.register(_drop_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_all)  # two processes on one connection would read each other's answers
+
+
+def _take(key: _Key) -> HTTPConnection | None:
+    waiting = _free.get(key)
+    while waiting:
+        try:
+            connection, since = waiting.pop()
+        except IndexError:  # another thread was quicker
+            return None
+        if time.monotonic() - since < _IDLE and not _has_news(connection.sock):
+            return connection
+        connection.close()
+    return None
+
+
+def _has_news(sock: socket.socket | None) -> bool:
+    """Whether there is something to read where nothing was asked for: the other side has closed it."""
+    if sock is None:
+        return True
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return bool(poll.poll(0))
+    return bool(select.select([sock], [], [], 0)[0])
+
+
+def _connect(post: Post, proxy: str | None) -> HTTPConnection:
+    address, timeout = split(post.url), post.patience(post.connect)
+    host, port = address.hostname or "", address.port
+    if proxy is None:
+        if address.scheme == "https":
+            return HTTPSConnection(host, port, timeout=timeout, context=tls())
+        return HTTPConnection(host, port, timeout=timeout)
+    way = split(proxy)
+    kind: Any = HTTPSConnection if way.scheme == "https" else HTTPConnection
+    if address.scheme != "https":
+        made: HTTPConnection = kind(way.hostname or "", way.port, timeout=timeout)
+        return made
+    tunnel = HTTPSConnection(way.hostname or "", way.port, timeout=timeout, context=tls())
+    tunnel.set_tunnel(host, port or 443, headers=_credentials(proxy))
+    return tunnel
+
+
+def _credentials(proxy: str) -> dict[str, str]:
+    way = split(proxy)
+    if way.username is None:
+        return {}
+    words = f"{unquote(way.username)}:{unquote(way.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"}
+
+
+class Incoming:
+    """An answer on its way."""
+
+    def __init__(self, post: Post, key: _Key, connection: HTTPConnection) -> None:
+        self._post, self._key, self._connection = post, key, connection
+        self._sock: Any = connection.sock
+        self._response: HTTPResponse = connection.getresponse()
+        self.status: int = self._response.status
+
+    def header(self, name: str) -> str | None:
+        return self._response.getheader(name)
+
+    def read(self) -> bytes:
+        """All of it."""
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """As it comes; the connection is free again behind the last piece."""
+        response, post = self._response, self._post
+        try:
+            while True:
+                if post.until is not None:
+                    self._sock.settimeout(post.patience(post.read))
+                data = response.read1(_PIECE)
+                if not data:
+                    break
+                yield data
+        except (OSError, HTTPException) as error:
+            raise _trouble(error) from error
+        if response.length:  # the standard library takes any end for the end
+            raise TransportError("the connection broke inside the answer.")
+        if not response.will_close:
+            _free.setdefault(self._key, deque()).append((self._connection, time.monotonic()))
+            self._response.close()
+            self._connection = None  # type: ignore[assignment]
+
+    def close(self) -> None:
+        """Nobody wants the rest."""
+        self._response.close()
+        if self._connection is not None:
+            self._connection.close()
+
+
+def send(post: Post) -> Incoming:
+    """Send a request, and come back when its answer begins."""
+    proxy = proxy_of(post.url)
+    address = split(post.url)
+    key = (f"{address.scheme}://{address.netloc}", proxy)
+    connection = _take(key)
+    try:
+        if connection is None:
+            connection = _connect(post, proxy)
+            connection.connect()
+        assert connection.sock is not None
+        connection.sock.settimeout(post.patience(post.read))
+        path, headers = address.path or "/", post.headers
+        if address.query:
+            path = f"{path}?{address.query}"
+        if proxy is not None and address.scheme != "https":
+            path, headers = post.url, {**headers, **_credentials(proxy)}
+        connection.request("POST", path, post.body, headers)  # type: ignore[arg-type]
+        return Incoming(post, key, connection)
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, OSError | HTTPException):
+            raise _trouble(error) from error
+        raise
+
+
+def _trouble(error: Exception) -> TransportError:
+    if isinstance(error, TimeoutError):
+        return LateError("no answer came in time.")
+    return TransportError(str(error) or type(error).__name__)

@@ -1,0 +1,64 @@
+"""Write `src/acorn/models/prices.json` from the table that LiteLLM brings along: `make prices`.
+
+Of each model that a native lane can ask, dollars a million tokens: input, output, input read from a cache, input
+written to one (and for an hour), and all of these again for prompts beyond a length.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).parents[1] / "src/acorn/models/prices.json"
+KEYS = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cached": "cache_read_input_token_cost",
+    "written": "cache_creation_input_token_cost",
+    "written_hour": "cache_creation_input_token_cost_above_1hr",
+}
+
+
+def prices() -> dict[str, dict[str, Any]]:
+    """The table as it should be."""
+    found: dict[str, dict[str, Any]] = {"anthropic": {}, "openai": {}}
+    for name, known in sorted(litellm_table().items()):
+        provider = known.get("litellm_provider")
+        if provider in found and known.get("mode") in ("chat", "responses") and known.get("input_cost_per_token"):
+            found[provider][name] = row(known)
+    return found
+
+
+def litellm_table() -> dict[str, Any]:
+    spec = importlib.util.find_spec("litellm")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    path = Path(spec.submodule_search_locations[0]) / "model_prices_and_context_window_backup.json"
+    table: dict[str, Any] = json.loads(path.read_text())
+    return table
+
+
+def row(known: dict[str, Any]) -> dict[str, Any]:
+    made = {ours: _million(known[key]) for ours, key in KEYS.items() if known.get(key) is not None}
+    for key in known:
+        if beyond := re.fullmatch(r"input_cost_per_token_above_(\d+)k_tokens", key):
+            size = f"_above_{beyond[1]}k_tokens"
+            tier = {o: _million(known[k + size]) for o, k in KEYS.items() if known.get(k + size) is not None}
+            made["beyond"] = {"tokens": int(beyond[1]) * 1000, **tier}
+    return made
+
+
+def _million(dollars: float) -> float:
+    return float(f"{dollars * 1e6:.6g}")
+
+
+if __name__ == "__main__":
+    lines = [
+        f'"{provider}": {{\n' + ",\n".join(f'  "{name}": {json.dumps(each)}' for name, each in models.items()) + "\n}"
+        for provider, models in prices().items()
+    ]
+    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{TABLE.name}: {sum(map(len, prices().values()))} models")

@@ -6,8 +6,11 @@ For the adapters of providers, which put it into their `ModelError`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
+from acorn._secrets import redact
 from acorn.models.status import is_retryable
 
 BROKEN = "no connection"
@@ -87,3 +90,38 @@ def is_too_long(text: str) -> bool:
     """Whether an error says that the conversation has outgrown the model."""
     words = text.lower()
     return any(sign in words for sign in _TOO_LONG)
+
+
+# Errors without secrets
+
+
+def causes(error: BaseException, outer: BaseException | None) -> list[BaseException]:
+    """The error and all that led to it; `outer` was being handled before the request began and is not of it."""
+    found: list[BaseException] = []
+    open_ends: list[BaseException | None] = [error]
+    while open_ends:
+        here = open_ends.pop(0)
+        if here is not None and here is not outer and here not in found:
+            found.append(here)
+            open_ends += [here.__cause__, here.__context__]
+    return found
+
+
+def clean(chain: list[BaseException], secrets: set[str]) -> None:
+    """Take the secrets out of exceptions, wherever they hold text."""
+    for cause in chain:
+        cause.args = _cleaned(cause.args, secrets)
+        for name, value in list(getattr(cause, "__dict__", {}).items()):
+            if isinstance(value, str | bytes | list | dict | tuple):
+                with suppress(AttributeError):
+                    setattr(cause, name, _cleaned(value, secrets))
+
+
+def _cleaned(value: Any, secrets: set[str]) -> Any:
+    if isinstance(value, str):
+        return redact(value, secrets)
+    if isinstance(value, bytes):  # of an answer that was to be a stream
+        return redact(value.decode("utf-8", "replace"), secrets).encode()
+    if type(value) in (list, tuple):
+        return type(value)(_cleaned(item, secrets) for item in value)
+    return {key: _cleaned(item, secrets) for key, item in value.items()} if type(value) is dict else value

@@ -5,7 +5,7 @@ A default temperature, or a forced tool. Called by the adapters of providers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ class Refusals:
         self._settings = settings
 
     @property
-    def known(self) -> Collection[str] | Any:
+    def known(self) -> Set[str]:
         return _learned.get(self._key, _NONE) if _learned else _NONE
 
     def remember(self, left_out: set[str]) -> None:

@@ -7,15 +7,16 @@ are made around it, by `retrying.py`.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from pydantic_core import from_json
 
 from acorn._secrets import redact, secrets_in
 from acorn.errors import ModelError
-from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, is_too_long
+from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long
 from acorn.models.learned import Refusals
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.prices import Tokens, prices_of
@@ -29,6 +30,12 @@ PRICES = ("input_cost_per_token", "output_cost_per_token")
 ADDRESS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
 _TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
+
+
+def knows_keys(config: Mapping[str, Any], known: Collection[str]) -> bool:
+    """Whether a lane knows all of a model dict; a timeout may be an object that httpx made."""
+    timeouts = (config.get("timeout"), config.get("request_timeout"))
+    return all(key in known for key in config) and all(isinstance(t, int | float | str | None) for t in timeouts)
 
 
 class StreamReader(Protocol):
@@ -78,6 +85,19 @@ class Lane(Protocol):
     def reader(self) -> StreamReader: ...
 
 
+class _Attempt:
+    """One request under way."""
+
+    __slots__ = ("left_out", "outer", "request")
+
+    def __init__(self, request: ModelRequest) -> None:
+        self.request = request
+        self.left_out: set[str] = set()
+        """What it found the model not to take."""
+        self.outer = sys.exception()
+        """What the caller was handling when it began: no cause of what happens here."""
+
+
 class NativeModel:
     """One model of one provider, asked by a lane."""
 
@@ -121,121 +141,123 @@ class NativeModel:
     # Asking it
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        left_out: set[str] = set()
+        attempt = _Attempt(request)
         while True:
             try:
-                incoming = send(self._post(request, left_out, is_stream=False))
+                incoming = send(self._post(attempt, is_stream=False))
                 try:
                     data = incoming.read()
                 finally:
                     incoming.close()
             except TransportError as error:
-                raise self._no_answer(error, request) from error
+                self._raise_broken(error, attempt)
             if incoming.status < 300:
-                return self._response(data, request, left_out)
-            self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), request, left_out)
+                return self._response(data, attempt)
+            self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
         from acorn.models.transport_async import asend  # with aiohttp, which nobody needs who does not await
 
-        left_out: set[str] = set()
+        attempt = _Attempt(request)
         while True:
             try:
-                incoming = await asend(self._post(request, left_out, is_stream=False))
+                incoming = await asend(self._post(attempt, is_stream=False))
                 try:
                     data = await incoming.read()
                 finally:
                     incoming.close()
             except TransportError as error:
-                raise self._no_answer(error, request) from error
+                self._raise_broken(error, attempt)
             if incoming.status < 300:
-                return self._response(data, request, left_out)
-            self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), request, left_out)
+                return self._response(data, attempt)
+            self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        left_out: set[str] = set()
-        reading = _Reading(self, request)
+        attempt = _Attempt(request)
+        reading = _Reading(self, attempt)
         try:
             while True:
-                incoming = send(self._post(request, left_out, is_stream=True))
+                incoming = send(self._post(attempt, is_stream=True))
                 try:
                     if incoming.status < 300:
-                        self._refusals.remember(left_out)
+                        self._refusals.remember(attempt.left_out)
+                        reading.is_stream = is_stream(incoming.header("content-type"))
                         for data in incoming.pieces():
                             yield from reading.read(data)
                             if reading.is_over:
                                 break
                         break
-                    self._learn_or_raise(
-                        incoming.status, incoming.read(), incoming.header("retry-after"), request, left_out
-                    )
+                    data = incoming.read()
+                    self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
                 finally:
                     incoming.close()
         except TransportError as error:
             if not reading.is_whole:
-                raise self._no_answer(error, request) from error
+                self._raise_broken(error, attempt)
         yield from reading.end()
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         from acorn.models.transport_async import asend
 
-        left_out: set[str] = set()
-        reading = _Reading(self, request)
+        attempt = _Attempt(request)
+        reading = _Reading(self, attempt)
         try:
             while True:
-                incoming = await asend(self._post(request, left_out, is_stream=True))
+                incoming = await asend(self._post(attempt, is_stream=True))
                 try:
                     if incoming.status < 300:
-                        self._refusals.remember(left_out)
+                        self._refusals.remember(attempt.left_out)
+                        reading.is_stream = is_stream(incoming.header("content-type"))
                         async for data in incoming.pieces():
                             for delta in reading.read(data):
                                 yield delta
                             if reading.is_over:
                                 break
                         break
-                    self._learn_or_raise(
-                        incoming.status, await incoming.read(), incoming.header("retry-after"), request, left_out
-                    )
+                    data = await incoming.read()
+                    self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
                 finally:
                     incoming.close()
         except TransportError as error:
             if not reading.is_whole:
-                raise self._no_answer(error, request) from error
+                self._raise_broken(error, attempt)
         for delta in reading.end():
             yield delta
 
-    def _post(self, request: ModelRequest, left_out: set[str], *, is_stream: bool) -> Post:
+    def _post(self, attempt: _Attempt, *, is_stream: bool) -> Post:
+        request = attempt.request
         url, headers = self.lane.address()
         try:
-            body = self.lane.body(request, self._refusals.known | left_out, is_stream=is_stream)
+            body = self.lane.body(request, self._refusals.known | attempt.left_out, is_stream=is_stream)
         except ProviderError as error:
-            raise self._failed(Wire(), str(error), {*request.declared, *self._settings}, is_refused=True) from error
+            self._raise(Wire(), str(error), error, attempt, is_refused=True)
         until = None if request.timeout is None else time.monotonic() + request.timeout
         return Post(url, headers, body, self._connect, self._timeout, until)
 
     # Reading the answer
 
-    def _response(self, data: bytes, request: ModelRequest, left_out: set[str]) -> ModelResponse:
-        self._refusals.remember(left_out)
+    def _response(self, data: bytes, attempt: _Attempt) -> ModelResponse:
+        self._refusals.remember(attempt.left_out)
         try:
             response, used = self.lane.read(from_json(data))
         except ProviderError as error:
-            raise self._failed(Wire(trouble=GARBLED), str(error)) from error
+            self._raise(Wire(trouble=GARBLED), str(error), error, attempt)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise self._garbled(data) from error
+            self._raise_garbled(data, error, attempt)
         response.model = response.model or self.name
         response.cost = self.cost(used)
-        self._refusals.check_forced(request.forced_tool, {made.name for made in response.tool_calls}, response.stop_reason)
+        self._refusals.check_forced(
+            attempt.request.forced_tool, {made.name for made in response.tool_calls}, response.stop_reason
+        )
         return response
 
     # Failing
 
-    def _learn_or_raise(
-        self, status: int, data: bytes, wait: str | None, request: ModelRequest, left_out: set[str]
-    ) -> None:
+    def _learn_or_raise(self, status: int, data: bytes, wait: str | None, attempt: _Attempt) -> None:
         """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
         text = words_of_answer(data)
-        given = {*request.declared, *self._settings}
+        request, left_out = attempt.request, attempt.left_out
+        given = self._given(attempt)
         if status in (400, 422) and not is_too_long(text):
             defaults = [name for name in ("temperature", "max_tokens") if name not in given]
             for name in (*(["tool_choice"] if request.forced_tool else []), *defaults):
@@ -244,50 +266,61 @@ class NativeModel:
                     return
         else:
             self._refusals.remember(left_out)
-        raise self._failed(Wire(status), text, given, retry_after(wait))
+        self._raise(Wire(status), text, ProviderError(text, status), attempt, retry_after(wait))
 
-    def _no_answer(self, error: TransportError, request: ModelRequest) -> ModelError:
+    def _given(self, attempt: _Attempt) -> set[str]:
+        """What the user has set, one way or the other."""
+        return {*attempt.request.declared, *self._settings}
+
+    def _raise_broken(self, error: TransportError, attempt: _Attempt) -> NoReturn:
         is_late = isinstance(error, LateError)
-        return self._failed(Wire(trouble=LATE if is_late else BROKEN), "" if is_late else _sentence(str(error)))
+        self._raise(Wire(trouble=LATE if is_late else BROKEN), "" if is_late else _sentence(str(error)), error, attempt)
 
-    def _garbled(self, data: bytes) -> ModelError:
+    def _raise_garbled(self, data: bytes, error: Exception, attempt: _Attempt) -> NoReturn:
         text = data[:200].decode("utf-8", "replace").strip()
         words = f"It answered with {text!r}." if text else "It answered with nothing."
-        return self._failed(Wire(trouble=GARBLED), words)
+        self._raise(Wire(trouble=GARBLED), words, error, attempt)
 
-    def _failed(
+    def _raise(
         self,
         wire: Wire,
         text: str,
-        given: Collection[str] = (),
+        cause: BaseException,
+        attempt: _Attempt,
         wait: float | None = None,
         *,
         is_refused: bool = False,
-    ) -> ModelError:
-        text = redact(text, secrets_in(self._config))
+    ) -> NoReturn:
+        secrets = secrets_in(self._config)
+        clean(causes(cause, attempt.outer), secrets)
+        text = redact(text, secrets)
         is_refused = is_refused or wire.status in (400, 422)
-        hint = advice(wire, text, given, self.name, is_bad_request=is_refused, is_too_long=is_too_long(text))
+        hint = advice(
+            wire, text, self._given(attempt), self.name, is_bad_request=is_refused, is_too_long=is_too_long(text)
+        )
         words = filter(None, (text, hint))
         what = f" ({wire.what})" if wire.what else ""
-        return ModelError(
+        raise ModelError(
             f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),
             provider=self.provider,
             status=wire.status,
             retryable=wire.may_pass,
             retry_after=wait,
-        )
+        ) from cause
 
 
 class _Reading:
     """A streamed answer as it comes."""
 
-    def __init__(self, model: NativeModel, request: ModelRequest) -> None:
-        self._model, self._request = model, request
+    def __init__(self, model: NativeModel, attempt: _Attempt) -> None:
+        self._model, self._attempt = model, attempt
         self._events = Events()
         self._reader = model.lane.reader()
         self._head: bytes | None = b""
         """What came before the first event, to show what came instead of a stream."""
         self.is_over = False
+        self.is_stream = True
+        """Whether the server says that this is one."""
 
     @property
     def is_whole(self) -> bool:
@@ -304,9 +337,11 @@ class _Reading:
             try:
                 delta = self._reader.read(from_json(text))
             except ProviderError as error:
-                raise model._failed(Wire(error.status, trouble="" if error.status else GARBLED), str(error)) from error
+                model._raise(
+                    Wire(error.status, trouble="" if error.status else GARBLED), str(error), error, self._attempt
+                )
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise model._garbled(text) from error
+                model._raise_garbled(text, error, self._attempt)
             if delta is not None:
                 yield self._priced(delta)
         if self._head is not None and len(self._head) < 1000:
@@ -319,14 +354,20 @@ class _Reading:
 
     def end(self) -> Iterator[Delta]:
         model, reader = self._model, self._reader
-        if self._head:
-            raise model._garbled(self._head)
+        if not self.is_over and self._events.ends_well():
+            yield from self.read(b"\n")
+        if self._head and not self.is_stream:
+            model._raise_garbled(self._head, ProviderError("no stream"), self._attempt)
         if not self.is_whole:
-            broken = Wire(trouble=BROKEN)
-            raise model._failed(broken, "the stream broke off before the answer was complete.")
+            words = "the stream broke off before the answer was complete."
+            model._raise(Wire(trouble=BROKEN), words, TransportError(words), self._attempt)
         if (last := reader.end()) is not None:
             yield self._priced(last)
-        model._refusals.check_forced(self._request.forced_tool, reader.called, reader.stop_reason)
+        model._refusals.check_forced(self._attempt.request.forced_tool, reader.called, reader.stop_reason)
+
+
+def is_stream(content_type: str | None) -> bool:
+    return bool(content_type) and str(content_type).startswith("text/event-stream")
 
 
 def words_of_answer(data: bytes) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn.models.native import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader
+from acorn.models.native import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader, knows_keys
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.prices import Tokens, prices_of
+from acorn.models.transport import basic_of, split
 from acorn.types import Usage
 
 _ADDRESS = "https://api.openai.com/v1"
@@ -37,7 +38,7 @@ STOPS = {
 def knows(config: Mapping[str, Any]) -> bool:
     """Whether everything in a model dict is something that this lane knows."""
     name = str(config.get("model") or config.get("id")).removeprefix("openai/")
-    if not config.keys() <= _KNOWN or name.startswith("responses/"):
+    if not knows_keys(config, _KNOWN) or name.startswith("responses/"):
         return False
     # LiteLLM knows which models take it; of a name that no table has, it is the user's word that counts.
     takes_effort = _REASONING.search(name) or prices_of("openai", name) is None
@@ -80,7 +81,14 @@ class OpenAIChat:
 
     def _head(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> bytes:
         set_by_user = ("temperature" in request.declared, "max_tokens" in request.declared)
-        key = (request.temperature, request.max_tokens, request.forced_tool, set_by_user, frozenset(left_out), is_stream)
+        key = (
+            request.temperature,
+            request.max_tokens,
+            request.forced_tool,
+            set_by_user,
+            frozenset(left_out),
+            is_stream,
+        )
         found = self._heads.get(key)
         if found is None:
             found = self._heads[key] = to_json(self._settings_of(request, left_out, is_stream))[:-1]
@@ -180,7 +188,11 @@ class _Reader:
 
 def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str, str]]:
     """Where to send, and with which headers."""
-    known = (config.get("base_url"), config.get("api_base"), *map(os.environ.get, ("OPENAI_BASE_URL", "OPENAI_API_BASE")))
+    known = (
+        config.get("base_url"),
+        config.get("api_base"),
+        *map(os.environ.get, ("OPENAI_BASE_URL", "OPENAI_API_BASE")),
+    )
     base = str(next(filter(None, known), _ADDRESS)).rstrip("/")
     key = config.get("api_key") or os.environ.get("OPENAI_API_KEY")
     headers = {"Content-Type": "application/json"}
@@ -189,14 +201,18 @@ def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str,
     names = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
     if organization := config.get("organization") or next(filter(None, map(os.environ.get, names)), None):
         headers["OpenAI-Organization"] = organization
-    return f"{base}/{path}", with_own(headers, config)
+    return with_own(f"{base}/{path}", headers, config)
 
 
-def with_own(headers: dict[str, str], config: Mapping[str, Any]) -> dict[str, str]:
-    """Headers, and those that the user has set, whichever way they are spelt."""
+def with_own(url: str, headers: dict[str, str], config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """An address and headers, with those that the user has set, by name or within the address."""
+    if basic := basic_of(url):
+        headers["Authorization"] = basic
+        address = split(url)
+        url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
     own = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
     taken = {name.lower() for name in own}
-    return {name: value for name, value in headers.items() if name.lower() not in taken} | own
+    return url, {name: value for name, value in headers.items() if name.lower() not in taken} | own
 
 
 def raise_if_failed(answer: Any) -> None:

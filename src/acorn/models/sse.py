@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic_core import from_json
+
 
 class Events:
     """The events of one stream."""
@@ -15,3 +17,14 @@ class Events:
         lines = text.split(b"\n")
         self._rest = lines.pop()
         return [line[5:].strip() for line in lines if line.startswith(b"data:") and len(line) > 6]
+
+    def ends_well(self) -> bool:
+        """Whether the last event is whole, though its line did not end."""
+        line = self._rest.strip()
+        if not line.startswith(b"data:"):
+            return False
+        try:
+            from_json(line[5:])
+        except ValueError:
+            return line[5:].strip() == b"[DONE]"
+        return True

@@ -15,11 +15,11 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 _IDLE = 50.0
@@ -144,11 +144,26 @@ def _connect(post: Post, proxy: str | None) -> HTTPConnection:
 
 
 def _credentials(proxy: str) -> dict[str, str]:
-    way = split(proxy)
-    if way.username is None:
-        return {}
-    words = f"{unquote(way.username)}:{unquote(way.password or '')}"
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"}
+    basic = basic_of(proxy)
+    return {"Proxy-Authorization": basic} if basic else {}
+
+
+def basic_of(url: str) -> str | None:
+    """The user and the password in an address, as a header has them."""
+    address = split(url)
+    if address.username is None:
+        return None
+    words = f"{unquote(address.username)}:{unquote(address.password or '')}"
+    return f"Basic {base64.b64encode(words.encode()).decode()}"
+
+
+def moved_to(post: Post, status: int, location: str | None) -> Post | None:
+    """The same request for where an answer says that it has moved; None where it does not, or to another host."""
+    if status not in (307, 308) or not location:
+        return None
+    url = urljoin(post.url, location)
+    here, there = split(post.url), split(url)
+    return replace(post, url=url) if (here.scheme, here.netloc) == (there.scheme, there.netloc) else None
 
 
 class Incoming:
@@ -196,6 +211,14 @@ class Incoming:
 
 def send(post: Post) -> Incoming:
     """Send a request, and come back when its answer begins."""
+    incoming = _send(post)
+    if (there := moved_to(post, incoming.status, incoming.header("location"))) is not None:
+        incoming.close()
+        return _send(there)
+    return incoming
+
+
+def _send(post: Post) -> Incoming:
     proxy = proxy_of(post.url)
     address = split(post.url)
     key = (f"{address.scheme}://{address.netloc}", proxy)
@@ -211,7 +234,7 @@ def send(post: Post) -> Incoming:
             path = f"{path}?{address.query}"
         if proxy is not None and address.scheme != "https":
             path, headers = post.url, {**headers, **_credentials(proxy)}
-        connection.request("POST", path, post.body, headers)  # type: ignore[arg-type]
+        connection.request("POST", path, post.body, headers)
         return Incoming(post, key, connection)
     except BaseException as error:
         if connection is not None:

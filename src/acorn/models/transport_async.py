@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import aiohttp
 
-from acorn.models.transport import LateError, Post, TransportError, proxy_of, tls
+from acorn.models.transport import LateError, Post, TransportError, moved_to, proxy_of, tls
 
 _sessions: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[aiohttp.ClientSession], aiohttp.ClientSession]] = {}
 
@@ -71,6 +71,14 @@ class AsyncIncoming:
 
 async def asend(post: Post) -> AsyncIncoming:
     """Send a request, and come back when its answer begins."""
+    incoming = await _send(post)
+    if (there := moved_to(post, incoming.status, incoming.header("location"))) is not None:
+        incoming.close()
+        return await _send(there)
+    return incoming
+
+
+async def _send(post: Post) -> AsyncIncoming:
     session, proxy = await _session(), proxy_of(post.url)
     timeout = aiohttp.ClientTimeout(post.patience(None), sock_connect=post.connect, sock_read=post.read)
     try:

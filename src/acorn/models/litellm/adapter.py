@@ -18,17 +18,9 @@ from pydantic_core import from_json
 
 from acorn._secrets import redact, secrets_in, veiled
 from acorn.errors import ModelError
+from acorn.models.failure import LATE, causes, clean
 from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response, within
-from acorn.models.litellm.failure import (
-    LATE,
-    advice,
-    causes,
-    clean,
-    is_bad_request,
-    is_too_long,
-    on_the_wire,
-    provider_text,
-)
+from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
 from acorn.models.litellm.library import TIMEOUT, http_client, known_params, library, provider_of, takes_client
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price

@@ -9,23 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from contextlib import suppress
-from typing import Any
 
-from acorn._secrets import redact
 from acorn.models import failure
 from acorn.models.failure import BROKEN, GARBLED, LATE, Wire
-
-def causes(error: BaseException, outer: BaseException | None) -> list[BaseException]:
-    """The error and all that led to it; `outer` was being handled before the request began and is not of it."""
-    found: list[BaseException] = []
-    open_ends: list[BaseException | None] = [error]
-    while open_ends:
-        here = open_ends.pop(0)
-        if here is not None and here is not outer and here not in found:
-            found.append(here)
-            open_ends += [here.__cause__, here.__context__]
-    return found
 
 
 def on_the_wire(chain: list[BaseException]) -> Wire:
@@ -124,23 +110,3 @@ def advice(error: Exception, wire: Wire, text: str, given: Collection[str], name
         is_too_long=is_too_long(error),
         is_filtered=kind == "ContentPolicyViolationError",
     )
-
-
-def clean(chain: list[BaseException], secrets: set[str]) -> None:
-    """Take the secrets out of exceptions, wherever they hold text."""
-    for cause in chain:
-        cause.args = _cleaned(cause.args, secrets)
-        for name, value in list(getattr(cause, "__dict__", {}).items()):
-            if isinstance(value, str | bytes | list | dict | tuple):
-                with suppress(AttributeError):
-                    setattr(cause, name, _cleaned(value, secrets))
-
-
-def _cleaned(value: Any, secrets: set[str]) -> Any:
-    if isinstance(value, str):
-        return redact(value, secrets)
-    if isinstance(value, bytes):  # of an answer that was to be a stream
-        return redact(value.decode("utf-8", "replace"), secrets).encode()
-    if type(value) in (list, tuple):
-        return type(value)(_cleaned(item, secrets) for item in value)
-    return {key: _cleaned(item, secrets) for key, item in value.items()} if type(value) is dict else value

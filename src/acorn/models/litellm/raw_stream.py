@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
-from acorn.models.litellm.failure import BROKEN, LATE, causes, on_the_wire
+from acorn.models.failure import BROKEN, LATE, causes
+from acorn.models.litellm.failure import on_the_wire
 from acorn.models.litellm.quiet import hush
 
 

@@ -1,7 +1,8 @@
 """Write `src/acorn/models/prices.json` from the table that LiteLLM brings along: `make prices`.
 
 Of each model that a native lane can ask, dollars a million tokens: input, output, input read from a cache, input
-written to one (and for an hour), and all of these again for prompts beyond a length.
+written to one (and for an hour), and all of these again for prompts beyond a length. Anthropic wants to be told how
+long an answer may be, so its models have the length of the longest.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def litellm_table() -> dict[str, Any]:
 
 def row(known: dict[str, Any]) -> dict[str, Any]:
     made = {ours: _million(known[key]) for ours, key in KEYS.items() if known.get(key) is not None}
+    if known.get("litellm_provider") == "anthropic" and known.get("max_output_tokens"):
+        made["longest"] = known["max_output_tokens"]
     for key in known:
         if beyond := re.fullmatch(r"input_cost_per_token_above_(\d+)k_tokens", key):
             size = f"_above_{beyond[1]}k_tokens"

@@ -651,7 +651,7 @@ def test_thinking_stays_behind_when_the_run_changes_to_another_provider(claude: 
             step.model = server.openai()
 
     claude.run(Fickle(model=claude.model(thinking=THINKING)), question="Why?")
-    asked = {"role": "assistant", "tool_calls": [openai_call("search", '{"query": "why"}', "toolu_1_0")]}
+    asked = {"role": "assistant", "tool_calls": [openai_call("search", '{"query":"why"}', "toolu_1_0")]}
     answered = {"role": "tool", "tool_call_id": "toolu_1_0", "content": '["about why"]'}
     assert claude.bodies()[1] == openai(asked, answered)
 

@@ -226,8 +226,8 @@ class NativeModel:
 
     def _post(self, attempt: _Attempt, *, is_stream: bool) -> Post:
         request = attempt.request
-        url, headers = self.lane.address()
         try:
+            url, headers = self.lane.address()
             body = self.lane.body(request, self._refusals.known | attempt.left_out, is_stream=is_stream)
         except ProviderError as error:
             self._raise(Wire(), str(error), error, attempt, is_refused=True)

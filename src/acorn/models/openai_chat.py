@@ -201,7 +201,10 @@ def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str,
     names = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
     if organization := config.get("organization") or next(filter(None, map(os.environ.get, names)), None):
         headers["OpenAI-Organization"] = organization
-    return with_own(f"{base}/{path}", headers, config)
+    url, headers = with_own(f"{base}/{path}", headers, config)
+    if base == _ADDRESS and not any(name.lower() == "authorization" for name in headers):
+        raise ProviderError("There is no key: set `api_key` in the model dict, or `OPENAI_API_KEY`.")
+    return url, headers
 
 
 def with_own(url: str, headers: dict[str, str], config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:

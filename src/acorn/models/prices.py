@@ -42,6 +42,8 @@ class Prices:
     written_hour: float | None = None
     beyond: Mapping[str, Any] | None = field(default=None, hash=False)
     """Other prices, for prompts of more than `tokens`."""
+    longest: int | None = None
+    """Tokens of the longest answer."""
 
     def of(self, used: Tokens) -> float:
         """Dollars."""

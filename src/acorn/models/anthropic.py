@@ -1,0 +1,363 @@
+"""The lane for Anthropic's messages.
+
+Our messages are OpenAI's: turns are put together, calls and results become blocks. What was written for one request
+is kept for the next, so that a step costs what is new in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from acorn.models.native import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader, knows_keys
+from acorn.models.openai_chat import marks, with_own
+from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
+from acorn.models.prices import Tokens, prices_of
+from acorn.types import Usage
+
+_ADDRESS = "https://api.anthropic.com"
+_VERSION = "2023-06-01"
+_SETTINGS = ("temperature", "max_tokens", "top_p", "top_k", "thinking")
+_KNOWN = frozenset(
+    (
+        *(*OURS, *PRICES, *ADDRESS, *_SETTINGS),
+        *("max_completion_tokens", "stop", "user", "parallel_tool_calls", "extra_body"),
+    )
+)
+_DATA = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+_STOPS = {
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+}
+_STATUS = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+def knows(config: Mapping[str, Any]) -> bool:
+    """Whether everything in a model dict is something that this lane knows."""
+    return knows_keys(config, _KNOWN)
+
+
+def make(config: Mapping[str, Any]) -> NativeModel:
+    return NativeModel(config, Anthropic(config))
+
+
+class Anthropic:
+    """How messages are written and read."""
+
+    provider = "anthropic"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.name = str(config.get("model") or config["id"]).removeprefix("anthropic/")
+        thinking = config.get("thinking")
+        self.thinks = bool(thinking) and not (isinstance(thinking, dict) and thinking.get("type") == "disabled")
+        self._config = config
+        self._settings = {key: config[key] for key in _SETTINGS if key in config} | (config.get("extra_body") or {})
+        if "max_completion_tokens" in config:
+            self._settings["max_tokens"] = config["max_completion_tokens"]
+        if stop := config.get("stop"):
+            self._settings["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
+        if user := config.get("user"):
+            self._settings["metadata"] = {"user_id": user}
+        self._written = _Written()
+        self._tools: tuple[object, bytes] = (None, b"")
+
+    def can_force_tool(self) -> bool:
+        return not self.thinks  # it takes no forced choice while it thinks
+
+    def address(self) -> tuple[str, dict[str, str]]:
+        config = self._config
+        names = ("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL")
+        known = (config.get("base_url"), config.get("api_base"), *map(os.environ.get, names))
+        base = str(next(filter(None, known), _ADDRESS)).rstrip("/")
+        url = base if base.endswith("/v1/messages") else f"{base.removesuffix('/v1')}/v1/messages"
+        headers = {"Content-Type": "application/json", "anthropic-version": _VERSION}
+        if key := config.get("api_key") or os.environ.get("ANTHROPIC_API_KEY"):
+            headers["x-api-key"] = str(key)
+        url, headers = with_own(url, headers, config)
+        if not any(name.lower() in ("x-api-key", "authorization") for name in headers):
+            raise ProviderError("There is no key: set `api_key` in the model dict, or `ANTHROPIC_API_KEY`.")
+        return url, headers
+
+    def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
+        head = to_json(self._settings_of(request, left_out, is_stream))[:-1]
+        system, messages = self._written.of(request)
+        parts = [head, b'"messages":' + messages]
+        if system:
+            parts.append(b'"system":' + system)
+        if request.tools:
+            parts.append(b'"tools":' + self._tools_of(request))
+        return b",".join(parts) + b"}"
+
+    def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> dict[str, Any]:
+        length = request.max_tokens
+        if "max_tokens" in left_out and "max_tokens" not in request.declared:  # something must be said
+            known = prices_of(self.provider, self.name)
+            length = known.longest or length if known else length
+        made: dict[str, Any] = {"model": self.name, "max_tokens": length}
+        if "temperature" in request.declared or "temperature" not in left_out:
+            made["temperature"] = request.temperature
+        made |= self._settings
+        choice: dict[str, Any] = {}
+        if request.forced_tool and "tool_choice" not in left_out:
+            choice = {"type": "tool", "name": request.forced_tool}
+        if self._config.get("parallel_tool_calls") is False and request.tools:
+            choice = {"type": "auto", **choice, "disable_parallel_tool_use": True}
+        if choice:
+            made["tool_choice"] = choice
+        if is_stream:
+            made["stream"] = True
+        return made
+
+    def _tools_of(self, request: ModelRequest) -> bytes:
+        known, written = self._tools
+        if known is not request.tools:
+            written = to_json([_tool(each["function"]) for each in request.tools])
+            self._tools = (request.tools, written)
+        return written
+
+    def read(self, answer: Any) -> tuple[ModelResponse, Tokens | None]:
+        if answer.get("type") == "error" or "error" in answer:
+            raise provider_error(answer.get("error"))
+        blocks, reason = answer["content"], answer.get("stop_reason")
+        if not blocks and not reason:
+            raise ValueError("there is nothing in it")
+        texts: list[str] = []
+        thoughts: list[dict[str, Any]] = []
+        calls: list[RawCall] = []
+        for block in blocks:
+            kind = block["type"]
+            if kind == "text":
+                texts.append(block["text"])
+            elif kind == "tool_use":
+                calls.append(RawCall(block.get("id"), block["name"], to_json(block.get("input") or {}).decode()))
+            elif kind in ("thinking", "redacted_thinking"):
+                thoughts.append(block)
+        usage, used = _usage(answer.get("usage") or {})
+        response = ModelResponse(
+            "".join(texts),
+            calls,
+            _STOPS.get(reason, "stop"),
+            usage,
+            model=answer.get("model") or "",
+            reasoning="".join([block.get("thinking") or "" for block in thoughts]) or None,
+            extra={"thinking_blocks": thoughts} if thoughts else {},
+        )
+        return response, used
+
+    def reader(self) -> StreamReader:
+        return _Reader()
+
+
+class _Reader:
+    """Events to deltas."""
+
+    def __init__(self) -> None:
+        self.called = ""
+        self.stop_reason = ""
+        self.used: Tokens | None = None
+        self._model = ""
+        self._usage: dict[str, Any] = {}
+        self._calls: dict[int, tuple[int, dict[str, Any], bool]] = {}
+        """By the index of its block: which call it is, what the block began with, and whether more of it came."""
+        self._thoughts: dict[int, dict[str, Any]] = {}
+
+    def read(self, event: Any) -> Delta | None:
+        kind = event.get("type")
+        if kind == "content_block_delta":
+            return self._read_piece(event["index"], event["delta"])
+        if kind == "content_block_start":
+            return self._begin(event["index"], event["content_block"])
+        if kind == "content_block_stop":
+            return self._end_block(event.get("index"))
+        if kind == "message_start":
+            message = event["message"]
+            self._usage.update(message.get("usage") or {})
+            self._model = message.get("model") or ""
+            return None  # nothing of the answer yet
+        if kind == "message_delta":
+            return self._end_message(event)
+        if kind == "error":
+            raise provider_error(event.get("error"))
+        return None
+
+    def _begin(self, index: int, block: Any) -> Delta | None:
+        kind = block["type"]
+        if kind == "tool_use":
+            number = len(self._calls)
+            self._calls[index] = (number, block, False)
+            self.called += block["name"]
+            return Delta(calls=(CallDelta(number, block.get("id"), block["name"], ""),))
+        if kind in ("thinking", "redacted_thinking"):
+            self._thoughts[index] = dict(block)
+            return Delta(reasoning=block["thinking"]) if block.get("thinking") else None
+        return Delta(content=block["text"]) if kind == "text" and block.get("text") else None
+
+    def _read_piece(self, index: int, piece: Any) -> Delta | None:
+        kind = piece["type"]
+        if kind == "input_json_delta":
+            number, block, _ = self._calls[index]
+            self._calls[index] = (number, block, True)
+            return Delta(calls=(CallDelta(number, arguments=piece["partial_json"]),))
+        if kind == "text_delta":
+            return Delta(content=piece["text"])
+        if kind == "thinking_delta":
+            thought = self._thoughts.setdefault(index, {"type": "thinking", "thinking": ""})
+            thought["thinking"] = (thought.get("thinking") or "") + piece["thinking"]
+            return Delta(reasoning=piece["thinking"])
+        if kind == "signature_delta":
+            thought = self._thoughts.setdefault(index, {"type": "thinking", "thinking": ""})
+            thought["signature"] = (thought.get("signature") or "") + piece["signature"]
+        return None
+
+    def _end_block(self, index: Any) -> Delta | None:
+        known = self._calls.get(index)
+        if known is None or known[2]:
+            return None
+        number, block, _ = known  # it came in one piece, or without arguments
+        return Delta(calls=(CallDelta(number, arguments=to_json(block.get("input") or {}).decode()),))
+
+    def _end_message(self, event: Any) -> Delta:
+        delta = event.get("delta") or {}
+        self._usage.update({name: value for name, value in (event.get("usage") or {}).items() if value is not None})
+        usage, self.used = _usage(self._usage)
+        found = Delta(usage=usage, model=self._model)
+        if reason := delta.get("stop_reason"):
+            self.stop_reason = found.stop_reason = _STOPS.get(reason, "stop")
+        return found
+
+    def end(self) -> Delta | None:
+        kept = [thought for thought in self._thoughts.values() if thought.get("signature") or "data" in thought]
+        return Delta(extra={"thinking_blocks": kept}) if kept else None
+
+
+def provider_error(error: Any) -> ProviderError:
+    held = error if isinstance(error, dict) else {"message": error}
+    words = str(held.get("message") or "it failed").rstrip(".")
+    return ProviderError(f"{words}.", _STATUS.get(str(held.get("type"))))
+
+
+def _usage(raw: Mapping[str, Any]) -> tuple[Usage, Tokens]:
+    read, written = raw.get("cache_read_input_tokens") or 0, raw.get("cache_creation_input_tokens") or 0
+    whole, made = (raw.get("input_tokens") or 0) + read + written, raw.get("output_tokens") or 0
+    hour = (raw.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0
+    return Usage(whole, made, read, 0, 1), Tokens(whole, made, read, written - hour, hour)
+
+
+# Messages
+
+
+class _Written:
+    """The messages of one conversation, as they were written last."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[dict[str, Any], Any]] = []
+        """The messages, each with its mark."""
+        self._turns: list[tuple[int, bytes]] = []
+        """Each turn behind the number of messages before it."""
+
+    def of(self, request: ModelRequest) -> tuple[bytes, bytes]:
+        """The system prompt, or nothing, and the messages."""
+        marked = marks(request) if request.cache else {}
+        messages = request.messages
+        system = [
+            block
+            for at, message in enumerate(messages)
+            if message["role"] == "system"
+            for block in _with_mark(_blocks(message["content"]), marked.get(at))
+        ]
+        turns = self._kept(messages, marked)
+        at = turns.pop()[0] if turns else 0  # the last of them may have grown
+        turns += _turns(messages, at, marked)
+        self._seen = [(message, marked.get(number)) for number, message in enumerate(messages)]
+        self._turns = turns
+        return to_json(system) if system else b"", b"[%s]" % b",".join([text for _, text in turns])
+
+    def _kept(self, messages: list[dict[str, Any]], marked: Mapping[int, Any]) -> list[tuple[int, bytes]]:
+        """The turns that are as they were."""
+        same = 0
+        for at, (message, mark) in enumerate(self._seen):
+            if at >= len(messages) or messages[at] is not message or marked.get(at) != mark:
+                break
+            same = at + 1
+        return [turn for turn in self._turns if turn[0] < same]
+
+
+def _turns(messages: list[dict[str, Any]], start: int, marked: Mapping[int, Any]) -> list[tuple[int, bytes]]:
+    """Messages from here on as turns, the user's and the model's after each other."""
+    found: list[tuple[int, bytes]] = []
+    role, begun, blocks = "", start, list[dict[str, Any]]()
+    for at in range(start, len(messages)):
+        message = messages[at]
+        if message["role"] == "system":
+            continue
+        speaker = "assistant" if message["role"] == "assistant" else "user"
+        if speaker != role:
+            if blocks:
+                found.append((begun, to_json({"role": role, "content": blocks})))
+            role, begun, blocks = speaker, at, []
+        blocks += _with_mark(_blocks_of(message), marked.get(at))
+    if blocks:
+        found.append((begun, to_json({"role": role, "content": blocks})))
+    return found
+
+
+def _blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    if message["role"] == "tool":
+        told = content if isinstance(content, str) else _blocks(content)
+        return [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": told}]
+    blocks = _blocks(content)
+    if message["role"] == "assistant":
+        blocks = [*(message.get("thinking_blocks") or ()), *blocks]
+        blocks += [_use(call) for call in message.get("tool_calls") or ()]
+    return blocks
+
+
+def _use(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": from_json(function["arguments"])}
+
+
+def _blocks(content: Any) -> list[dict[str, Any]]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content.strip() else []
+    return [_block(part) for part in content]
+
+
+def _block(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part.get("type") != "image_url":
+        return dict(part)
+    image = part["image_url"]
+    url = image if isinstance(image, str) else image["url"]
+    rest = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
+    if found := _DATA.fullmatch(url):
+        return {"type": "image", "source": {"type": "base64", "media_type": found[1], "data": found[2]}, **rest}
+    return {"type": "image", "source": {"type": "url", "url": url}, **rest}
+
+
+def _with_mark(blocks: list[dict[str, Any]], mark: Any) -> list[dict[str, Any]]:
+    return [*blocks[:-1], {**blocks[-1], "cache_control": mark}] if blocks and mark else blocks
+
+
+def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    described = {"description": function["description"]} if function.get("description") else {}
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    return {"type": "custom", "name": function["name"], **described, "input_schema": schema}

@@ -180,11 +180,11 @@ class _Reader:
     def read(self, event: Any) -> Delta | None:
         kind = event.get("type")
         if kind == "content_block_delta":
-            return self._read_piece(event["index"], event["delta"])
+            return self._read_piece(event.get("index", 0), event["delta"])
         if kind == "content_block_start":
-            return self._begin(event["index"], event["content_block"])
+            return self._begin(event.get("index", 0), event["content_block"])
         if kind == "content_block_stop":
-            return self._end_block(event.get("index"))
+            return self._end_block(event.get("index", 0))
         if kind == "message_start":
             message = event["message"]
             self._usage.update(message.get("usage") or {})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -69,11 +70,20 @@ EVENTS = "text/event-stream"
 class Loopback:
     """A scripted server on 127.0.0.1."""
 
-    def __init__(self, answers: Sequence[Answer] | Callable[[Request], Answer] = (), *, chunk: int = 8) -> None:
+    def __init__(
+        self,
+        answers: Sequence[Answer] | Callable[[Request], Answer] = (),
+        *,
+        chunk: int = 8,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.answers = answers
         self.chunk = chunk
         """How many characters a streamed piece has."""
+        self._tls = tls
         self.requests: list[Request] = []
+        self.accepted = 0
+        """How many connections were made."""
         self.closed_early = 0
         """Connections that the client closed in the middle of a stream."""
         self._lock = threading.Lock()
@@ -96,7 +106,7 @@ class Loopback:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def openai(self, name: str = "gpt-4o", **extra: Any) -> dict[str, Any]:
         """A model dict for this server as OpenAI."""
@@ -121,11 +131,14 @@ class Loopback:
                 return
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
+                self.accepted += 1
                 self._connections.add(connection)
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
             while (request := self._read(connection)) is not None:
                 with self._lock:
                     self.requests.append(request)

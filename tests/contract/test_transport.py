@@ -1,0 +1,262 @@
+"""The native lanes' HTTP: connections kept and shared, proxies, certificates, processes that fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from tests.loopback import Fault, Loopback
+
+from acorn import ModelError, module, tool
+from acorn.testing import call, finish
+
+WAYS = ["sync", "async"]
+
+
+class Plain(module):
+    """You answer."""
+
+    final_output = str
+    max_steps = 5
+
+
+class Looking(Plain):
+    @tool
+    def look(self, place: str) -> str:
+        """Look somewhere."""
+        return f"nothing at {place}"
+
+
+DONE = finish(result="done")
+
+
+def run(agent: module[Any, Any], way: str) -> Any:
+    return agent() if way == "sync" else asyncio.run(agent.acall())
+
+
+@pytest.fixture(autouse=True)
+def native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACORN_LANE", "native")
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+# Connections
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_requests_of_a_run_share_one_connection(way: str) -> None:
+    steps = [call("look", place=f"the {number}th tree") for number in range(4)]
+    with Loopback([*steps, DONE]) as server:
+        assert run(Looking(model=server.openai()), way) == "done"
+        assert (len(server.requests), server.accepted) == (5, 1)
+
+
+def test_runs_that_follow_each_other_share_one_connection() -> None:
+    with Loopback(lambda request: DONE) as server:
+        for _ in range(5):
+            Plain(model=server.openai())()
+        assert (len(server.requests), server.accepted) == (5, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_connection_that_the_server_has_closed_is_not_used_again(way: str) -> None:
+    look = Fault(status=200, reset="after", reply=call("look", place="here"))
+    with Loopback([look, look, DONE]) as server:
+        assert run(Looking(model=server.openai(num_retries=0)), way) == "done"
+        assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stream_that_was_read_to_its_end_leaves_the_connection_for_the_next(way: str) -> None:
+    streams = [Fault(chunked=True, reply=call("look", place="here")), Fault(chunked=True, reply=DONE)]
+
+    async def aread(agent: module[Any, Any]) -> None:
+        async for _ in agent.astream():
+            pass
+
+    with Loopback(streams) as server:
+        agent = Looking(model=server.openai(num_retries=0))
+        if way == "sync":
+            for _ in agent.stream():
+                pass
+        else:
+            asyncio.run(aread(agent))
+        assert len(server.requests) == 2
+
+
+def test_threads_get_their_own_answers() -> None:
+    def answer(request: Any) -> Any:
+        return finish(result=request.body["messages"][-1]["content"])
+
+    class Echo(module):
+        initial_input = str
+        final_output = str
+
+    with Loopback(answer) as server:
+        agent = Echo(model=server.openai(num_retries=0))
+        with ThreadPoolExecutor(16) as pool:
+            found = list(pool.map(agent, [f"word {number}" for number in range(64)]))
+        assert all(f"word {number}<" in text for number, text in enumerate(found))
+        assert server.accepted <= 16
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_has_connections_of_its_own() -> None:
+    with Loopback(lambda request: DONE) as server:
+        agent = Plain(model=server.openai(num_retries=0))
+        assert agent() == "done"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with suppress(BaseException):
+                code = 0 if agent() == "done" else 2
+            os._exit(code)
+        assert agent() == "done"
+        assert os.waitpid(child, 0)[1] == 0
+        assert agent() == "done"
+        assert server.accepted == 2
+
+
+def test_a_request_is_sent_once_when_the_connection_breaks() -> None:
+    with Loopback(lambda request: Fault(reset="before")) as server:
+        for way in WAYS:
+            with pytest.raises(ModelError, match="no connection"):
+                run(Plain(model=server.openai(num_retries=0)), way)
+        assert len(server.requests) == 2
+
+
+# Certificates
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def secure(authority: trustme.CA) -> Iterator[Loopback]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+    with Loopback(lambda request: DONE, tls=context) as server:
+        yield server
+
+
+@pytest.fixture
+def trusted(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.usefixtures("trusted")
+def test_a_certificate_that_the_environment_trusts_is_taken(secure: Loopback, way: str) -> None:
+    assert run(Plain(model=secure.openai()), way) == "done"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_certificate_that_nobody_trusts_is_refused(secure: Loopback, way: str) -> None:
+    with pytest.raises(ModelError, match=r"(?i)certificate") as caught:
+        run(Plain(model=secure.openai(num_retries=0)), way)
+    assert caught.value.status is None
+    assert secure.requests == []
+
+
+# Proxies
+
+
+class Proxy:
+    """Passes on what it is asked for, and notes it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://user:secret@127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Proxy:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += client.recv(65536)
+        method, target, _ = data.split(b"\r\n", 1)[0].decode().split(" ")
+        with_key = b"Proxy-Authorization: Basic dXNlcjpzZWNyZXQ=" in data
+        self.asked.append(f"{method} {target}{' with its key' if with_key else ''}")
+        host, _, port = target.removeprefix("http://").partition("/")[0].partition(":")
+        server = socket.create_connection((host, int(port)))
+        if method == "CONNECT":
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        else:
+            server.sendall(data)
+        back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+        back.start()
+        _pump(client, server)
+        back.join()
+        client.close()
+        server.close()
+
+
+def _pump(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while data := one.recv(65536):
+            other.sendall(data)
+    with suppress(OSError):
+        other.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with Proxy() as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_proxy_of_the_environment_is_asked(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", proxy.url)
+    with Loopback([DONE]) as server:
+        assert run(Plain(model=server.openai()), way) == "done"
+        assert proxy.asked == [f"POST {server.url}/v1/chat/completions with its key"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.usefixtures("trusted")
+def test_a_proxy_is_a_tunnel_for_what_is_encrypted(
+    way: str, proxy: Proxy, secure: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", proxy.url)
+    assert run(Plain(model=secure.openai()), way) == "done"
+    assert proxy.asked == [f"CONNECT 127.0.0.1:{secure.port} with its key"]
+    assert "proxy-authorization" not in secure.requests[0].headers
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_hosts_that_need_no_proxy_are_asked_directly(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", proxy.url)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Loopback([DONE]) as server:
+        assert run(Plain(model=server.openai()), way) == "done"
+    assert proxy.asked == []

@@ -57,3 +57,6 @@ litellm-range: $(VENV)/.installed
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+
+prices: $(VENV)/.installed-dev
+	$(BIN)/python tools/write_prices.py

@@ -43,7 +43,7 @@ def litellm_table() -> dict[str, Any]:
 
 
 def row(known: dict[str, Any]) -> dict[str, Any]:
-    made = {ours: _million(known[key]) for ours, key in KEYS.items() if known.get(key) is not None}
+    made: dict[str, Any] = {ours: _million(known[key]) for ours, key in KEYS.items() if known.get(key) is not None}
     if known.get("litellm_provider") == "anthropic" and known.get("max_output_tokens"):
         made["longest"] = known["max_output_tokens"]
     for key in known:

@@ -275,14 +275,13 @@ class _Written:
         """The system prompt, or nothing, and the messages."""
         marked = marks(request) if request.cache else {}
         messages = request.messages
-        system = [
-            block
-            for at, message in enumerate(messages)
-            if message["role"] == "system"
-            for block in _with_mark(_blocks(message["content"]), marked.get(at))
-        ]
+        first = 0
+        system: list[dict[str, Any]] = []
+        while first < len(messages) and messages[first]["role"] == "system":
+            system += _with_mark(_blocks(messages[first]["content"]), marked.get(first))
+            first += 1
         turns = self._kept(messages, marked)
-        at = turns.pop()[0] if turns else 0  # the last of them may have grown
+        at = turns.pop()[0] if turns else first  # the last of them may have grown
         turns += _turns(messages, at, marked)
         self._seen = [(message, marked.get(number)) for number, message in enumerate(messages)]
         self._turns = turns
@@ -304,9 +303,7 @@ def _turns(messages: list[dict[str, Any]], start: int, marked: Mapping[int, Any]
     role, begun, blocks = "", start, list[dict[str, Any]]()
     for at in range(start, len(messages)):
         message = messages[at]
-        if message["role"] == "system":
-            continue
-        speaker = "assistant" if message["role"] == "assistant" else "user"
+        speaker = "assistant" if message["role"] == "assistant" else "user"  # what is said in the midst, by the user
         if speaker != role:
             if blocks:
                 found.append((begun, to_json({"role": role, "content": blocks})))
@@ -354,7 +351,13 @@ def _block(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_mark(blocks: list[dict[str, Any]], mark: Any) -> list[dict[str, Any]]:
-    return [*blocks[:-1], {**blocks[-1], "cache_control": mark}] if blocks and mark else blocks
+    """Blocks with a mark on the last of them; of a result in parts, on the last of these."""
+    if not blocks or not mark:
+        return blocks
+    last = blocks[-1]
+    if last["type"] == "tool_result" and isinstance(last["content"], list):
+        return [*blocks[:-1], {**last, "content": _with_mark(last["content"], mark)}]
+    return [*blocks[:-1], {**last, "cache_control": mark}]
 
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,14 +113,11 @@ class OpenAIChat:
         return made
 
     def _messages(self, request: ModelRequest) -> bytes:
-        written = request.messages_json() if request.messages_json else to_json(request.messages)
-        if not request.cache and b'"thinking_blocks":' not in written:
-            return written
-        messages = [dict(message) for message in request.messages]
-        for message in messages:
-            message.pop("thinking_blocks", None)  # another provider's
-            if message["content"] is None:
-                del message["content"]
+        if request.messages_json is not None and not request.cache:
+            written = request.messages_json()
+            if b'"thinking_blocks":' not in written:
+                return written
+        messages = [_sendable(message) for message in request.messages]
         for at, mark in marks(request).items():
             messages[at] = marked(messages[at], mark)
         return to_json(messages)
@@ -143,6 +140,15 @@ class OpenAIChat:
 
     def reader(self) -> StreamReader:
         return _Reader()
+
+
+def _sendable(message: dict[str, Any]) -> dict[str, Any]:
+    """Without another provider's thoughts, and without a content that is none."""
+    return {
+        key: value
+        for key, value in message.items()
+        if key != "thinking_blocks" and (value is not None or key != "content")
+    }
 
 
 class _Reader:

@@ -29,7 +29,7 @@ from acorn.models.status import retry_after
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
 # What of a model dict is not LiteLLM's business, or not the user's.
 _OURS = (
-    *("model", "id", "timeout", "request_timeout"),
+    *("model", "id", "timeout", "request_timeout", "lane"),
     *("num_retries", "retry_delay", "max_retries", *_PRICES),
 )
 _WHO = ("user", "metadata", "headers", "extra_headers")

@@ -1,0 +1,328 @@
+"""The native lanes against LiteLLM's: the same bodies, the same answers, or a difference that is told with its reason.
+
+`lane_differences.toml` lists what differs, each with the case it is seen in and why; any other difference fails, and
+so does one that is listed and not there any more.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.loopback import Fault, Loopback, Request
+from tools.write_prices import TABLE, prices
+
+from acorn import ModelError
+from acorn.models.assemble import Assembly
+from acorn.models.port import Model, ModelRequest
+from acorn.models.prices import prices_of
+from acorn.models.resolve import resolve
+from acorn.testing import Reply, call
+from acorn.types import Usage
+
+Json = dict[str, Any]
+DIFFERENCES: dict[str, list[Json]] = tomllib.loads(Path(__file__).with_name("lane_differences.toml").read_text())
+PNG = "iVBORw0KGgo="
+
+
+def function(name: str, *, described: str = "", **properties: Any) -> Json:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    words = {"description": described} if described else {}
+    return {"type": "function", "function": {"name": name, **words, "parameters": parameters}}
+
+
+TOOL = function("search", described="Search the web.", query={"type": "string", "description": "What to look for"})
+FINISH = function("__finish__", described="The end.", answer={"type": "string"})
+ODD_TOOL = function("nothing")
+NESTED = (
+    function(
+        "nested",
+        described="Nested.",
+        tree={"$ref": "#/$defs/Tree"},
+    )
+    | {}
+)
+NESTED["function"]["parameters"]["$defs"] = {
+    "Tree": {"type": "object", "properties": {"left": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"type": "null"}]}}}
+}
+
+
+@dataclass
+class Case:
+    """One request, and the dict of the model that it goes to."""
+
+    messages: list[Json]
+    given: Json = field(default_factory=dict[str, Any])
+    tools: list[Json] = field(default_factory=lambda: [TOOL, FINISH])
+    how: Json = field(default_factory=dict[str, Any])
+    """What else is in the request."""
+
+
+def asked(*calls: tuple[str, str, str], content: Any = None, **rest: Any) -> Json:
+    made = [{"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in calls]
+    return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {}), **rest}
+
+
+def told(call_id: str, content: Any) -> Json:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+SYSTEM: Json = {"role": "system", "content": "You answer questions."}
+USER: Json = {"role": "user", "content": "<input>\n  <question>Why?</question>\n</input>"}
+IMAGE: Json = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+FAR_IMAGE: Json = {"type": "image_url", "image_url": {"url": "https://example.org/oak.png"}}
+THOUGHT: Json = {"type": "thinking", "thinking": "Hm.", "signature": "s1"}
+HIDDEN: Json = {"type": "redacted_thinking", "data": "opaque"}
+ONE = asked(("c1", "search", '{"query":"why"}'))
+CONVERSATIONS: dict[str, list[Json]] = {
+    "a question": [SYSTEM, USER],
+    "no system message": [USER],
+    "two system messages": [SYSTEM, {"role": "system", "content": "Be brief."}, USER],
+    "a system message in the middle": [SYSTEM, USER, ONE, told("c1", "r"), {"role": "system", "content": "Now."}],
+    "a step": [SYSTEM, USER, ONE, told("c1", '["about why"]')],
+    "words beside a call": [SYSTEM, USER, asked(("c1", "search", "{}"), content="Let me see."), told("c1", "r")],
+    "calls side by side": [
+        SYSTEM,
+        USER,
+        asked(("c1", "search", '{"query":"a"}'), ("c2", "search", '{"query":"b"}')),
+        told("c1", "ra"),
+        told("c2", "rb"),
+    ],
+    "an error as a result": [SYSTEM, USER, ONE, told("c1", "Error: it failed")],
+    "an empty result": [SYSTEM, USER, ONE, told("c1", "")],
+    "two steps": [
+        *(SYSTEM, USER, ONE, told("c1", "r")),
+        *(asked(("c2", "search", '{"query":"how"}')), told("c2", "s")),
+    ],
+    "words of the user behind a result": [SYSTEM, USER, ONE, told("c1", "r"), {"role": "user", "content": "Go on."}],
+    "words of the model alone": [SYSTEM, USER, asked(content="Hm."), {"role": "user", "content": "Go on."}],
+    "two users in a row": [SYSTEM, USER, {"role": "user", "content": "And how?"}],
+    "parts": [SYSTEM, {"role": "user", "content": [{"type": "text", "text": "Look:"}, IMAGE, FAR_IMAGE]}],
+    "parts behind a result": [
+        *(SYSTEM, USER, ONE, told("c1", "r")),
+        {"role": "user", "content": [{"type": "text", "text": "Part 1:"}, IMAGE]},
+    ],
+    "a result in parts": [
+        SYSTEM,
+        USER,
+        ONE,
+        told("c1", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+    ],
+    "a system message in parts": [{"role": "system", "content": [{"type": "text", "text": "You answer."}]}, USER],
+    "other letters": [SYSTEM, {"role": "user", "content": "Wörter, 語, 🌰, \u2028"}],
+    "markup": [SYSTEM, {"role": "user", "content": '<a href="x">&amp;\n\t</a>'}],
+    "deep arguments": [SYSTEM, USER, asked(("c1", "search", '{"a":{"b":[1,2.5,null,true,"é"]}}')), told("c1", "r")],
+    "thoughts": [SYSTEM, USER, {**ONE, "thinking_blocks": [THOUGHT]}, told("c1", "r")],
+    "hidden thoughts": [SYSTEM, USER, {**ONE, "thinking_blocks": [HIDDEN, THOUGHT]}, told("c1", "r")],
+    "a long talk": [
+        SYSTEM,
+        USER,
+        *(m for n in range(9) for m in (asked((f"c{n}", "search", "{}")), told(f"c{n}", "r"))),
+    ],
+}
+OPTIONS: dict[str, Json] = {
+    "plain": {},
+    "forced": {"how": {"forced_tool": "__finish__"}},
+    "declared": {"how": {"temperature": 0.1, "max_tokens": 77, "declared": frozenset(("temperature", "max_tokens"))}},
+    "one tool": {"tools": [FINISH]},
+    "odd tools": {"tools": [ODD_TOOL, NESTED, FINISH]},
+    "the system cached": {"how": {"cache": [{"location": "message", "role": "system"}]}},
+    "the first cached": {"how": {"cache": [{"location": "message", "index": 0}]}},
+    "the last cached": {"how": {"cache": [{"location": "message", "index": -1}]}},
+    "cached for an hour": {
+        "how": {"cache": [{"location": "message", "role": "system", "control": {"type": "ephemeral", "ttl": "1h"}}]}
+    },
+    "sampled": {"given": {"top_p": 0.5, "stop": ["END"]}},
+    "one stop": {"given": {"stop": "END", "user": "someone"}},
+    "one at a time": {"given": {"parallel_tool_calls": False}},
+    "one at a time, forced": {"given": {"parallel_tool_calls": False}, "how": {"forced_tool": "__finish__"}},
+    "more in the body": {"given": {"extra_body": {"guided": {"a": 1}}, "extra_headers": {"X-Team": "oak"}}},
+    "top_k": {"given": {"top_k": 5}},
+}
+OPENAI_OPTIONS: dict[str, Json] = {
+    "seeded": {"given": {"seed": 7, "logit_bias": {"5": 1}, "frequency_penalty": 0.5, "presence_penalty": 0.25}},
+    "stored": {"given": {"store": True}},
+    "a reasoning model": {"given": {"model": "openai/gpt-5"}},
+    "an older reasoning model": {"given": {"model": "openai/o3-mini", "reasoning_effort": "low"}},
+    "a model of the house": {"given": {"model": "openai/home/made:v2"}},
+    "completion tokens": {"given": {"max_completion_tokens": 99}},
+}
+ANTHROPIC_OPTIONS: dict[str, Json] = {
+    "thinking": {"given": {"thinking": {"type": "enabled", "budget_tokens": 1024}}},
+    "not thinking": {"given": {"thinking": {"type": "disabled"}}},
+    "an unknown model": {"given": {"model": "anthropic/claude-unheard-of"}},
+    "completion tokens": {"given": {"max_completion_tokens": 99}},
+}
+
+
+def cases(protocol: str) -> Iterator[tuple[str, Case]]:
+    more = OPENAI_OPTIONS if protocol == "openai" else ANTHROPIC_OPTIONS
+    for talk, messages in CONVERSATIONS.items():
+        for name, option in (OPTIONS | more).items():
+            yield f"{talk}, {name}", Case(messages, **option)
+
+
+def lanes(server: Loopback, protocol: str, given: Json) -> tuple[Model, Model]:
+    config = {**getattr(server, protocol)(), "num_retries": 0, **given}
+    return resolve(config, "Test"), resolve({**config, "lane": "litellm"}, "Test")
+
+
+def request_of(case: Case) -> ModelRequest:
+    messages: list[Json] = json.loads(json.dumps(case.messages))
+    how = {"temperature": 0.7, "max_tokens": 4096, **case.how}
+    return ModelRequest(messages, case.tools, **how)
+
+
+def sent(server: Loopback, act: Callable[[], Any]) -> Request | str:
+    before = len(server.requests)
+    try:
+        act()
+    except ModelError as error:
+        if len(server.requests) == before:
+            return f"refused: {type(error).__name__}"
+    return server.requests[before]
+
+
+def allowed(kind: str, name: str) -> list[Json]:
+    return [each for each in DIFFERENCES[kind] if each["case"] in name]
+
+
+def without_differences(body: Json, known: list[Json]) -> Json:
+    for each in known:
+        body = {key: value for key, value in body.items() if key not in each["keys"]}
+    return body
+
+
+@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+@pytest.mark.parametrize("how", ["whole", "streamed"])
+def test_the_bodies_are_those_that_litellm_sends(protocol: str, how: str) -> None:
+    seen: set[str] = set()
+    wrong: list[str] = []
+
+    def ask(model: Any, request: ModelRequest) -> Any:
+        return model.complete(request) if how == "whole" else list(model.stream(request))
+
+    with Loopback(lambda request: Reply("ok")) as server:
+        for name, case in cases(protocol):
+            if how == "streamed" and not name.endswith((", plain", ", forced", "reasoning model", ", thinking")):
+                continue  # of the rest nothing depends on it
+            native, reference = lanes(server, protocol, case.given)
+            assert "LiteLLM" not in repr(native), name
+            ours, theirs = (sent(server, lambda m=model: ask(m, request_of(case))) for model in (native, reference))  # type: ignore[misc]
+            if isinstance(ours, str) or isinstance(theirs, str):
+                if ours != theirs:
+                    wrong.append(f"{name}: {ours} / {theirs}")
+                continue
+            known = allowed(protocol, name)
+            if ours.body != theirs.body:
+                seen |= {each["case"] for each in known}
+            left, right = without_differences(ours.body, known), without_differences(theirs.body, known)
+            if left != right:
+                keys = [key for key in {**left, **right} if left.get(key) != right.get(key)]
+                wrong += [f"{name}, {key}: {_parting(left.get(key), right.get(key))}" for key in keys]
+    assert not wrong, f"{len(wrong)} differ:\n" + "\n".join(wrong[:12])
+    assert seen == {each["case"] for each in DIFFERENCES[protocol]}, "a difference that is listed is not there any more"
+
+
+def _parting(one: Any, other: Any) -> str:
+    """From where on two values differ."""
+    one, other = repr(one), repr(other)
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    return f"...{one[at : at + 120]} / ...{other[at : at + 120]}"
+
+
+REPLIES: dict[str, Reply] = {
+    "text": Reply("Hello."),
+    "nothing": Reply(""),
+    "a call": call("search", query="why"),
+    "calls": call("search", query="why") & call("search", query="how"),
+    "words and a call": Reply("Let me see.") & call("search", query="why"),
+    "a thought": Reply(reasoning="Hm.") & call("search", query="why"),
+    "cut off": Reply("Hel", stop_reason="length"),
+    "filtered": Reply("Hel", stop_reason="content_filter"),
+    "cached": Reply("Hi", usage=Usage(1000, 50, 400, 0)),
+    "reasoned": Reply("Hi", usage=Usage(1000, 50, 0, 30)),
+    "other letters": Reply("Wörter, 語, 🌰"),
+    "half an object": Reply("") & call("search", query="語"),
+}
+
+
+def read(protocol: str, response: Any) -> Json:
+    found = asdict(response)
+    for made in found["tool_calls"]:
+        made["arguments"] = json.loads(made["arguments"] or "{}")
+    if protocol == "anthropic":
+        found["usage"]["reasoning_tokens"] = 0  # LiteLLM guesses at them; we say what the provider says
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+@pytest.mark.parametrize("how", ["whole", "streamed"])
+@pytest.mark.parametrize("name", REPLIES)
+def test_an_answer_is_read_as_litellm_reads_it(protocol: str, how: str, name: str) -> None:
+    with Loopback(lambda request: REPLIES[name]) as server:
+        found: list[Json] = []
+        for model in lanes(server, protocol, {}):
+            request = request_of(Case([SYSTEM, USER]))
+            if how == "whole":
+                found.append(read(protocol, model.complete(request)))
+            else:
+                assembly = Assembly()
+                for delta in model.stream(request):  # type: ignore[attr-defined]
+                    assembly.add(delta)
+                found.append(read(protocol, assembly.response()))
+    ours, theirs = found
+    for each in (ours, theirs):  # the server numbers its requests
+        for made in each["tool_calls"]:
+            made["id"] = made["id"].rpartition("_")[2]
+        for block in each["extra"].get("thinking_blocks", []):
+            block["signature"] = block["signature"].partition("-")[0]
+        each["cost"] = None if each["cost"] is None else round(each["cost"], 9)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 529])
+def test_an_error_is_told_as_litellms_lane_tells_it(protocol: str, status: int) -> None:
+    with Loopback(lambda request: Fault(status=status, message="no way", headers={"Retry-After": "7"})) as server:
+        errors: list[ModelError] = []
+        for model in lanes(server, protocol, {}):
+            with pytest.raises(ModelError) as caught:
+                model.complete(request_of(Case([SYSTEM, USER])))
+            errors.append(caught.value)
+    ours, theirs = [(str(e), e.status, e.retryable, e.retry_after, e.provider) for e in errors]
+    assert ours == theirs
+
+
+# Which lane
+
+
+@pytest.mark.parametrize(
+    ("config", "lane"),
+    [
+        ("openai/gpt-4o", "OpenAIChat"),
+        ("anthropic/claude-sonnet-4-5", "Anthropic"),
+        ({"model": "openai/gpt-4o", "top_p": 0.5}, "OpenAIChat"),
+        ({"model": "openai/gpt-4o", "lane": "native"}, "OpenAIChat"),
+        ({"model": "openai/gpt-4o", "lane": "litellm"}, "LiteLLM"),
+        ({"model": "openai/gpt-4o", "drop_params": True}, "LiteLLM"),
+        ({"model": "openai/gpt-4o", "reasoning_effort": "low"}, "LiteLLM"),
+        ({"model": "anthropic/claude-sonnet-4-5", "mcp_servers": []}, "LiteLLM"),
+        ("groq/llama-3.3-70b-versatile", "LiteLLM"),
+    ],
+)
+def test_a_lane_takes_what_it_knows(config: Any, lane: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"({lane}" in repr(resolve(config, "Test"))
+    monkeypatch.setenv("ACORN_LANE", "litellm")
+    forced = isinstance(config, dict) and "lane" in config
+    assert f"({lane if forced else 'LiteLLM'}" in repr(resolve(config, "Test"))
+
+
+def test_the_prices_are_litellms() -> None:
+    assert json.loads(TABLE.read_text()) == prices(), "run `make prices`"
+    assert prices_of("openai", "no-such-model") is None

@@ -10,6 +10,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ def test_the_bodies_are_those_that_litellm_sends(protocol: str, how: str) -> Non
                 continue  # of the rest nothing depends on it
             native, reference = lanes(server, protocol, case.given)
             assert "LiteLLM" not in repr(native), name
-            ours, theirs = (sent(server, lambda m=model: ask(m, request_of(case))) for model in (native, reference))  # type: ignore[misc]
+            ours, theirs = (sent(server, partial(ask, model, request_of(case))) for model in (native, reference))
             if isinstance(ours, str) or isinstance(theirs, str):
                 if ours != theirs:
                     wrong.append(f"{name}: {ours} / {theirs}")

@@ -1,6 +1,6 @@
 """The command line: `acorn run`, `acorn new` and the others.
 
-It uses the library as any user would. A command is a file beside this one and a row in `app.COMMANDS`.
+It uses the library as any user would. A command is a file in `commands/` and a row in `app.COMMANDS`.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """The tree of one run: its turns, calls with their times and results, and branches where they were begun.
 
 Fed by the entries of the journals; chunks tell only of a response that is still coming in. Pure: the times
-are those of the entries, counted from the beginning of the run. `draw` draws it for the live view and for
-`acorn show`, `plain` writes a line when something in it is complete.
+are those of the entries, counted from the beginning of the run. `drawing` draws it for the live view and for
+`acorn show`; the plain view writes a line when something in it is complete.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ News = list[tuple[Branch, Turn | Call | Branch]]
 """What is complete now, each with the run that it belongs to."""
 
 
-class Story:
+class RunTree:
     """The tree of the first run that is heard of."""
 
     def __init__(self, hide: Callable[[str], str] = str) -> None:

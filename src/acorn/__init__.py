@@ -6,6 +6,9 @@
 turn it is to act.
 """
 
+from acorn import _startup as _startup  # before anything else, see there
+
+# isort: split
 from typing import TYPE_CHECKING, Any
 
 from acorn._module import Module, module

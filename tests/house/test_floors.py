@@ -21,6 +21,7 @@ FLOORS = {
     "types": 0,
     "_secrets": 0,
     "_log": 0,
+    "_startup": 0,
     "_json": 1,
     "_content": 1,
     "_schema": 1,
@@ -56,6 +57,7 @@ LATE_IMPORTS = {
     ("_tools/by_schema", "jsonschema"),
     ("_tools/by_schema", "referencing"),
     ("__init__", "importlib"),
+    ("_startup", "signal"),
     (
         "_module",
         "acorn",

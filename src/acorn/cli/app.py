@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from acorn._startup import raise_when_interrupted
 from acorn.cli.commands.demo import demo
 from acorn.cli.commands.new import new
 from acorn.cli.commands.pull import pull
@@ -55,6 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     streams = Streams()
     try:
+        raise_when_interrupted()
         return _perform((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
     except ReaderGoneError:
         return FINE

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from acorn._json import shorten, words_of
 from acorn._secrets import redact, secrets_in
+from acorn._startup import INTERRUPTED as INTERRUPTED
 from acorn.cli.streams import quieten
 from acorn.cli.text import clean, json_text
 
@@ -23,7 +24,6 @@ FAILED = 1
 """The run went wrong."""
 USAGE = 2
 """The command was used wrongly; nothing was run."""
-INTERRUPTED = 130
 TERMINATED = 143
 
 

@@ -93,7 +93,8 @@ def draw(branch: Branch, tree: Tree, pen: Pen, *, last: int | None = None, answe
     for part in parts if last is None else parts[-last:]:
         if pen.is_whole and part.step and part.step != step:
             step = part.step
-            parent = tree.add(Text(f"step {step}", style="bold cyan"))
+            heading = f"step {step}" if branch.took_step(step) else "answer"
+            parent = tree.add(Text(heading, style="bold cyan"))
         match part:
             case Turn():
                 _draw_turn(part, branch, parent, pen, last, answers)

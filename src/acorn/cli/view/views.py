@@ -43,12 +43,12 @@ def view_of(agent: module[Any, Any], spec: Spec, out: TextIO, hide: Callable[[st
     """The view of one run, as long as the run goes on."""
     name, model = type(agent).__name__, _model_name(agent.model)
     if not (sys.stderr.isatty() and Console(file=sys.stderr).is_interactive):
-        with PlainView(name, model, max_steps=spec.max_steps, hide=hide) as view, listen(view.hear):
+        with PlainView(name, model, is_single=spec.max_steps is None, hide=hide) as view, listen(view.hear):
             yield view
         return
     capture = Capture(sys.stderr.encoding)
     console = Console(file=capture.terminal)
-    with LiveView(name, model, console, hides_answer=out.isatty(), hide=hide) as live:
+    with LiveView(name, model, console, is_single=spec.max_steps is None, hides_answer=out.isatty(), hide=hide) as live:
         capture.begin(live.show_above)
         try:
             with listen(live.hear):
@@ -75,12 +75,15 @@ class LiveView:
         model: str,
         console: Console,
         *,
+        is_single: bool = False,
         hides_answer: bool = False,
         hide: Callable[[str], str] = str,
     ) -> None:
         self._tree = RunTree(hide)
         self._hide = hide
         self._name, self._model = name, model
+        self._is_single = is_single
+        """Whether it is a single turn, which has no steps."""
         self._hides_answer = hides_answer
         """Whether the output will be printed below, on the same terminal."""
         self._lock = threading.Lock()  # rich draws in a thread of its own, and so may branches run
@@ -144,7 +147,8 @@ class LiveView:
         run, tree = self._run, self._tree
         seconds = run.seconds if self._end and run is not None else pen.now
         mark = f"{pen.frame} " if self._end is None else f"{self._end}: "
-        text = f"{mark}{totals_text(run.steps if run is not None else 0, tree.tokens, tree.cost, seconds)}"
+        steps = 0 if run is None or self._is_single else run.steps
+        text = f"{mark}{totals_text(steps, tree.tokens, tree.cost, seconds)}"
         return Text(
             text, style="dim" if self._end in (None, "finished") else "yellow", no_wrap=True, overflow="ellipsis"
         )
@@ -153,12 +157,10 @@ class LiveView:
 class PlainView:
     """Says what has happened when it has happened."""
 
-    def __init__(
-        self, name: str, model: str, *, max_steps: int | None = None, hide: Callable[[str], str] = str
-    ) -> None:
+    def __init__(self, name: str, model: str, *, is_single: bool = False, hide: Callable[[str], str] = str) -> None:
         self._tree = RunTree(hide)
         self._name, self._model = name, model
-        self._max_steps = max_steps
+        self._is_single = is_single
 
     def __enter__(self) -> PlainView:
         write_line(f"{one_line(self._name)} on {one_line(self._model)}")
@@ -180,7 +182,8 @@ class PlainView:
         if run is None:
             write_line(how)
             return
-        write_line(f"{how}: {totals_text(run.steps, self._tree.tokens, self._tree.cost, run.seconds, ', ')}")
+        steps = 0 if self._is_single else run.steps
+        write_line(f"{how}: {totals_text(steps, self._tree.tokens, self._tree.cost, run.seconds, ', ')}")
 
     def _lines(self, branch: Branch, complete: Turn | Call | Branch) -> list[str]:
         match complete:
@@ -188,19 +191,20 @@ class PlainView:
                 return ["answer: it did not validate; asked again"]
             case Turn():
                 text = one_line(complete.text)
-                return [f"{self._step_text(branch, complete)}: {text}"] if text else []
+                return [f"{self._label(branch, complete)}{text}"] if text else []
             case Call():
-                step = 0 if branch.turn is None else branch.turn.step
-                return [f"step {step}: {call_text(complete.name, complete.arguments)}{_outcome(complete)}"]
+                label = self._label(branch, branch.turn)
+                return [f"{label}{call_text(complete.name, complete.arguments)}{_outcome(complete)}"]
             case Branch():
-                prefix = "" if branch.turn is None else f"{self._step_text(branch, branch.turn)}: "
-                return [f"{prefix}branch {one_line(complete.title)}{_outcome(complete)}"]
+                return [f"{self._label(branch, branch.turn)}branch {one_line(complete.title)}{_outcome(complete)}"]
 
-    def _step_text(self, branch: Branch, turn: Turn) -> str:
-        """The step that a text belongs to; an answer is none, and neither is what comes when there are no more."""
-        is_beyond = branch is self._tree.root and self._max_steps is not None and turn.step > self._max_steps
-        is_answer = any(call.is_answer for call in turn.calls)
-        return "answer" if is_answer or is_beyond else f"step {turn.step}"
+    def _label(self, branch: Branch, turn: Turn | None) -> str:
+        """The step that a turn began, as the run counts them; an answer is none."""
+        if turn is None:
+            return ""
+        if not turn.is_step:
+            return "answer: "
+        return "" if self._is_single and branch is self._tree.root else f"step {turn.step}: "
 
 
 def _outcome(task: Task) -> str:

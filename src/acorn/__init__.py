@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from acorn.partial import Partial
     from acorn.step import Step
 
+__version__ = "0.1.0.dev0"
+
 __all__ = [
     "module",
     "Module",

@@ -6,11 +6,11 @@ import errno
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, cast
 
 import typer
 
+from acorn import __version__
 from acorn._startup import raise_when_interrupted
 from acorn.cli.commands.demo import demo
 from acorn.cli.commands.new import new
@@ -122,12 +122,5 @@ def _top(
 ) -> None:
     """LLM agents as typed Python classes."""
     if version:
-        write(sys.stdout, f"acorn {_version()}\n")
+        write(sys.stdout, f"acorn {__version__}\n")
         raise typer.Exit
-
-
-def _version() -> str:
-    try:
-        return version("acorn-agents")
-    except PackageNotFoundError:  # run from a checkout that was never installed
-        return "unknown"

@@ -57,8 +57,8 @@ def run(
     """Run a module from the command line.
 
     Its input fields are options behind its name: --question "Who made Python?", --address.city Oslo,
-    --tag a --tag b. "acorn run agent.py --help" shows them all. The output is JSON on standard output; everything
-    else goes to standard error.
+    --tag a --tag b. "acorn run agent.py --help" shows them all. Text that is piped in fills the one text field that
+    is left. The output is JSON on standard output; everything else goes to standard error.
     """
     words = list(context.args)
     debug = debug or "--debug" in words or "--acorn-debug" in words

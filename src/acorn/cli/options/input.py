@@ -1,4 +1,4 @@
-"""The input of a module, made of the texts of its options and of a file; an error names the option that is wrong.
+"""The input of a module, made of the texts of its options, a file and a pipe; an error names the option that is wrong.
 
 Only what JSON tells apart is decided here: a choice, an object, a list, a number beside text. Whether a
 value fits its field, and what `5` or `2024-05-01` becomes there, is Pydantic's to say.
@@ -20,6 +20,7 @@ from acorn._json import shorten
 from acorn._schema.problems import Problem, problems
 from acorn._schema.shape import RESULT, aliases_of
 from acorn.cli.exit import CommandError, error_text, line_reached
+from acorn.cli.options.piped import take_piped
 from acorn.cli.options.schema import Node
 from acorn.cli.options.words import Option, Options, ValuePath, Written
 
@@ -37,6 +38,8 @@ def make_input(written: Written, options: Options) -> BaseModel:
         put(values, path, value, option.flag)
         if other:
             others[path] = other[0]
+    if source != "-" and (piped := take_piped(values, options)) is not None:
+        put(values, piped[0].path, piped[1], piped[0].flag)
     schema = options.shape.schema
     aliases = {alias for info in schema.model_fields.values() for alias in aliases_of(info)}
     unknown = [name for name in values if name not in schema.model_fields and name not in aliases]
@@ -182,15 +185,14 @@ def read_value(texts: Sequence[str | bool], node: Node, option: str) -> list[Any
     """The value of an option, written once or several times; where it can be read in two ways, both."""
     if node.takes_several and (len(texts) > 1 or node.is_only_list):
         return [_read_list(texts, node, option)]
-    # As everywhere on a command line, the last one counts.
-    last = texts[-1]
-    if isinstance(last, bool):
-        return [last]
-    value = _read_one(last, node, option)
+    text = texts[0]
+    if isinstance(text, bool):
+        return [text]
+    value = _read_one(text, node, option)
     if not node.takes_several or not isinstance(value, str):
         return [value]
     # `5` for `int | list[str]`: a number, if Pydantic takes it for one, and otherwise a list of one.
-    return [value, [_read_one(last, node.item(0), option)]]
+    return [value, [_read_one(text, node.item(0), option)]]
 
 
 def _read_list(texts: Sequence[str | bool], node: Node, option: str) -> list[Any] | None:

@@ -128,6 +128,14 @@ class Options:
             name.append(spelled)
         return Option(".".join(name), path, node)
 
+    def is_field(self, option: Option) -> bool:
+        """Whether it is a whole field of the input, and no part of one."""
+        return len(option.path) == (2 if self.shape.wrapped and not self.is_positional else 1)
+
+    def spelled(self, option: Option) -> str:
+        """An option as an error names it."""
+        return "the argument" if self.is_positional and self.is_field(option) else f"`{option.flag}`"
+
     def near(self, written: str) -> list[str]:
         """Options that may have been meant."""
         names = [option.name for option in self.listed]
@@ -208,12 +216,24 @@ class Written:
         default_factory=dict[ValuePath, tuple[Option, list[str | bool]]]
     )
     """The texts of each, by the path of its value, in the order they came."""
-    last: Option | None = None
-    """The flag that was just switched, should a value follow it."""
+    flag: str | None = None
+    """What came last, should a stray word follow it: an option without a value,"""
+    text: str | None = None
+    """or one with a text as its value."""
 
     def add(self, option: Option, text: str | bool) -> None:
-        self.last = option if isinstance(text, bool) else None
-        self.options.setdefault(option.path, (option, []))[1].append(text)
+        texts = self.options.setdefault(option.path, (option, []))[1]
+        if texts and not option.node.takes_several:
+            raise CommandError(f"`{option.flag}` is given twice; it takes one value")
+        texts.append(text)
+        self.flag = option.flag if isinstance(text, bool) else None
+        self.text = option.flag if self.flag is None and option.node.takes_text else None
+
+    def add_own(self, name: str, value: Any, spelled: str) -> None:
+        if name in TAKES_TEXT and getattr(self.own, name) is not None:
+            raise CommandError(f"`{spelled}` is given twice; it takes one value")
+        self.own = replace(self.own, **{name: value})
+        self.flag, self.text = (None if name in TAKES_TEXT else spelled), None
 
 
 def parse(words: Sequence[str], options: Options, own: OwnOptions) -> Written:
@@ -227,7 +247,7 @@ def parse(words: Sequence[str], options: Options, own: OwnOptions) -> Written:
                 _take_positional(written, options, text)
             break
         if word == "-h":  # even where a field is called `help`
-            written.own = replace(written.own, help=True)
+            written.add_own("help", True, word)
         elif word.startswith("--"):
             _take_option(written, options, word, rest)
         elif word.startswith("-") and len(word) > 1 and not _is_number(word):
@@ -240,15 +260,25 @@ def parse(words: Sequence[str], options: Options, own: OwnOptions) -> Written:
 def _take_positional(written: Written, options: Options, text: str) -> None:
     option = options.positional
     if option is None:
-        if written.last is not None and text.lower() in _TRUTHS:
-            flag = written.last
-            raise CommandError(f"`{flag.flag}` takes no value; write `{flag.flag}` or `--no-{flag.name}`")
-        first = next((option for option in options.listed if not option.node.is_flag), None)
-        hint = f"; write `{first.flag} {shorten(text, 40)}`?" if first else "; the module takes no input"
-        raise CommandError(f"unexpected argument `{shorten(text, 80)}`{hint}")
+        raise _stray(written, options, text)
     if option.path in written.options and not option.node.takes_several:
         raise CommandError(f"unexpected argument `{shorten(text, 80)}`; there is one already (put it in quotes?)")
     written.add(option, text)
+
+
+def _stray(written: Written, options: Options, text: str) -> CommandError:
+    """What a word may have been meant for that belongs to no option."""
+    flag, stray = written.flag, f"unexpected argument `{shorten(text, 80)}`"
+    if flag is not None:
+        option = options.find(flag[2:])
+        if option is not None and option.node.is_flag and text.lower() in _TRUTHS:
+            return CommandError(f"`{flag}` takes no value; write `{flag}` or `--no-{option.name}`")
+        return CommandError(f"{stray} behind `{flag}`, which takes no value")
+    if written.text is not None:
+        return CommandError(f"{stray}; put the value of `{written.text}` in quotes?")
+    first = next((option for option in options.listed if not option.node.is_flag), None)
+    hint = f"write `{first.flag} {shorten(text, 40)}`?" if first else "the module takes no input"
+    return CommandError(f"{stray}; {hint}")
 
 
 def _take_option(written: Written, options: Options, word: str, rest: list[str]) -> None:
@@ -260,7 +290,7 @@ def _take_option(written: Written, options: Options, word: str, rest: list[str])
             value = text if has_value else _next(word, rest, options)
         elif has_value:
             raise CommandError(f"`--{name}` takes no value")
-        written.own = replace(written.own, **{own: value})
+        written.add_own(own, value, f"--{name}")
         return
     option, is_off = options.find(name), False
     if option is None and name.startswith("no-"):

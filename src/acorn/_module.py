@@ -251,7 +251,7 @@ class module(Generic[In, Out]):
 
     @property
     def last(self) -> Run[Out] | None:
-        """The record of the last run that ended in this thread or task, well or not."""
+        """The record of the last run that ended in this task, else in this thread, well or not."""
         return last_run(self)
 
 

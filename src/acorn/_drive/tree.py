@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from acorn._drive.log import is_wanted, log
-from acorn._drive.record import close_record, open_record
+from acorn._drive.record import Whereabouts, close_record, open_record
 from acorn._json import to_plain
 from acorn._log import logger
 from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
@@ -39,11 +39,11 @@ class _Life:
 
     __slots__ = ("began", "handed", "heard", "is_closed", "where")
 
-    def __init__(self, began: float, where: object, heard: tuple[Heard, ...], handed: int) -> None:
+    def __init__(self, began: float, where: Whereabouts, heard: tuple[Heard, ...], handed: int) -> None:
         self.began = began
         """The reading of the clock from which its seconds count."""
         self.where = where
-        """The thread or task that it began in."""
+        """The task and the thread that it began in."""
         self.heard = heard
         """Who listens to it."""
         self.handed = handed

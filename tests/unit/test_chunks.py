@@ -92,7 +92,6 @@ def test_nothing_is_parsed_when_nobody_reads() -> None:
     (answer,) = {id(chunk._answer): chunk._answer for chunk in found}.values()
     assert answer is not None
     assert answer._parser is None
-    repr(found)
     assert [chunk.content for chunk in found] == [None] * len(found)
     assert answer._parser is None
     assert found[4].partial.title == "Acorn"

@@ -82,6 +82,16 @@ class Run(Generic[Out]):
 
         return recall(self)
 
+    def new_messages(self) -> list[Message]:
+        """The messages of this run that are in its history: without the system message and what it began with.
+
+        run = agent.using(history=conversation).run(question="And in 1990?")
+        conversation += run.new_messages()
+        """
+        from acorn._history import own_messages  # with the entries' classes, as below
+
+        return own_messages(self.history, self.journal.entries)
+
     @property
     def step(self) -> int:
         """The step the run is in, counted from 1."""

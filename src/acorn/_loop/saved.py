@@ -13,13 +13,14 @@ from typing import Any, get_args
 
 from pydantic_core import to_json
 
+from acorn._history import history_of
 from acorn._json import to_plain
 from acorn._loop import messages
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.state import State, restored
-from acorn._loop.transcript import history_of, words_without_secrets
+from acorn._loop.transcript import words_without_secrets
 from acorn.errors import AcornError, StoreError
 from acorn.journal import (
     Called,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from acorn._content import content_of, text_of
+from acorn._history import history_of
 from acorn._json import to_plain, to_text, words_of
 from acorn._loop import messages
 from acorn._loop.wire_history import ROLES
@@ -19,7 +20,6 @@ from acorn._secrets import redact, secrets_in
 from acorn._xml.report import INVALID
 from acorn.journal import (
     Called,
-    Entry,
     Failed,
     Finished,
     Form,
@@ -253,30 +253,6 @@ class Transcript:
         journal.entries.append(
             kind(self._id, journal.step, journal.now, words_without_secrets(error, model), tuple(said))
         )
-
-
-def history_of(entries: Iterable[Entry]) -> list[Message]:
-    """The history that a journal tells of, in messages of its own."""
-    history: list[Message] = []
-    for entry in entries:
-        match entry:
-            case MessagesSaid():
-                at = len(history) if entry.where is None else entry.where
-                history[at:at] = map(messages.copied, entry.messages)
-            case ModelAnswered() if entry.refusal is None:
-                history.append(messages.assistant(entry.content, entry.calls, messages.copied(entry.extra)))
-            case ResultsSaid():
-                made = (
-                    [] if entry.where is None else [messages.tool(each.call_id, each.content) for each in entry.results]
-                )
-                made += [] if entry.context is None else [messages.user(entry.context)]
-                at = len(history) if entry.where is None else entry.where
-                history[at:at] = map(messages.copied, made)
-            case HistoryEdited():
-                history[entry.where : entry.where + entry.removed] = map(messages.copied, entry.messages)
-            case _:
-                pass
-    return history
 
 
 def _is_object(call: ToolCall) -> bool:

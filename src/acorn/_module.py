@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsTool, class_spec, spec_of
+from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsShapes, AsTool, class_spec, spec_of
 from acorn._drive.record import LAST, last_run
+from acorn._schema.shape import SHAPES
 from acorn._spec import SETTINGS
 from acorn._tools.agent import AS_TOOL
 from acorn.errors import AcornError, DeclarationError
@@ -257,6 +258,7 @@ class module(Generic[In, Out]):
 
 setattr(module, BASE, module)
 setattr(module, AS_TOOL, AsTool())
+setattr(module, SHAPES, AsShapes())
 Module = module
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, Self
 
 from pydantic import BaseModel
-from pydantic_core import to_json
 
 from acorn._json import to_text
 from acorn._loop import messages
@@ -20,7 +19,7 @@ from acorn._loop.branch_context import BranchContext, branch_id
 from acorn._loop.conversation import Conversation
 from acorn._loop.limits import Budget, Limits
 from acorn._loop.plan import Plan, named_tools
-from acorn._loop.state import restored
+from acorn._record_json import restored
 from acorn._tools.port import Tool
 from acorn.errors import AcornError, BranchError
 from acorn.journal import BranchBegun, BranchEnded
@@ -99,7 +98,7 @@ class Parent(Conversation):
         """The run of a branch that was born here."""
         whole, given = self.branch_plan(context, plan), context.input
         if not isinstance(given, BaseModel):  # it was saved
-            given = restored(plan.spec.input.schema, to_json(given, inf_nan_mode="constants"), "input of a branch")
+            given = restored(plan.spec.input.schema, given, "input of a branch")
         run: Run[Any] = Run(context.run_id, given, deps=whole.deps, branch=context.path)
         return type(self)(whole, run, wire=self.wire.fork(context.history) if context.inherits else None)
 

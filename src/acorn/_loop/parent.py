@@ -6,7 +6,7 @@ the machine of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from acorn._tools.port import Tool
 from acorn.errors import AcornError, BranchError
 from acorn.journal import BranchBegun, BranchEnded
 from acorn.record import Message, Run
-from acorn.types import ToolResult
+from acorn.types import ToolResult, Usage
 
 
 class Parent(Conversation):
@@ -127,9 +127,20 @@ class Parent(Conversation):
                 child.cost,
             )
         )
-        self.run.usage.add(child.usage)
-        if child.cost is not None:
-            self.run.cost = (self.run.cost or 0.0) + child.cost
+        self._count(child.usage, child.cost)
+
+    def count_open_branches(self) -> None:
+        """What branches that had not ended when the run did have used by then was used all the same: count it, once."""
+        if self.is_counted or not self.is_over:
+            return
+        self.is_counted = True
+        for usage, cost in used_below(self.run):
+            self._count(usage, cost)
+
+    def _count(self, usage: Usage, cost: float | None) -> None:
+        self.run.usage.add(usage)
+        if cost is not None:
+            self.run.cost = (self.run.cost or 0.0) + cost
 
     # As the hook has left it by now
 
@@ -151,6 +162,18 @@ class Parent(Conversation):
         if self._step is None:
             return self.state.settings, self.toolset.tools
         return self.state.settings | self._step.changes(), self._step.chosen_tools()
+
+
+def used_below(run: Run[Any]) -> Iterator[tuple[Usage, float | None]]:
+    """What the branches of a run have used that it does not count yet, since they have not ended for it."""
+    if not run.branches:
+        return
+    ended = {entry.child_id for entry in run.journal.entries if isinstance(entry, BranchEnded)}
+    for child in run.branches:
+        if child.id not in ended:
+            yield child.usage, child.cost
+            if child.stop_reason is None:  # saved on its way, and never gone on with
+                yield from used_below(child)
 
 
 def checked_results(results: Any) -> list[ToolResult]:

@@ -7,7 +7,7 @@ continued from what was saved, never replayed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -24,11 +24,12 @@ from acorn._record_json import (
     read_entries,
     read_error,
     read_output,
+    read_record,
     restored,
     written_entry,
     written_record,
 )
-from acorn.journal import Called, ModelAnswered
+from acorn.journal import BranchBegun, BranchEnded, Called, ModelAnswered
 from acorn.record import Run
 from acorn.types import Usage
 
@@ -58,8 +59,6 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     run: Run[Any] = Run(
         kept["id"],
         given,
-        usage=Usage(**kept["usage"]),
-        cost=kept["cost"],
         model=kept["model"],
         steps=kept["steps"],
         started=None if kept["started"] is None else datetime.fromisoformat(kept["started"]),
@@ -71,9 +70,10 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     run.journal.now = kept["seconds"]
     run.history = history_of(run.journal.entries)
     loop = Loop(plan, run, state)
-    _count_spending(loop)
+    _count_again(loop)
     if state.phase == "done":
         _close(run, plan, kept)
+        loop.is_counted = True
     if state.response is not None:
         # The user has removed the turn where it is not in the history, or may yet put it back.
         called = [Called(call.id, call.name, call.raw_arguments) for call in state.calls]
@@ -87,11 +87,15 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     return loop
 
 
-def _count_spending(loop: Loop) -> None:
-    """What the run has spent itself; what was spent below it is added by each branch that is loaded."""
-    answered = [entry for entry in loop.journal.entries if isinstance(entry, ModelAnswered)]
-    tokens = sum(entry.usage.total_tokens for entry in answered)
-    cost = sum(entry.cost or 0.0 for entry in answered)
+def _count_again(loop: Loop) -> None:
+    """What the run has used and spent, by its journal; an open branch is counted when it goes on, or never will."""
+    run = loop.run
+    for entry in loop.journal.entries:
+        if isinstance(entry, ModelAnswered | BranchEnded):
+            run.usage.add(entry.usage)
+            if entry.cost is not None:
+                run.cost = (run.cost or 0.0) + entry.cost
+    tokens, cost = run.usage.total_tokens, run.cost or 0.0
     loop.state.meter.spent.tokens, loop.state.meter.spent.cost = tokens, cost
     for budget in loop.plan.above:
         budget.spent.add(tokens, cost)
@@ -99,11 +103,30 @@ def _count_spending(loop: Loop) -> None:
 
 def _close(run: Run[Any], plan: Plan, kept: Mapping[str, Any]) -> None:
     """What became of a run that was over."""
+    run.usage, run.cost = Usage(**kept["usage"]), kept["cost"]
     run.stop_reason = kept["stop_reason"]
     if kept["error"] is not None:
         run.error = read_error(kept["error"])
         return
     run.output = read_output(kept, plan.spec.output)
+
+
+def hang_records(run: Run[Any], saved: Iterable[Mapping[str, Any]]) -> None:
+    """Put the records of saved branches below the run, as plain data, in the order in which they were begun."""
+    below: dict[str, list[Run[Any]]] = {}
+    for each in saved:
+        context = each["branch"]
+        check_format(each)
+        record: Run[Any] = read_record(Run, each, None)
+        record.branch = context["path"]
+        below.setdefault(context["parent_id"], []).append(record)
+    parents = [run]
+    for parent in parents:
+        begun = [entry.child_id for entry in parent.journal.entries if isinstance(entry, BranchBegun)]
+        places = {child_id: at for at, child_id in enumerate(begun)}
+        children = below.get(parent.id, [])
+        parent.branches += sorted(children, key=lambda child: places.get(child.id, len(places)))
+        parents += children
 
 
 def saved_context(saved: Mapping[str, Any]) -> BranchContext | None:

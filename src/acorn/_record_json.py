@@ -14,13 +14,12 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from acorn import errors
 from acorn._content import restore_parts, save_parts
 from acorn._history import history_of
 from acorn._json import shorten, to_plain, told, words_of
 from acorn._schema.shape import SHAPES, Shape, Shapes
 from acorn._secrets import redact, secrets_in
-from acorn.errors import AcornError, ModelError, RecordedError, StoreError
+from acorn.errors import AcornError, ModelError, StoreError
 from acorn.journal import Called, Entry, Failed, Interrupted, ModelAnswered, ResultSaid, RunBegun
 from acorn.types import ToolCall, ToolResult, Unfinished, Usage
 
@@ -243,6 +242,20 @@ def read_result(plain: Mapping[str, Any]) -> ToolResult:
 # Errors
 
 
+class RecordedError(AcornError):
+    """Stands for an error that was none of ours, and says what it was."""
+
+    kind: str
+    """Its class, `package.file:Class`."""
+    fields: dict[str, Any]
+    """What else it held, as plain data."""
+
+    def __init__(self, message: str, *, kind: str = "", fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.fields = dict(fields or {})
+
+
 def _words_in(entries: Any) -> str | None:
     """What the journal says of the end, without the keys of the model."""
     ends = (entry.error for entry in reversed(entries) if isinstance(entry, Failed | Interrupted))
@@ -283,11 +296,16 @@ def _redacted(plain: Any, secrets: set[str]) -> Any:
     return [_redacted(item, secrets) for item in plain] if isinstance(plain, list) else plain
 
 
-_OURS = {
-    f"{each.__module__}:{each.__qualname__}": each
-    for each in vars(errors).values()
-    if isinstance(each, type) and issubclass(each, AcornError) and each is not RecordedError
-}
+def _ours(above: type[AcornError]) -> dict[str, type[AcornError]]:
+    """The classes of `errors.py` by their names, from one of them down."""
+    found = {f"{above.__module__}:{above.__qualname__}": above}
+    for below in above.__subclasses__():
+        if below.__module__ == AcornError.__module__:
+            found |= _ours(below)
+    return found
+
+
+_OURS = _ours(AcornError)
 
 
 def read_error(plain: Any) -> AcornError:

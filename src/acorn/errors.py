@@ -9,7 +9,6 @@
       ModelError            the provider failed
       LimitError            a budget is used up
       StoreError            a run could not be kept or found
-      RecordedError         what a run that was read from a text had failed of, where it was no error of ours
 
 A message says what happened, where, and what to do. All of them survive pickling: the words are the
 only positional argument, everything else is an attribute with a default.
@@ -17,7 +16,7 @@ only positional argument, everything else is an attribute with a default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -101,17 +100,3 @@ class LimitError(AcornError):
 
 class StoreError(AcornError):
     """A run could not be kept, found or read."""
-
-
-class RecordedError(AcornError):
-    """What a run that was read from a text had failed of, where it was none of these errors."""
-
-    kind: str
-    """Its class, `package.file:Class`."""
-    fields: dict[str, Any]
-    """What else it held, as plain data."""
-
-    def __init__(self, message: str, *, kind: str = "", fields: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.fields = dict(fields or {})

@@ -119,7 +119,7 @@ class Run(Generic[Out]):
 
             run = Run.from_json(path.read_text(), MyAgent)
 
-        Without the class they are plain data. An error that was none of acorn's is an `errors.RecordedError`.
+        Without the class they are plain data. An error that was none of acorn's is an `AcornError` that says its class.
         """
         from acorn._record_json import read_run  # as above
 

@@ -35,9 +35,7 @@ def close_record(run: Run[Any], agent: object, began: float, where: Whereabouts)
         with suppress(AttributeError, TypeError):  # an exception with slots has no room for it
             run.error.run = run  # type: ignore[attr-defined]
     last: LastRuns | None = vars(agent).get(LAST)
-    if last is None:
-        last = vars(agent).setdefault(LAST, LastRuns())
-    last.remember(where, run)
+    (last or vars(agent).setdefault(LAST, LastRuns())).remember(where, run)
 
 
 def last_run(agent: object) -> Run[Any] | None:

@@ -30,6 +30,7 @@ from acorn import (
     Unfinished,
     Usage,
     capture,
+    current_run,
     module,
     tool,
 )
@@ -394,6 +395,21 @@ def test_a_conversation_goes_on_from_a_record_that_was_read() -> None:
     Main(model=model).using(history=run)(question="And?")
     Main(model=model).using(history=Run.from_json(run.to_json(), Main))(question="And?")
     assert model.requests[0].messages == model.requests[1].messages
+
+
+def test_a_run_can_be_written_while_it_goes_on() -> None:
+    texts: list[str] = []
+
+    class Writing(Main):
+        """Answer the question."""
+
+        def on_step(self, step: Step) -> None:
+            texts.append(current_run().to_json())
+
+    run = asked(Writing(model=by_prompt(answer=[calling("look", "c1"), finish(answer="a")])))
+    read = Run.from_json(texts[0], Writing)
+    assert (read.id, read.stop_reason, read.output, read.steps) == (run.id, None, None, 1)
+    assert read.history == run.history[:3]
 
 
 # Errors

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from acorn import Run, Step, current_run, listen, module, tool
+from acorn import ModelError, Run, Step, current_run, listen, module, tool
 from acorn._call import new_loop
 from acorn._drive.aio import adrive
 from acorn._drive.sync import drive
@@ -26,7 +26,7 @@ from acorn._loop.saved import load, save
 from acorn.journal import BranchBegun, Entry
 from acorn.models import ModelRequest
 from acorn.record import Place
-from acorn.testing import ScriptedModel, call, finish
+from acorn.testing import Failure, ScriptedModel, call, finish
 from acorn.thread import dump_events
 
 PATIENCE = 20.0
@@ -167,6 +167,17 @@ def test_what_was_edited_in_place_is_in_the_next_piece() -> None:
         journal += piece["journal"]
         assert load(loop.plan, {**piece, "since": 0, "journal": journal}).run.history == loop.run.history
     assert loop.run.history[2]["content"] == "edited in step 5"
+
+
+def test_a_run_of_the_first_format_can_be_read() -> None:
+    loop = fixed(Looker(model=ScriptedModel([Failure(400)])))
+    with pytest.raises(ModelError) as caught:
+        drive(Tree(loop), "fixed")
+    saved = json.loads(text_of(loop)) | {"format": 1}
+    words = f"ModelError: {caught.value}"
+    saved["run"] = {name: value for name, value in saved["run"].items() if name != "branch"} | {"error": words}
+    again = load(loop.plan, saved).run
+    assert (str(again.error), again.stop_reason, again.history) == (words, "error", loop.run.history)
 
 
 # What is asked

@@ -57,7 +57,8 @@ class Tree:
     def __init__(self, root: Loop, saved: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self._saved = dict(saved or {})
         """Branches as they were saved, by the ids of their runs: found again when their parents ask for them."""
-        hang_records(root.run, self._saved.values())
+        if self._saved:
+            hang_records(root.run, self._saved.values())
         self.loops: dict[str, Loop] = {root.run.id: root}
         self._lives: dict[str, _Life] = {}
         self._lock = threading.RLock()

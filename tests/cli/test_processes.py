@@ -87,6 +87,7 @@ class Interrupting:
         sys.meta_path.remove(self)
         os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell has it ignored
 sys.meta_path.insert(0, Interrupting())
 """
 
@@ -112,8 +113,13 @@ def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["acorn", "acorn.py", "other"])
 def test_a_program_of_the_users_keeps_its_ctrl_c(tmp_path: Path, name: str) -> None:
-    program = "import signal, sys; sys.path.pop(0); import acorn; print(signal.getsignal(signal.SIGINT).__name__)"
-    (tmp_path / name).write_text(program)
+    (tmp_path / name).write_text(
+        "import signal, sys\n"
+        "sys.path.pop(0)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import acorn\n"
+        "print(signal.getsignal(signal.SIGINT).__name__)\n"
+    )
     done = subprocess.run([sys.executable, str(tmp_path / name)], capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.stderr) == ("default_int_handler\n", "")
 

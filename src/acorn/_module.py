@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 
 from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsTool, class_spec, spec_of
 from acorn._drive.record import LAST, last_run
+from acorn._sampling import overruled, said_in
 from acorn._spec import SETTINGS
 from acorn._tools.agent import AS_TOOL
 from acorn.errors import AcornError, DeclarationError
@@ -198,6 +199,7 @@ class module(Generic[In, Out]):
             agent.using(history=run)(question="And in 1990?")
         """
         other = copy.copy(self)
+        _make_way(vars(other), overrides)
         module.__init__(other, **overrides)
         brought = dict(vars(self).get(BROUGHT, {}))
         if history is not _UNSET:
@@ -265,6 +267,14 @@ def _call() -> Any:
     from acorn import _call
 
     return _call
+
+
+def _make_way(own: dict[str, Any], nearer: Mapping[str, Any]) -> None:
+    """Take from the attributes of an instance what others overrule that are set on top of them."""
+    if "model" in own:
+        own["model"] = overruled(own["model"], nearer)
+    for attribute, _ in said_in(nearer.get("model")):
+        own.pop(attribute, None)
 
 
 def _take_brackets(cls: type[module[Any, Any]]) -> None:

@@ -35,6 +35,7 @@ FLOORS = {
     "models/port": 2,
     "models/assemble": 2,
     "_tools": 3,
+    "_sampling": 3,
     "_spec": 3,
     "_declared": 3,
     "step": 4,

@@ -21,6 +21,7 @@ from acorn._loop.conversation import Conversation
 from acorn._loop.limits import Budget, Limits
 from acorn._loop.plan import Plan, named_tools
 from acorn._loop.state import restored
+from acorn._sampling import adopted
 from acorn._tools.port import Tool
 from acorn.errors import AcornError, BranchError
 from acorn.journal import BranchBegun, BranchEnded
@@ -151,7 +152,7 @@ class Parent(Conversation):
         """The settings that were changed during the run, and the tools, as `on_step` has left them by now."""
         if self._step is None:
             return self.state.settings, self.toolset.tools
-        return self.state.settings | self._step.changes(), self._step.chosen_tools()
+        return adopted(self.state.settings, self._step.changes()), self._step.chosen_tools()
 
 
 def checked_results(results: Any) -> list[ToolResult]:

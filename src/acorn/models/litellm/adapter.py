@@ -35,10 +35,11 @@ from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.status import retry_after
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
-# What of a model dict is not LiteLLM's business, or not the user's.
+# What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.
 _OURS = (
     *("model", "id", "timeout", "request_timeout"),
     *("num_retries", "retry_delay", "max_retries", *_PRICES),
+    *("temperature", "max_tokens", "max_completion_tokens"),
 )
 _WHO = ("user", "metadata", "headers", "extra_headers")
 """Arguments that say who asks: what a model takes does not depend on them."""
@@ -173,10 +174,10 @@ class LiteLLMModel:
 
     def _call(self, attempt: _Attempt) -> dict[str, Any]:
         request, left_out = attempt.request, self._refused | attempt.left_out
-        if "max_completion_tokens" in self._arguments:
-            left_out |= {"max_tokens"}  # the same by another name, and no provider takes both
         call: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
         call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
+        if "max_completion_tokens" in self._config and "max_tokens" in call:
+            call["max_completion_tokens"] = call.pop("max_tokens")  # the name that the user knows the model to take
         # LiteLLM writes into what it is given: metadata, content parts, the schemas of tools.
         call |= copied(self._fitting)
         call |= {

@@ -25,7 +25,7 @@ from acorn._tools.source import ToolSource
 from acorn._xml.encode import DescriptionFormat, XmlStyle
 from acorn._xml.text import is_name
 from acorn.errors import DeclarationError, ToolConflictError
-from acorn.models.port import is_model
+from acorn.models.port import is_meant_as_model, is_model, lacks
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +133,11 @@ def _show_model(value: object) -> str:
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {', '.join(map(_show_model, value)) or 'nothing'}"
+    if isinstance(value, type) and is_meant_as_model(value):
+        return f"the class `{value.__name__}`; give an instance of it"
+    if is_meant_as_model(value):
+        missing = " and ".join(f"`{name}`" for name in lacks(value))
+        return f"an object of `{type(value).__name__}`, which lacks {missing}"
     return told(value)
 
 

@@ -255,7 +255,7 @@ def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool
     return bool(saved["module"] == plan.module and saved["run"]["input"] == to_plain(context.input))
 
 
-def raise_if_late(loop: Loop, error: ModelError, now: float) -> None:
-    """A request that fails when the time of the run is up has failed of that."""
+def raise_if_late(loop: Loop, error: ModelError | None, now: float) -> None:
+    """A request that fails, or still goes on, when the time of the run is up has failed of that."""
     if late := loop.budgets.too_late(now):
         raise late from error

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import monotonic
 from typing import Any
 
 from pydantic_core import from_json
@@ -127,18 +128,18 @@ class LiteLLMModel:
             return self._response(await self._aonce(attempt), request)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reader = StreamReader(priced=not self._has_price)
+        reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            with closing(RawStream(self._once(attempt, **_STREAMED))) as raw:
+            with closing(RawStream(self._once(attempt, **_STREAMED), until)) as raw:
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
             yield from reader.end(raw.finish_reason, raw.refusal)
         self._mind_forced(request, reader.called, reader.stop_reason)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reader = StreamReader(priced=not self._has_price)
+        reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED))) as raw:
+            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until)) as raw:
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
                         yield delta
@@ -304,6 +305,11 @@ _learned: dict[tuple[str, ...], set[str]] = {}
 def forget_refusals() -> None:
     """Try everything anew: an endpoint may have become another one."""
     _learned.clear()
+
+
+def _end_of(request: ModelRequest) -> float | None:
+    """The reading of the clock at which the time of a request that begins now is up."""
+    return None if request.timeout is None else monotonic() + request.timeout
 
 
 def _own(value: Any, written: Callable[[], bytes] | None) -> Any:

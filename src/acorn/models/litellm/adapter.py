@@ -18,7 +18,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from acorn._secrets import redact, secrets_in, veiled
-from acorn.errors import ModelError
+from acorn.errors import DeclarationError, ModelError
 from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response, within
 from acorn.models.litellm.failure import (
     LATE,
@@ -30,7 +30,16 @@ from acorn.models.litellm.failure import (
     on_the_wire,
     provider_text,
 )
-from acorn.models.litellm.library import TIMEOUT, http_client, known_params, library, provider_of, takes_client
+from acorn.models.litellm.ids import is_unknown, words_for_unknown
+from acorn.models.litellm.library import (
+    TIMEOUT,
+    http_client,
+    is_loaded,
+    known_params,
+    library,
+    provider_of,
+    takes_client,
+)
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.status import retry_after
@@ -72,6 +81,8 @@ class LiteLLMModel:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.name: str = config.get("model") or config["id"]
+        if not is_loaded() and is_unknown(self.name, config):  # once it is loaded, only it knows what it was taught
+            raise DeclarationError(words_for_unknown(self.name))
         self._arguments = {key: value for key, value in config.items() if key not in _OURS}
         if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
             self._arguments["api_base"] = str(address).rstrip("/")  # the name that works with every provider
@@ -288,6 +299,8 @@ class LiteLLMModel:
         wire = on_the_wire(chain)
         text = "" if wire.trouble == LATE else redact(provider_text(error), secrets)
         words = filter(None, (text, advice(error, wire, text, self._given(attempt.request), self.name)))
+        if "LLM Provider NOT provided" in text:
+            words = filter(None, (words_for_unknown(self.name),))
         what = f" ({wire.what})" if wire.what else ""
         return ModelError(
             f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),

@@ -10,10 +10,12 @@ import copy
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
 
+from acorn import _override
 from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsTool, class_spec, spec_of
 from acorn._drive.record import LAST, last_run
 from acorn._sampling import overruled, said_in
@@ -92,8 +94,7 @@ class module(Generic[In, Out]):
 
     def __init__(self, **overrides: Any) -> None:
         for name, value in overrides.items():
-            if name not in SETTINGS:
-                raise TypeError(f"`{type(self).__name__}` has no attribute `{name}` to set{_hint(name)}")
+            _check_name(type(self), name)
             setattr(self, name, value)
         if overrides:
             spec_of(self)
@@ -211,6 +212,20 @@ class module(Generic[In, Out]):
             vars(other)[OPEN] = vars(self)[OPEN].for_copy()
         return other
 
+    @classmethod
+    def override(cls, **overrides: Any) -> AbstractContextManager[None]:
+        """For tests: settings that hold in the block for every instance of the class and its subclasses.
+
+            with Researcher.override(model=AnyModel()):
+                application()
+
+        They count whatever an instance or `using` sets, wherever it is made; a step still has the last word.
+        """
+        for name in overrides:
+            _check_name(cls, name)
+        _override.check(cls, overrides)
+        return _override.hold(cls, overrides)
+
     # Hooks, for subclasses to override
 
     def on_step(self, step: Step) -> Step | None:
@@ -319,6 +334,11 @@ def _local_names(cls: type) -> dict[str, Any]:
         for name, value in frame.f_locals.items()
         if isinstance(value, type) or get_origin(value) is not None
     }
+
+
+def _check_name(cls: type, name: str) -> None:
+    if name not in SETTINGS:
+        raise TypeError(f"`{cls.__name__}` has no attribute `{name}` to set{_hint(name)}")
 
 
 def _warn_of_near_misses(cls: type) -> None:

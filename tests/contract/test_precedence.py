@@ -110,6 +110,26 @@ def test_the_other_name_of_the_token_limit_counts_the_same(gpt: Wire) -> None:
         Agent(model={**model, "max_tokens": 5})
 
 
+def test_an_override_beats_using_and_a_step_beats_it(gpt: Wire, name: str) -> None:
+    one, two, three = NAMES[name]
+    model = {**single(gpt), name: one}
+    with Agent.override(**{name: two}):
+        gpt.run(declare(model=model)())
+        gpt.run(Agent().using(model=model))
+        with Agent.override(model=model):
+            gpt.run(Agent(**{name: three}))
+    with Agent.override(model=model):
+        gpt.run(Agent(**{name: three}))
+        gpt.run(Agent().using(**{name: three}))
+        with Agent.override(**{name: two}):
+            gpt.run(Agent())
+    assert sent(gpt, name) == [two, two, one, one, one, two]
+    agent = stepping(gpt, setting(**{name: three}))
+    with Agent.override(**{name: two}):
+        gpt.run(agent)
+    assert sent(gpt, name) == [two, three]
+
+
 # Twice in one place
 
 
@@ -123,6 +143,8 @@ def test_attribute_and_dict_in_one_place_is_an_error_that_names_both(name: str) 
         Agent(**both)
     with pytest.raises(DeclarationError, match=words.format("Agent", "Agent")):
         Agent().using(**both)
+    with pytest.raises(DeclarationError, match=words.format("Agent", "Agent")):
+        Agent.override(**both)
 
 
 @pytest.mark.parametrize(

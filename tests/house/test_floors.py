@@ -38,6 +38,7 @@ FLOORS = {
     "_sampling": 3,
     "_spec": 3,
     "_declared": 3,
+    "_override": 3,
     "step": 4,
     "chunk": 4,
     "_loop": 4,

@@ -8,6 +8,7 @@ import pytest
 from tests.contract.conftest import Wire
 
 from acorn import DeclarationError, Step, module, tool
+from acorn._loop.settings import read_settings, written_settings
 from acorn.testing import call, finish
 
 NAMES = {"temperature": (0.1, 0.2, 0.3), "max_tokens": (11, 22, 33)}
@@ -326,3 +327,9 @@ def test_an_agent_that_is_a_tool_keeps_its_own_beside_its_callers_model(gpt: Wir
         outer = declare(max_steps=3, tools=[type("Inner", (Agent,), own)])
         gpt.run(outer(model={**gpt.model(), name: one}))
         assert sent(gpt, name) == [one, expected, one]
+
+
+def test_what_a_dict_of_a_step_says_is_saved_with_the_run() -> None:
+    given = {"model": "openai/gpt-4o", "temperature": 0.3, "max_completion_tokens": 9, "api_key": "sk-secret"}
+    kept = {"model": "openai/gpt-4o", "temperature": 0.3, "max_completion_tokens": 9}
+    assert read_settings(written_settings({"model": given})) == {"model": kept}

@@ -85,7 +85,7 @@ def finish(output: Any = _UNSET, /, **fields: Any) -> Reply:
     if isinstance(output, BaseModel) and not isinstance(output, RootModel):
         # By their own names, which are always taken; what is computed is not to be given.
         return Reply(calls=[RawCall(None, FINISH, output.model_dump_json(by_alias=False, round_trip=True))])
-    return call(FINISH, **{RESULT: output})
+    return Reply(calls=[RawCall(None, FINISH, to_json({RESULT: output}).decode())])
 
 
 class ScriptedModel:

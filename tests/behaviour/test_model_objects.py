@@ -53,12 +53,6 @@ def test_all_that_is_missing_is_told_at_once() -> None:
         Agent(model=without("name", "acomplete", "can_force_tool"))
 
 
-@pytest.mark.parametrize(("has", "lacks"), [("stream", "astream"), ("astream", "stream")])
-def test_a_model_that_streams_in_one_way_only_is_told_the_other(has: str, lacks: str) -> None:
-    with pytest.raises(DeclarationError, match=rf"`Half`, which lacks `{lacks}`\.$"):
-        Agent(model=without(**{has: lambda self, request: iter(())}))
-
-
 def test_an_attribute_that_is_no_method_does_not_count() -> None:
     with pytest.raises(DeclarationError, match=r"lacks `price`\.$"):
         Agent(model=without("price", price=3))

@@ -163,7 +163,6 @@ class StreamingModel(Model, Protocol):
 
 
 _METHODS = ("complete", "acomplete", "can_force_tool", "price")
-_STREAMING = ("stream", "astream")
 
 
 def is_model(value: object) -> TypeGuard[Model]:
@@ -172,15 +171,14 @@ def is_model(value: object) -> TypeGuard[Model]:
 
 
 def lacks(value: object) -> list[str]:
-    """What of the port an object does not have; to stream is both ways or none."""
+    """What of the port an object does not have."""
     missing = [name for name in _METHODS if not callable(getattr(value, name, None))]
-    streaming = [name for name in _STREAMING if not callable(getattr(value, name, None))]
-    return [*([] if hasattr(value, "name") else ["name"]), *missing, *(streaming if len(streaming) == 1 else [])]
+    return missing if hasattr(value, "name") else ["name", *missing]
 
 
 def is_meant_as_model(value: object) -> bool:
     """Whether an object, or its class, has some of what the port asks for."""
-    return any(callable(getattr(value, name, None)) for name in (*_METHODS, *_STREAMING))
+    return any(callable(getattr(value, name, None)) for name in _METHODS)
 
 
 def can_stream(model: Model) -> TypeGuard[StreamingModel]:

@@ -40,7 +40,7 @@ def told(model: object) -> str:
 @pytest.mark.parametrize("model", ["gpt4", {"model": "gpt4", "api_key": "sk-secret"}])
 def test_an_id_without_a_provider_is_told_before_litellm_is_loaded(model: object) -> None:
     words = told(model)
-    assert words.startswith("DeclarationError `Agent.model` cannot be used: `gpt4` names no provider; an id is `prov")
+    assert words.startswith("DeclarationError `Agent.model` cannot be used: `gpt4` names no provider. Check the")
     assert "Did you mean `openai/gpt-4`" in words
     assert words.endswith("\nnot loaded\n")
     assert "sk-secret" not in words
@@ -58,6 +58,12 @@ def test_an_id_without_a_provider_is_told_before_litellm_is_loaded(model: object
 )
 def test_near_ids_are_named_with_their_provider(wrong: str, near: str) -> None:
     assert near in words_for_unknown(wrong)
+
+
+def test_a_provider_that_nobody_knows_is_told_apart() -> None:
+    words = words_for_unknown("opnai/gpt-4o")
+    assert words.startswith("`opnai/gpt-4o` names a provider that LiteLLM does not know.")
+    assert "`openai/gpt-4o`" in words
 
 
 def test_what_is_like_no_other_gets_no_guess() -> None:
@@ -94,5 +100,5 @@ def test_bare_ids_that_litellm_knows_work(wire: Wire) -> None:
 def test_once_litellm_is_loaded_it_is_asked_and_the_words_are_ours(gpt: Wire, name: str) -> None:
     with pytest.raises(ModelError) as caught:
         gpt.run(Agent(model=name))
-    assert str(caught.value).startswith(f"`{name}` failed: `{name}` names no provider; an id is `provider/model`")
+    assert str(caught.value).startswith(f"`{name}` failed: `{name}` names no provider. Check the model id `{name}`")
     assert "NOT provided" not in str(caught.value)

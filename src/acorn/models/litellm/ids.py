@@ -38,11 +38,12 @@ def is_unknown(name: str, config: Mapping[str, Any]) -> bool:
 
 def words_for_unknown(name: str) -> str:
     """What to tell whoever gave an id that no provider can be found for."""
-    near = [f"`{each}`" for each in _near(name)]
+    near = [f"`{each}`" for each in _near(name.rpartition("/")[2])]
     hint = f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
+    what = "names a provider that LiteLLM does not know" if "/" in name else "names no provider"
     return (
-        f"`{name}` names no provider; an id is `provider/model`, as LiteLLM lists them, or `openai/model` with an "
-        f"`api_base` for a server that speaks OpenAI's protocol.{hint}"
+        f"`{name}` {what}. Check the model id `{name}`: it is `provider/model`, as LiteLLM lists them, or "
+        f"`openai/model` with an `api_base` for a server that speaks OpenAI's protocol.{hint}"
     )
 
 

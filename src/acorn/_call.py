@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, own_hook, spec_of
+from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, module_name, own_hook, spec_of
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
@@ -123,7 +123,7 @@ def _plan(agent: Agent, overrides: Overrides = ()) -> Plan:
         _tools(agent, spec, overrides),
         resolve=lambda declared: resolve(declared, spec.owner),
         agent=agent,
-        module=f"{type(agent).__module__}:{type(agent).__qualname__}",
+        module=module_name(type(agent)),
         prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
         on_step=own_hook(agent, "on_step"),
         on_finish=own_hook(agent, "on_finish"),

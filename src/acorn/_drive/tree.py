@@ -271,7 +271,7 @@ def _hang(branches: list[Run[Any]], run: Run[Any]) -> None:
     branches.append(run)
 
 
-def raise_if_late(loop: Loop, error: ModelError, now: float) -> None:
-    """A request that fails when the time of the run is up has failed of that."""
+def raise_if_late(loop: Loop, error: ModelError | None, now: float) -> None:
+    """A request that fails, or still goes on, when the time of the run is up has failed of that."""
     if late := loop.budgets.too_late(now):
         raise late from error

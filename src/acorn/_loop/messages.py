@@ -17,6 +17,7 @@ from acorn.record import Message
 from acorn.types import TOOL_ERROR, Content, ToolResult
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
+REMINDER_CUT_OFF = f"Your reply was cut off at the token limit. {REMINDER} A shorter reply fits."
 FINISHED = "Finished."
 SKIPPED = f"Skipped: `{FINISH}` was called in the same response, so this call was not executed."
 TOO_LATE = "Skipped: the final answer is due now, so this call was not executed."

@@ -20,6 +20,7 @@ from acorn._loop.conversation import Conversation
 from acorn._loop.limits import Budget, Limits
 from acorn._loop.plan import Plan, named_tools
 from acorn._record_json import restored
+from acorn._sampling import adopted
 from acorn._tools.port import Tool
 from acorn.errors import AcornError, BranchError
 from acorn.journal import BranchBegun, BranchEnded
@@ -161,7 +162,7 @@ class Parent(Conversation):
         """The settings that were changed during the run, and the tools, as `on_step` has left them by now."""
         if self._step is None:
             return self.state.settings, self.toolset.tools
-        return self.state.settings | self._step.changes(), self._step.chosen_tools()
+        return adopted(self.state.settings, self._step.changes()), self._step.chosen_tools()
 
 
 def used_below(run: Run[Any]) -> Iterator[tuple[Usage, float | None]]:

@@ -356,7 +356,7 @@ class Loop(Calls):
     def _spend(self, verdict: finish.Verdict) -> None:
         attempts = self.state.corrections + 1
         if attempts > self.spec.parse_retries:
-            raise finish.out_of_retries(verdict, self.spec.owner, self.run.model, attempts)
+            raise finish.out_of_retries(verdict, self.spec.owner, self.run.model, attempts) from verdict.cause
         self.state.corrections = attempts
 
     # A step: tools, branches, hook, and what the hook changed
@@ -436,7 +436,8 @@ class Loop(Calls):
         else:
             self._notice_circles(results)
             if not state.calls:
-                self.transcript.say(messages.REMINDER)
+                was_cut = state.response is not None and state.response.stop_reason == "length"
+                self.transcript.say(messages.REMINDER_CUT_OFF if was_cut else messages.REMINDER)
             self._force_at_last_step()
             self._ask_model(now)
 
@@ -482,7 +483,7 @@ class Loop(Calls):
         if not isinstance(outcome, ValueError):
             self._accept(self.spec.output.unwrap(self._candidate) if outcome is None else outcome)
             return
-        verdict = finish.rejected(str(outcome) or type(outcome).__name__, state.answer or "", self._said())
+        verdict = finish.rejected(outcome, state.answer or "", self._said())
         if state.answered_by is None:
             self._correct(verdict, verdict.document, now)
         else:

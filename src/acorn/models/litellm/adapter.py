@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import monotonic
 from typing import Any
 
 from pydantic_core import from_json
 
 from acorn._secrets import redact, secrets_in, veiled
-from acorn.errors import ModelError
+from acorn.errors import DeclarationError, ModelError
 from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response, within
 from acorn.models.litellm.failure import (
     LATE,
@@ -29,16 +30,26 @@ from acorn.models.litellm.failure import (
     on_the_wire,
     provider_text,
 )
-from acorn.models.litellm.library import TIMEOUT, http_client, known_params, library, provider_of, takes_client
+from acorn.models.litellm.ids import is_unknown, words_for_unknown
+from acorn.models.litellm.library import (
+    TIMEOUT,
+    http_client,
+    is_loaded,
+    known_params,
+    library,
+    provider_of,
+    takes_client,
+)
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.status import retry_after
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
-# What of a model dict is not LiteLLM's business, or not the user's.
+# What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.
 _OURS = (
     *("model", "id", "timeout", "request_timeout"),
     *("num_retries", "retry_delay", "max_retries", *_PRICES),
+    *("temperature", "max_tokens", "max_completion_tokens"),
 )
 _WHO = ("user", "metadata", "headers", "extra_headers")
 """Arguments that say who asks: what a model takes does not depend on them."""
@@ -70,6 +81,8 @@ class LiteLLMModel:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.name: str = config.get("model") or config["id"]
+        if not is_loaded() and is_unknown(self.name, config):  # once it is loaded, only it knows what it was taught
+            raise DeclarationError(words_for_unknown(self.name))
         self._arguments = {key: value for key, value in config.items() if key not in _OURS}
         if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
             self._arguments["api_base"] = str(address).rstrip("/")  # the name that works with every provider
@@ -126,18 +139,18 @@ class LiteLLMModel:
             return self._response(await self._aonce(attempt), request)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reader = StreamReader(priced=not self._has_price)
+        reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            with closing(RawStream(self._once(attempt, **_STREAMED))) as raw:
+            with closing(RawStream(self._once(attempt, **_STREAMED), until)) as raw:
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
             yield from reader.end(raw.finish_reason, raw.refusal)
         self._mind_forced(request, reader.called, reader.stop_reason)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reader = StreamReader(priced=not self._has_price)
+        reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED))) as raw:
+            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until)) as raw:
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
                         yield delta
@@ -173,10 +186,10 @@ class LiteLLMModel:
 
     def _call(self, attempt: _Attempt) -> dict[str, Any]:
         request, left_out = attempt.request, self._refused | attempt.left_out
-        if "max_completion_tokens" in self._arguments:
-            left_out |= {"max_tokens"}  # the same by another name, and no provider takes both
         call: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
         call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
+        if "max_completion_tokens" in self._config and "max_tokens" in call:
+            call["max_completion_tokens"] = call.pop("max_tokens")  # the name that the user knows the model to take
         # LiteLLM writes into what it is given: metadata, content parts, the schemas of tools.
         call |= copied(self._fitting)
         call |= {
@@ -286,6 +299,8 @@ class LiteLLMModel:
         wire = on_the_wire(chain)
         text = "" if wire.trouble == LATE else redact(provider_text(error), secrets)
         words = filter(None, (text, advice(error, wire, text, self._given(attempt.request), self.name)))
+        if "LLM Provider NOT provided" in text:
+            words = filter(None, (words_for_unknown(self.name),))
         what = f" ({wire.what})" if wire.what else ""
         return ModelError(
             f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),
@@ -303,6 +318,11 @@ _learned: dict[tuple[str, ...], set[str]] = {}
 def forget_refusals() -> None:
     """Try everything anew: an endpoint may have become another one."""
     _learned.clear()
+
+
+def _end_of(request: ModelRequest) -> float | None:
+    """The reading of the clock at which the time of a request that begins now is up."""
+    return None if request.timeout is None else monotonic() + request.timeout
 
 
 def _own(value: Any, written: Callable[[], bytes] | None) -> Any:

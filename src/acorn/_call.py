@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, own_hook, spec_of
+from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, module_name, own_hook, spec_of
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
@@ -23,7 +24,10 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
+from acorn._override import Overrides, held, prompt_within, spec_within
+from acorn._spec import Spec
 from acorn._tools.agent import AgentTool
+from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.models.resolve import resolve
@@ -106,42 +110,60 @@ def _begin(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree,
 
 def new_loop(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
-    plan = _plan(agent)
+    plan = _plan(agent, held())
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs)
     return Loop(plan, Run(os.urandom(16).hex(), given, deps=plan.deps))
 
 
-def _plan(agent: Agent) -> Plan:
-    spec = spec_of(agent)
+def _plan(agent: Agent, overrides: Overrides = ()) -> Plan:
+    spec = spec_within(overrides, agent) if overrides else spec_of(agent)
     brought: dict[str, Any] = vars(agent).get(BROUGHT, {})
     return Plan(
         spec,
-        tuple(tool.bound_to(agent) for tool in spec.tools),
+        _tools(agent, spec, overrides),
         resolve=lambda declared: resolve(declared, spec.owner),
         agent=agent,
-        module=f"{type(agent).__module__}:{type(agent).__qualname__}",
-        prompt=agent.system_prompt if spec.prompt.is_method else None,
+        module=module_name(type(agent)),
+        prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
         on_step=own_hook(agent, "on_step"),
         on_finish=own_hook(agent, "on_finish"),
         on_stream=own_hook(agent, "on_stream"),
         prior=brought.get("prior", ()),
         deps=brought.get("deps"),
-        branches={name: _branch_tool(name, entry) for name, entry in spec.branches.items()},
-        start=_start,
+        branches={name: _branch_tool(name, entry, overrides) for name, entry in spec.branches.items()},
+        start=partial(_start, overrides),
     )
 
 
-def _start(tool: AgentTool) -> BranchTool:
+def _tools(agent: Agent, spec: Spec, overrides: Overrides) -> tuple[Tool, ...]:
+    tools = tuple(tool.bound_to(agent) for tool in spec.tools)
+    if not overrides:
+        return tools
+    # What an agent that is a tool takes may be overridden, and its schema is kept once it is made.
+    return tuple(
+        replace(tool, parameters=partial(_parameters, overrides, tool.function))
+        if isinstance(tool, AgentTool)
+        else tool
+        for tool in tools
+    )
+
+
+def _parameters(overrides: Overrides, agent: Any) -> dict[str, Any]:
+    return spec_within(overrides, agent).input.json_schema
+
+
+def _start(overrides: Overrides, tool: AgentTool) -> BranchTool:
     """An agent that is a tool, as a branch with a conversation of its own."""
     agent = tool.function
-    if isinstance(agent, type):
-        return BranchTool(tool.name, None, class_spec(agent), lambda: _plan(agent()), inherits=False)
-    return BranchTool(tool.name, None, spec_of(agent), lambda: _plan(agent), inherits=False)
+    spec = spec_within(overrides, agent)
+    make = (lambda: _plan(agent(), overrides)) if isinstance(agent, type) else (lambda: _plan(agent, overrides))
+    return BranchTool(tool.name, None, spec, make, inherits=False)
 
 
-def _branch_tool(name: str, entry: Any) -> BranchTool:
+def _branch_tool(name: str, entry: Any, overrides: Overrides) -> BranchTool:
     cls, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
-    return BranchTool(name, described, class_spec(cls), lambda: _plan(cls()), docstring_of(cls))
+    spec = spec_within(overrides, cls)
+    return BranchTool(name, described, spec, lambda: _plan(cls(), overrides), docstring_of(cls))
 
 
 @contextmanager
@@ -161,7 +183,7 @@ def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Genera
     context: BranchContext | None = None
     failed: BaseException | None = None
     try:
-        plan = _plan(cls())
+        plan = _plan(cls(), held())
         given = plan.spec.input.from_call(cls.__name__, (), inputs)
         context = tree.birth(place, place_id or place.next(), cls.__name__, plan, given)
         yield tree, context.run_id

@@ -10,12 +10,16 @@ import copy
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsTool, class_spec, spec_of
+from acorn import _override
+from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsShapes, AsTool, class_spec, spec_of
 from acorn._drive.record import LAST, last_run
+from acorn._sampling import overruled, said_in
+from acorn._schema.shape import SHAPES
 from acorn._spec import SETTINGS
 from acorn._tools.agent import AS_TOOL
 from acorn.errors import AcornError, DeclarationError
@@ -91,8 +95,7 @@ class module(Generic[In, Out]):
 
     def __init__(self, **overrides: Any) -> None:
         for name, value in overrides.items():
-            if name not in SETTINGS:
-                raise TypeError(f"`{type(self).__name__}` has no attribute `{name}` to set{_hint(name)}")
+            _check_name(type(self), name)
             setattr(self, name, value)
         if overrides:
             spec_of(self)
@@ -198,6 +201,7 @@ class module(Generic[In, Out]):
             agent.using(history=run)(question="And in 1990?")
         """
         other = copy.copy(self)
+        _make_way(vars(other), overrides)
         module.__init__(other, **overrides)
         brought = dict(vars(self).get(BROUGHT, {}))
         if history is not _UNSET:
@@ -208,6 +212,20 @@ class module(Generic[In, Out]):
         if OPEN in vars(self):
             vars(other)[OPEN] = vars(self)[OPEN].for_copy()
         return other
+
+    @classmethod
+    def override(cls, **overrides: Any) -> AbstractContextManager[None]:
+        """For tests: settings that hold in the block for every instance of the class and its subclasses.
+
+            with Researcher.override(model=AnyModel()):
+                application()
+
+        They count whatever an instance or `using` sets, wherever it is made; a step still has the last word.
+        """
+        for name in overrides:
+            _check_name(cls, name)
+        _override.check(cls, overrides)
+        return _override.hold(cls, overrides)
 
     # Hooks, for subclasses to override
 
@@ -251,12 +269,13 @@ class module(Generic[In, Out]):
 
     @property
     def last(self) -> Run[Out] | None:
-        """The record of the last run that ended in this thread or task, well or not."""
+        """The record of the last run that ended in this task, else in this thread, well or not."""
         return last_run(self)
 
 
 setattr(module, BASE, module)
 setattr(module, AS_TOOL, AsTool())
+setattr(module, SHAPES, AsShapes())
 Module = module
 
 
@@ -265,6 +284,14 @@ def _call() -> Any:
     from acorn import _call
 
     return _call
+
+
+def _make_way(own: dict[str, Any], nearer: Mapping[str, Any]) -> None:
+    """Take from the attributes of an instance what others overrule that are set on top of them."""
+    if "model" in own:
+        own["model"] = overruled(own["model"], nearer)
+    for attribute, _ in said_in(nearer.get("model")):
+        own.pop(attribute, None)
 
 
 def _take_brackets(cls: type[module[Any, Any]]) -> None:
@@ -309,6 +336,11 @@ def _local_names(cls: type) -> dict[str, Any]:
         for name, value in frame.f_locals.items()
         if isinstance(value, type) or get_origin(value) is not None
     }
+
+
+def _check_name(cls: type, name: str) -> None:
+    if name not in SETTINGS:
+        raise TypeError(f"`{cls.__name__}` has no attribute `{name}` to set{_hint(name)}")
 
 
 def _warn_of_near_misses(cls: type) -> None:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from acorn._json import safe_repr, shorten, told
+from acorn._sampling import check_said_once, overruled, said_in
 from acorn._schema.shape import Shape, shape_of
 from acorn._tools.collect import gather, is_tool_name, merge, methods
 from acorn._tools.port import Tool
@@ -24,7 +25,7 @@ from acorn._tools.source import ToolSource
 from acorn._xml.encode import DescriptionFormat, XmlStyle
 from acorn._xml.text import is_name
 from acorn.errors import DeclarationError, ToolConflictError
-from acorn.models.port import is_model
+from acorn.models.port import is_meant_as_model, is_model, lacks
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +133,11 @@ def _show_model(value: object) -> str:
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {', '.join(map(_show_model, value)) or 'nothing'}"
+    if isinstance(value, type) and is_meant_as_model(value):
+        return f"the class `{value.__name__}`; give an instance of it"
+    if is_meant_as_model(value):
+        missing = " and ".join(f"`{name}`" for name in lacks(value))
+        return f"an object of `{type(value).__name__}`, which lacks {missing}"
     return told(value)
 
 
@@ -234,6 +240,7 @@ def compile_spec(cls: type, base: type, values: Mapping[str, Any], local_names: 
         attribute for attribute in SETTINGS if any(attribute in vars(parent) for parent in _ahead(cls, base, attribute))
     }
     frozen = _freeze(cls, values, local_names)
+    frozen["model"] = _model_of_classes(cls, base, frozen["model"])
     prompt = _prompt(cls, base)
     return _whole(Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, **frozen), base)
 
@@ -241,9 +248,24 @@ def compile_spec(cls: type, base: type, values: Mapping[str, Any], local_names: 
 def revise_spec(spec: Spec, cls: type, base: type, own: Mapping[str, Any], local_names: Mapping[str, Any]) -> Spec:
     """The spec of an instance that sets some attributes for itself, checked the same way."""
     changes = _freeze(cls, own, local_names)
+    if "model" in own:
+        check_said_once(spec.owner, own["model"], own)
+    else:
+        changes["model"] = overruled(spec.model, own)
     if "system_prompt" in own:
         changes["prompt"] = _read_prompt(own["system_prompt"], cls, own=True)
     return _whole(replace(spec, declared=spec.declared | frozenset(own), **changes), base)
+
+
+def _model_of_classes(cls: type, base: type, model: Any) -> Any:
+    """The model without what a subclass of the class that set it says for itself."""
+    nearer: set[str] = set()
+    for parent in _ahead(cls, base, "model"):
+        if "model" in vars(parent):
+            check_said_once(parent.__name__, model, vars(parent))
+            break
+        nearer |= vars(parent).keys()
+    return overruled(model, nearer)
 
 
 def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,11 +304,15 @@ def check_setting(owner: str, attribute: str, value: Any) -> None:
     """Judge one value by the rule of its attribute."""
     if not SETTINGS[attribute].fits(value):
         raise _wrong(owner, attribute, value)
+    if attribute == "model":
+        for name, key in said_in(value):
+            if not SETTINGS[name].fits(value[key]):
+                raise _wrong(owner, name, value[key], f"model[{key!r}]")
 
 
-def _wrong(owner: str, attribute: str, given: Any) -> DeclarationError:
+def _wrong(owner: str, attribute: str, given: Any, place: str = "") -> DeclarationError:
     setting = SETTINGS[attribute]
-    return DeclarationError(f"`{owner}.{attribute}` must be {setting.allowed}, got {setting.show(given)}.")
+    return DeclarationError(f"`{owner}.{place or attribute}` must be {setting.allowed}, got {setting.show(given)}.")
 
 
 def _above(cls: type, base: type) -> list[type]:

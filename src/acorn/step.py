@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from acorn._content import Parts
 from acorn._loop.finish import judge_fields
+from acorn._sampling import adopted, check_said_once, in_force, overruled, said_in
 from acorn._spec import check_setting
 from acorn._tools.collect import FINISH, make_tool
 from acorn._tools.port import Tool
@@ -40,12 +41,15 @@ class Step:
         tool_calls: list[ToolCall],
         tool_results: list[ToolResult],
         tools: tuple[Tool, ...],
-        before: Callable[[str], Any],
+        before: Mapping[str, Any],
     ) -> None:
         self._spec = owner
         self._response = response
         self._before = before
+        """What earlier hooks of the run have set."""
         self._settings: dict[str, Any] = {}
+        self._is_model_given = False
+        """Whether the hook gave another model, and did not merely change the dict of the one there was."""
         self._known = self._listed = tools
         self._context: list[str] = []
         self._parts = Parts()
@@ -61,14 +65,18 @@ class Step:
 
     @property
     def model(self) -> Any:
-        now = self._setting("model")
-        if now is self._before("model") and isinstance(now, dict):
-            now = self._settings["model"] = dict(now)  # the class's own is not to be changed in place
-        return now
+        if "model" not in self._settings:
+            now = self._model_before
+            if not isinstance(now, dict):
+                return now
+            self._settings["model"] = dict(now)  # the class's own is not to be changed in place
+        return self._settings["model"]
 
     @model.setter
     def model(self, value: Any) -> None:
-        self._set("model", value)
+        check_setting(self._spec.owner, "model", value)
+        check_said_once("step", value, self._settings)
+        self._settings["model"], self._is_model_given = value, True
 
     @property
     def temperature(self) -> float:
@@ -195,11 +203,28 @@ class Step:
 
     def changes(self) -> dict[str, Any]:
         """The settings that the hook set; a model that was only looked at is left out."""
-        return {name: value for name, value in self._settings.items() if name != "model" or value != self._before(name)}
+        changed = dict(self._settings)
+        if "model" in changed and not self._is_model_given:
+            given, before = changed["model"], self._model_before
+            if given == before:
+                del changed["model"]
+            else:
+                check_setting(self._spec.owner, "model", given)
+                # What it said all along was overruled, and still is.
+                kept = [name for name, key in said_in(given) if key in before and before[key] == given[key]]
+                changed["model"] = overruled(given, [name for name in kept if name in self._before or name in changed])
+                check_said_once("step", changed["model"], changed)
+        return changed
+
+    @property
+    def _model_before(self) -> Any:
+        return in_force("model", self._before, self._spec)
 
     def _setting(self, name: str) -> Any:
-        return self._settings[name] if name in self._settings else self._before(name)
+        return in_force(name, adopted(self._before, self.changes()), self._spec)
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)
+        if self._is_model_given:
+            check_said_once("step", self._settings["model"], (name,))
         self._settings[name] = value

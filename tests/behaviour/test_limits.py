@@ -287,6 +287,27 @@ def on_a_clock(agent: Worker, model_takes: float, tools_take: float) -> tuple[Ru
     return loop.run, now, given
 
 
+def test_a_request_is_given_what_is_left_of_the_time_and_no_more() -> None:
+    loop = new_loop(Worker(model=ScriptedModel([calling("look"), finish(summary="done")]), max_seconds=60), (), {})
+    loop.start(0.0)
+
+    def given(now: float) -> float | None:
+        (ask,) = loop.asks(now)
+        assert isinstance(ask, AskModel)
+        return ask.request.timeout
+
+    assert [given(now) for now in (0.0, 2.5, 59.0)] == [60.0, 57.5, 1.0]
+    (ask,) = loop.asks(3.0)
+    assert isinstance(ask, AskModel)
+    loop.begin(ask.id, 3.0)
+    loop.tell(ask.id, ask.model.complete(ask.request), 10.0)
+    (asked,) = loop.asks(10.0)
+    assert isinstance(asked, AskTool)
+    loop.begin(asked.id, 10.0)
+    loop.tell(asked.id, ToolResult(asked.call.id, "look", "x"), 15.0)
+    assert given(15.0) == 45.0
+
+
 @pytest.mark.parametrize(
     ("model_takes", "tools_take", "steps"),
     [

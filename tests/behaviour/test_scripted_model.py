@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import dataclasses
 import json
+import pickle
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, RootModel, computed_field
 from tests.behaviour.conftest import Call, Script
 
 from acorn import AcornError, LimitError, ModelError, Usage, module, tool
@@ -363,3 +366,80 @@ def test_it_serves_many_threads(script: Script) -> None:
     for thread in threads:
         thread.join()
     assert sorted(answers, key=int) == [str(at) for at in range(50)]
+
+
+# One reply, and outputs as they are
+
+
+@pytest.mark.parametrize("reply", ["hello", Reply("hello")], ids=["text", "reply"])
+def test_one_reply_needs_no_list(reply: Any) -> None:
+    model = ScriptedModel(reply)
+    assert model.complete(request()).content == "hello"
+    with pytest.raises(AssertionError, match="has 1 replies"):
+        model.complete(request())
+
+
+def test_one_failure_and_one_exception_need_no_list() -> None:
+    with pytest.raises(ModelError, match="HTTP 500"):
+        ScriptedModel(Failure(500)).complete(request())
+    with pytest.raises(KeyError, match="gone"):
+        ScriptedModel(KeyError("gone")).complete(request())
+
+
+class Named(BaseModel):
+    given_name: str = Field(alias="givenName")
+    answer: Answer
+
+    @computed_field
+    def shout(self) -> str:
+        return self.given_name.upper()
+
+
+class Several(RootModel[list[Answer]]):
+    pass
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        Answer(answer="Paris"),
+        Named(givenName="Jo", answer=Answer(answer="Paris")),
+        Several([Answer(answer="Paris")]),
+        Point(3),
+        "text",
+        [1, 2],
+    ],
+    ids=lambda output: type(output).__name__,
+)
+def test_an_output_can_be_given_as_it_is(call: Call, script: Script, output: Any) -> None:
+    agent = type("Giver", (Asker,), {"final_output": type(output)})
+    found = call(agent(model=script(finish(output))), question="?")
+    assert found == (output.root if isinstance(output, Several) else output) or found == output
+
+
+def test_an_output_and_fields_at_once_are_refused() -> None:
+    with pytest.raises(TypeError, match="an output or its fields, not both"):
+        finish(Answer(answer="a"), answer="b")
+
+
+# Copies
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, lambda agent: pickle.loads(pickle.dumps(agent)), copy.copy])
+def test_an_agent_with_a_scripted_model_can_be_copied_and_pickled(make: Callable[[Any], Any]) -> None:
+    agent = Searcher(model=ScriptedModel([calling("search", query="a"), finish(answer="b"), finish(answer="c")]))
+    again = make(agent)
+    if make is not copy.copy:
+        assert again.model is not agent.model
+        assert again(question="?") == Answer(answer="b")
+        assert agent.model.requests == []
+    assert agent(question="?") == Answer(answer="b")
+    used = make(agent)
+    assert used(question="?") == Answer(answer="c")
+    bodies = [asked.body("m") for asked in agent.model.requests[:2]]
+    assert [asked.body("m") for asked in used.model.requests[:2]] == bodies

@@ -12,7 +12,7 @@ import pytest
 from tests.loopback import Answer, Loopback, Request
 
 from acorn import ModelError, Run, module
-from acorn.models.litellm.adapter import forget_refusals
+from acorn.models.learned import forget_refusals
 from acorn.models.litellm.library import library
 
 PROVIDER_VARIABLES = (

@@ -620,6 +620,15 @@ def test_nothing_is_forced_while_claude_is_asked_to_think(claude: Wire, asked_fo
     assert claude.bodies()[2]["messages"][-1]["content"][-1] == {"type": "text", "text": FORM}
 
 
+@pytest.mark.parametrize("name", ["gpt-5", "home-made"])
+def test_another_model_than_claude_is_forced_at_the_end_though_it_thinks(gpt: Wire, name: str) -> None:
+    gpt.serve([call("search", query="why"), finish(**RIGHT)])
+    run = gpt.run(Hurried(model=gpt.model(name, reasoning_effort="low")), question="Why?")
+    assert run.output == Answer(**RIGHT)
+    assert [body.get("tool_choice") for body in gpt.bodies()] == [None, OPENAI_FORCED]
+    assert all("<output" not in str(body["messages"]) for body in gpt.bodies())
+
+
 @pytest.mark.parametrize("not_asked_for", [{"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}])
 def test_thinking_that_is_switched_off_does_not_keep_from_forcing(claude: Wire, not_asked_for: Json) -> None:
     claude.serve([finish(**RIGHT), call("search", query="why"), finish(**RIGHT)])

@@ -999,6 +999,28 @@ def test_a_stream_that_stalls_ends_with_the_time_of_the_run(wire: Wire, stalled:
     assert time.monotonic() - began < 2
 
 
+def closed_early(wire: Wire) -> int:
+    """How many connections were left in the middle; the server notices when it next writes."""
+    patience = time.monotonic() + 20
+    while not wire.server.closed_early and time.monotonic() < patience:
+        time.sleep(0.01)
+    return wire.server.closed_early
+
+
+def test_a_stream_that_keeps_dripping_ends_with_the_time_of_the_run(wire: Wire) -> None:
+    wire.serve([Fault(reply=Reply("word " * 400), drip=0.05)])
+    with pytest.raises(LimitError, match=r"`Asker` used up its `max_seconds` of 0\.4 while the model was asked"):
+        iterate(wire, Asker(model=wire.model(), max_seconds=0.4), question="?")
+    assert (closed_early(wire), wire.count()) == (1, 1)
+
+
+def test_signs_of_life_that_say_nothing_end_with_the_time_of_the_run(wire: Wire) -> None:
+    wire.serve([Fault(body=b": still here\n\n" * 400, content_type=EVENTS, drip=0.05)])
+    with pytest.raises(LimitError, match=r"`Asker` used up its `max_seconds` of 0\.4 while the model was asked"):
+        iterate(wire, Asker(model=wire.model(), max_seconds=0.4), question="?")
+    assert (closed_early(wire), wire.count()) == (1, 1)
+
+
 def test_a_slow_stream_does_not_hold_up_the_event_loop() -> None:
     async def main() -> int:
         ticks = 0

@@ -206,8 +206,13 @@ class AsyncWalk(Walk):
                     yield delta
                 return
             stream: Any = ask.model.astream(ask.request)
+            is_timed = ask.request.timeout is not None
             try:
                 async for delta in stream:
+                    if is_timed:  # an answer that is whole may come to its end
+                        is_timed = delta.stop_reason is None
+                        if is_timed:
+                            raise_if_late(loop, None, self.tree.now(loop.run.id))
                     yield delta
             finally:
                 if hasattr(stream, "aclose"):

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
-from acorn._declared import OPEN, spec_of
+from acorn._declared import OPEN
 from acorn._drive.bridge import start_thread
 from acorn._drive.held import Held
+from acorn._override import held, spec_within
 
 Failed = Callable[[BaseException], object]
 """Is told of each error of closing, and may raise it."""
@@ -180,7 +181,7 @@ async def alet_go(agent: object, error: BaseException | None) -> None:
 def _to_open(agent: object, kept: Kept) -> list[Any]:
     if kept.entered:
         return []
-    return [source for source in spec_of(agent).sources if kept_open(agent, source) is None]
+    return [source for source in spec_within(held(), agent).sources if kept_open(agent, source) is None]
 
 
 async def _take(turn: threading.Lock) -> None:

@@ -207,8 +207,14 @@ class SyncWalk(Walk):
                 yield from as_deltas(ask.model.complete(ask.request))
                 return
             stream: Any = ask.model.stream(ask.request)
+            is_timed = ask.request.timeout is not None
             try:
-                yield from stream
+                for delta in stream:
+                    if is_timed:  # an answer that is whole may come to its end
+                        is_timed = delta.stop_reason is None
+                        if is_timed:
+                            raise_if_late(loop, None, self.tree.now(loop.run.id))
+                    yield delta
             finally:
                 getattr(stream, "close", lambda: None)()
         except ModelError as error:

@@ -18,6 +18,7 @@ from acorn._json import words_of
 from acorn._loop import messages
 from acorn._loop.asks import BranchEnd
 from acorn._loop.plan import BranchTool
+from acorn._sampling import overruled
 from acorn._schema.shape import Shape
 from acorn._spec import Spec
 from acorn._tools.port import Tool
@@ -57,6 +58,9 @@ def inherited_spec(
     names = _INHERITED if inherits else ("model",)
     left_open = [name for name in names if name not in own.declared or (getattr(own, name) is None and name == "model")]
     missing = {name: settings.get(name, getattr(parent, name)) for name in left_open}
+    if "model" in missing:  # what it says is overruled by what was set in the step, and by the branch's own
+        nearer = own.declared | (settings.keys() if inherits else set())
+        missing["model"] = overruled(missing["model"], nearer)
     set_above = (parent.declared | settings.keys()) & missing.keys()
     deepest = depth + own.max_depth if "max_depth" in own.declared else parent.max_depth
     return replace(

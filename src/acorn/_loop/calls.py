@@ -18,6 +18,7 @@ from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.reply import prepare
 from acorn._loop.state import State
 from acorn._loop.wire_history import WireHistory
+from acorn._sampling import adopted
 from acorn.errors import AcornError
 from acorn.record import Run
 from acorn.step import Step
@@ -132,7 +133,7 @@ class Calls(Parent):
         if self._step is None:
             assert state.response is not None
             self._step = Step(
-                self.spec, self.run, state.response, state.calls, self._ordered(), self.toolset.tools, self.setting
+                self.spec, self.run, state.response, state.calls, self._ordered(), self.toolset.tools, state.settings
             )
             if self.context is not None:
                 self._step.branch = self.context.path
@@ -146,11 +147,11 @@ class Calls(Parent):
     def _adopt(self, step: Step) -> None:
         """Take over the settings and tools that the hook changed."""
         state = self.state
-        for name, value in step.changes().items():
-            state.settings[name] = value
-            if name == "model":
-                self.model = self.plan.resolve(value)
-                self.budgets.check_price(self.model)
+        if changes := step.changes():
+            state.settings = adopted(state.settings, changes)
+            if "model" in changes:
+                self._use_model()
+            self._note_settings()
         chosen = step.chosen_tools()
         if chosen != self.toolset.tools:
             state.tools = [tool.name for tool in chosen]

@@ -15,6 +15,7 @@ from acorn._loop.plan import Plan, Toolset, named_tools
 from acorn._loop.state import State
 from acorn._loop.transcript import Transcript
 from acorn._loop.wire_history import WireHistory
+from acorn._sampling import in_force, set_by_user
 from acorn._tools.collect import FINISH
 from acorn._tools.port import Tool
 from acorn.errors import ToolConflictError
@@ -38,6 +39,8 @@ class Conversation:
         self.journal = run.journal
         self.transcript = Transcript(run)
         self.budgets = Budgets(self.spec.owner, plan.limits, self.state.meter, plan.above)
+        self.is_counted = False
+        """Whether what its open branches had used at its end is part of what it used."""
         self._is_single = self.spec.max_steps is None
         self._is_timed = plan.limits.seconds is not None
         self._request: ModelRequest | None = None
@@ -46,8 +49,8 @@ class Conversation:
         self.toolset = Toolset(
             self._and_inherited(plan.tools), plan.branches, finish.finish_definition(self.spec.output)
         )
-        self.model = plan.resolve(self.setting("model"))
-        self.budgets.check_price(self.model)
+        self._use_model()
+        self._note_settings()
 
     # Facts
 
@@ -73,8 +76,8 @@ class Conversation:
         return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._make_request())
 
     def setting(self, name: str) -> Any:
-        found = self.state.settings
-        return found[name] if name in found else getattr(self.spec, name)
+        """As it stands now: what `on_step` set, else what was declared."""
+        return in_force(name, self.state.settings, self.spec)
 
     def whereabouts(self) -> int | None:
         """Where in the history the last response stands."""
@@ -103,6 +106,16 @@ class Conversation:
             )
         self.toolset = Toolset(tools, self.plan.branches, self.toolset.finish)
 
+    def _use_model(self) -> None:
+        self.model = self.plan.resolve(self.setting("model"))
+        self.budgets.check_price(self.model)
+
+    def _note_settings(self) -> None:
+        """What every request carries until a hook changes it."""
+        self._temperature = self.setting("temperature")
+        self._max_tokens = self.setting("max_tokens")
+        self._declared = set_by_user(self.state.settings, self.spec)
+
     # The next request
 
     def _next_request(self, now: float) -> ModelRequest:
@@ -114,18 +127,18 @@ class Conversation:
         return self._request
 
     def _make_request(self) -> ModelRequest:
-        spec, changed, tools = self.spec, self.state.settings, self.toolset.described
+        tools = self.toolset.described
         sent, write = self.wire.prepare(self.run.history, self.openings, self.transcript.written)
         if self._threaded is not None:
             sent = self._threaded.wrap(sent)
         return ModelRequest(  # by position: with so many, keywords take three times as long
             sent,
             tools.definitions,
-            changed.get("temperature", spec.temperature),
-            changed.get("max_tokens", spec.max_tokens),
+            self._temperature,
+            self._max_tokens,
             FINISH if self.state.was_forced else None,
-            spec.declared | changed.keys() if changed else spec.declared,
-            spec.cache,
+            self._declared,
+            self.spec.cache,
             None,
             None if self._threaded is not None else write,
             tools.json,

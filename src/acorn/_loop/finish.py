@@ -36,6 +36,8 @@ class Verdict:
     message: str = "Output validation failed"
     was_cut: bool = False
     """Whether the token limit is to blame."""
+    cause: Exception | None = None
+    """What was raised over it."""
 
     @property
     def document(self) -> str:
@@ -54,10 +56,10 @@ def judge_arguments(shape: Shape, arguments: str, *, cut_off: bool, max_tokens: 
     try:
         return Verdict(text, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError as error:
-        wrong = problems(error, shape.json_schema, _parsed(text))
+        wrong, cause = problems(error, shape.json_schema, _parsed(text)), error
     if cut_off and not _parsed(text):  # cut inside the arguments, or before they began
-        return Verdict(text, None, wrong, _cut_off(max_tokens), was_cut=True)
-    return Verdict(text, None, wrong)
+        return Verdict(text, None, wrong, _cut_off(max_tokens), was_cut=True, cause=cause)
+    return Verdict(text, None, wrong, cause=cause)
 
 
 def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_tokens: int) -> Verdict:
@@ -67,16 +69,16 @@ def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_token
     try:
         data = read(content, shape.xml_schema, root)
     except ParseError as error:
-        return Verdict(content, None, [], str(error))
+        return Verdict(content, None, [], str(error), cause=error)
     text = to_json(data, inf_nan_mode="constants")
     try:
         return Verdict(content, shape.schema.model_validate_json(text, by_alias=False, by_name=True))
     except ValidationError as error:
-        wrong = problems(error, shape.xml_schema, data)
+        wrong, cause = problems(error, shape.xml_schema, data), error
     try:  # the form has the fields' own names, but the tool's schema has shown their aliases
         return Verdict(content, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError:
-        return Verdict(content, None, wrong)
+        return Verdict(content, None, wrong, cause=cause)
 
 
 def judge_fields(shape: Shape, fields: dict[str, Any], owner: str) -> BaseModel:
@@ -105,10 +107,11 @@ def no_answer(content: str, *, cut_off: bool, max_tokens: int) -> Verdict:
     return Verdict(content, None, [], _cut_off(max_tokens) if cut_off else message, was_cut=cut_off)
 
 
-def rejected(text: str, answer: str, raw: str) -> Verdict:
+def rejected(error: ValueError, answer: str, raw: str) -> Verdict:
     """An answer, as JSON, that `on_finish` would not have."""
-    shown = shorten(answer)
-    return Verdict(raw, None, [Problem(path="", expected=text, received=shown, told=shown, ruled=True)], text)
+    shown, text = shorten(answer), str(error) or type(error).__name__
+    problem = Problem(path="", expected=text, received=shown, told=shown, ruled=True)
+    return Verdict(raw, None, [problem], text, cause=error)
 
 
 def form(shape: Shape, root: str) -> str:

@@ -28,8 +28,9 @@ from acorn._loop.opening import first_messages, prompt_text
 from acorn._loop.parent import checked_results
 from acorn._loop.plan import BranchTool, Plan, listed_tools
 from acorn._loop.reply import may_go_on, read_calls, refusal
-from acorn._loop.state import State, restored
+from acorn._loop.state import State
 from acorn._loop.wire_history import WireHistory
+from acorn._record_json import restored_text
 from acorn._spec import read_prompt_file
 from acorn._tools.agent import AgentTool
 from acorn._tools.collect import FINISH, gather, merge
@@ -188,7 +189,7 @@ class Loop(Calls):
         state = self.state
         if state.answer is not None and state.phase == "judge":
             said = [call.raw_arguments for call in state.calls if call.id == state.answered_by]
-            self._candidate = restored(self.spec.output.schema, said[0] if said else state.answer, "answer")
+            self._candidate = restored_text(self.spec.output.schema, said[0] if said else state.answer, "answer")
         for call in state.calls:  # what a branch returned is no plain data
             branch, result = self.plan.branches.get(call.name), state.results.get(call.id)
             agent = self.toolset.named.get(call.name)
@@ -355,7 +356,7 @@ class Loop(Calls):
     def _spend(self, verdict: finish.Verdict) -> None:
         attempts = self.state.corrections + 1
         if attempts > self.spec.parse_retries:
-            raise finish.out_of_retries(verdict, self.spec.owner, self.run.model, attempts)
+            raise finish.out_of_retries(verdict, self.spec.owner, self.run.model, attempts) from verdict.cause
         self.state.corrections = attempts
 
     # A step: tools, branches, hook, and what the hook changed
@@ -435,7 +436,8 @@ class Loop(Calls):
         else:
             self._notice_circles(results)
             if not state.calls:
-                self.transcript.say(messages.REMINDER)
+                was_cut = state.response is not None and state.response.stop_reason == "length"
+                self.transcript.say(messages.REMINDER_CUT_OFF if was_cut else messages.REMINDER)
             self._force_at_last_step()
             self._ask_model(now)
 
@@ -481,7 +483,7 @@ class Loop(Calls):
         if not isinstance(outcome, ValueError):
             self._accept(self.spec.output.unwrap(self._candidate) if outcome is None else outcome)
             return
-        verdict = finish.rejected(str(outcome) or type(outcome).__name__, state.answer or "", self._said())
+        verdict = finish.rejected(outcome, state.answer or "", self._said())
         if state.answered_by is None:
             self._correct(verdict, verdict.document, now)
         else:

@@ -11,7 +11,8 @@ from acorn.errors import AcornError
 
 _HARMLESS = (
     "model", "id", "base_url", "api_base", "api_version", "custom_llm_provider", "num_retries", "retry_delay",
-    "timeout", "thinking", "reasoning_effort", "top_p", "top_k", "seed", "stop", "presence_penalty",
+    "timeout", "thinking", "reasoning_effort", "temperature", "max_tokens", "max_completion_tokens",
+    "top_p", "top_k", "seed", "stop", "presence_penalty",
     "frequency_penalty", "parallel_tool_calls", "service_tier", "drop_params", "input_cost_per_token",
     "output_cost_per_token",
 )  # fmt: skip

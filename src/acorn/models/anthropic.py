@@ -21,11 +21,11 @@ from acorn.types import Usage
 
 _ADDRESS = "https://api.anthropic.com"
 _VERSION = "2023-06-01"
-_SETTINGS = ("temperature", "max_tokens", "top_p", "top_k", "thinking")
+_SETTINGS = ("top_p", "top_k", "thinking")
 _KNOWN = frozenset(
     (
         *(*OURS, *PRICES, *ADDRESS, *_SETTINGS),
-        *("max_completion_tokens", "stop", "user", "parallel_tool_calls", "extra_body"),
+        *("stop", "user", "parallel_tool_calls", "extra_body"),
     )
 )
 _DATA = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
@@ -68,8 +68,6 @@ class Anthropic:
         self.thinks = bool(thinking) and not (isinstance(thinking, dict) and thinking.get("type") == "disabled")
         self._config = config
         self._settings = {key: config[key] for key in _SETTINGS if key in config} | (config.get("extra_body") or {})
-        if "max_completion_tokens" in config:
-            self._settings["max_tokens"] = config["max_completion_tokens"]
         if stop := config.get("stop"):
             self._settings["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
         if user := config.get("user"):

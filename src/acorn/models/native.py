@@ -24,8 +24,11 @@ from acorn.models.sse import Events
 from acorn.models.status import retry_after
 from acorn.models.transport import LateError, Post, TransportError, send
 
-OURS = ("model", "id", "timeout", "request_timeout", "num_retries", "retry_delay", "max_retries", "lane")
-"""Keys of a model dict that are for us, whatever the lane."""
+OURS = (
+    *("model", "id", "lane", "timeout", "request_timeout", "num_retries", "retry_delay", "max_retries"),
+    *("temperature", "max_tokens", "max_completion_tokens"),
+)
+"""Keys of a model dict that are for us, whatever the lane; a request says what counts of the last line."""
 PRICES = ("input_cost_per_token", "output_cost_per_token")
 ADDRESS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
 _TIMEOUT = 600.0

@@ -20,7 +20,7 @@ from acorn.types import Usage
 
 _ADDRESS = "https://api.openai.com/v1"
 _SETTINGS = (
-    *("temperature", "max_tokens", "max_completion_tokens", "top_p", "top_k", "stop", "seed", "user", "store"),
+    *("top_p", "top_k", "stop", "seed", "user", "store"),
     *("frequency_penalty", "presence_penalty", "logit_bias", "parallel_tool_calls", "reasoning_effort", "tool_choice"),
 )
 _KNOWN = frozenset((*OURS, *PRICES, *ADDRESS, *_SETTINGS, "extra_body", "organization"))
@@ -61,8 +61,9 @@ class OpenAIChat:
         self._reasons = bool(_REASONING.search(self.name))
         self._settings = {key: config[key] for key in _SETTINGS if key in config}
         self._settings |= config.get("extra_body") or {}
-        if self._reasons and "max_tokens" in self._settings:
-            self._settings["max_completion_tokens"] = self._settings.pop("max_tokens")
+        is_new = self._reasons or "max_completion_tokens" in config
+        self._length = "max_completion_tokens" if is_new else "max_tokens"
+        """The name by which the model knows how long an answer may be."""
         self._heads: dict[tuple[Any, ...], bytes] = {}
 
     def can_force_tool(self) -> bool:
@@ -96,15 +97,12 @@ class OpenAIChat:
 
     def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> dict[str, Any]:
         made: dict[str, Any] = {"model": self.name}
-        length = "max_completion_tokens" if self._reasons else "max_tokens"
         if "temperature" in request.declared and request.temperature != 1 and _ONE_TEMPERATURE.search(self.name):
             raise ProviderError(f"It takes no `temperature` but 1, and {request.temperature:g} was set.")
         if "temperature" in request.declared or not ("temperature" in left_out or self._reasons):
             made["temperature"] = request.temperature
         if "max_tokens" in request.declared or "max_tokens" not in left_out:
-            made[length] = request.max_tokens
-        if "max_completion_tokens" in self._settings:
-            made.pop("max_tokens", None)  # the same by another name, and no provider takes both
+            made[self._length] = request.max_tokens
         made |= self._settings
         if request.forced_tool and "tool_choice" not in left_out:
             made["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}

@@ -47,6 +47,10 @@ class ModelRequest:
     messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
     tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What writes it is bound to the run, and a copy can do without.
+        return {**vars(self), "messages_json": None, "tools_json": None}
+
     def body(self, model: str) -> bytes:
         """The request as OpenAI's JSON; what earlier requests have written is not written again."""
         messages = self.messages_json() if self.messages_json else to_json(self.messages)
@@ -158,10 +162,23 @@ class StreamingModel(Model, Protocol):
     def astream(self, request: ModelRequest) -> AsyncIterator[Delta]: ...
 
 
+_METHODS = ("complete", "acomplete", "can_force_tool", "price")
+
+
 def is_model(value: object) -> TypeGuard[Model]:
     """Whether an object offers what the port asks for."""
-    needed = ("complete", "acomplete", "can_force_tool", "price")
-    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in needed)
+    return not isinstance(value, type) and not lacks(value)
+
+
+def lacks(value: object) -> list[str]:
+    """What of the port an object does not have."""
+    missing = [name for name in _METHODS if not callable(getattr(value, name, None))]
+    return missing if hasattr(value, "name") else ["name", *missing]
+
+
+def is_meant_as_model(value: object) -> bool:
+    """Whether an object, or its class, has some of what the port asks for."""
+    return any(callable(getattr(value, name, None)) for name in _METHODS)
 
 
 def can_stream(model: Model) -> TypeGuard[StreamingModel]:

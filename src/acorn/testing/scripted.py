@@ -15,9 +15,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
 from acorn._content import text_of
+from acorn._schema.shape import RESULT
 from acorn._tools.collect import FINISH
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
@@ -63,6 +65,8 @@ class Failure:
     """What a stream gives before it breaks."""
 
 
+_UNSET: Any = object()
+
 Scripted = Reply | Failure | str | BaseException
 """What a script may hold; a string is a reply in text, an exception is raised as it is."""
 
@@ -72,17 +76,24 @@ def call(name: str, /, _id: str | None = None, **arguments: Any) -> Reply:
     return Reply(calls=[RawCall(_id, name, to_json(arguments).decode())])
 
 
-def finish(**fields: Any) -> Reply:
-    """A response that calls `__finish__`."""
-    return call(FINISH, **fields)
+def finish(output: Any = _UNSET, /, **fields: Any) -> Reply:
+    """A response that calls `__finish__`, with the fields of the output or with the output itself."""
+    if output is _UNSET:
+        return call(FINISH, **fields)
+    if fields:
+        raise TypeError(f"`finish` takes an output or its fields, not both; got {output!r} and {', '.join(fields)}")
+    if isinstance(output, BaseModel) and not isinstance(output, RootModel):
+        # By their own names, which are always taken; what is computed is not to be given.
+        return Reply(calls=[RawCall(None, FINISH, output.model_dump_json(by_alias=False, round_trip=True))])
+    return Reply(calls=[RawCall(None, FINISH, to_json({RESULT: output}).decode())])
 
 
 class ScriptedModel:
-    """A model of the port for tests: replies in order, or made by a function of the request."""
+    """A model of the port for tests: one reply, replies in order, or made by a function of the request."""
 
     def __init__(
         self,
-        replies: Sequence[Scripted] | Callable[[ModelRequest], Scripted],
+        replies: Scripted | Sequence[Scripted] | Callable[[ModelRequest], Scripted],
         *,
         name: str = "scripted",
         price: Price | None = None,
@@ -96,9 +107,21 @@ class ScriptedModel:
         self._forces = forces
         self._chunk_size = chunk_size
         """How many characters a streamed piece has."""
-        self._make = replies if callable(replies) else None
-        self._script: list[Scripted] = [] if callable(replies) else list(replies)
+        self._make: Callable[[ModelRequest], Scripted] | None = None
+        self._script: list[Scripted] = []
+        if isinstance(replies, Reply | Failure | str | BaseException):
+            self._script = [replies]
+        elif callable(replies):
+            self._make = replies
+        else:
+            self._script = list(replies)
         self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     def __repr__(self) -> str:
         return f"ScriptedModel({self.name!r}, {len(self.requests)} requests)"

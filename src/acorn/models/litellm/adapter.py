@@ -8,32 +8,42 @@ made here but around it, by `models/retrying.py`.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import monotonic
 from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._secrets import redact, secrets_in, veiled
-from acorn.errors import ModelError
+from acorn._secrets import redact, secrets_in
+from acorn.errors import DeclarationError, ModelError
 from acorn.models.failure import LATE, causes, clean
+from acorn.models.learned import Refusals
 from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response, within
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
-from acorn.models.litellm.library import TIMEOUT, http_client, known_params, library, provider_of, takes_client
+from acorn.models.litellm.ids import is_unknown, words_for_unknown
+from acorn.models.litellm.library import (
+    TIMEOUT,
+    http_client,
+    is_loaded,
+    known_params,
+    library,
+    provider_of,
+    takes_client,
+)
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.status import retry_after
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
-# What of a model dict is not LiteLLM's business, or not the user's.
+# What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.
 _OURS = (
     *("model", "id", "timeout", "request_timeout", "lane"),
     *("num_retries", "retry_delay", "max_retries", *_PRICES),
+    *("temperature", "max_tokens", "max_completion_tokens"),
 )
-_WHO = ("user", "metadata", "headers", "extra_headers")
-"""Arguments that say who asks: what a model takes does not depend on them."""
 _STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 _CONNECT_TIMEOUT = 10.0
 
@@ -62,10 +72,13 @@ class LiteLLMModel:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.name: str = config.get("model") or config["id"]
+        if not is_loaded() and is_unknown(self.name, config):  # once it is loaded, only it knows what it was taught
+            raise DeclarationError(words_for_unknown(self.name))
         self._arguments = {key: value for key, value in config.items() if key not in _OURS}
         if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
             self._arguments["api_base"] = str(address).rstrip("/")  # the name that works with every provider
         self._config = config
+        self._refusals = Refusals(self.name, self._arguments)
 
     def __repr__(self) -> str:
         return f"LiteLLMModel({self.name!r})"
@@ -73,7 +86,7 @@ class LiteLLMModel:
     # What it can do
 
     def can_force_tool(self, request: ModelRequest) -> bool:
-        if "tool_choice" in self._refused:
+        if "tool_choice" in self._refusals.known:
             return False
         if self.thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
             return False
@@ -118,24 +131,24 @@ class LiteLLMModel:
             return self._response(await self._aonce(attempt), request)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reader = StreamReader(priced=not self._has_price)
+        reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            with closing(RawStream(self._once(attempt, **_STREAMED))) as raw:
+            with closing(RawStream(self._once(attempt, **_STREAMED), until)) as raw:
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
             yield from reader.end(raw.finish_reason, raw.refusal)
-        self._mind_forced(request, reader.called, reader.stop_reason)
+        self._refusals.check_forced(request.forced_tool, reader.called, reader.stop_reason)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reader = StreamReader(priced=not self._has_price)
+        reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED))) as raw:
+            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until)) as raw:
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
                         yield delta
             for delta in reader.end(raw.finish_reason, raw.refusal):
                 yield delta
-        self._mind_forced(request, reader.called, reader.stop_reason)
+        self._refusals.check_forced(request.forced_tool, reader.called, reader.stop_reason)
 
     def _once(self, attempt: _Attempt, **how: Any) -> Any:
         """One request, sent again only to leave out what the model will not take."""
@@ -145,7 +158,7 @@ class LiteLLMModel:
             except Exception as error:
                 self._learn_or_raise(error, attempt)
             else:
-                self._remember(attempt.left_out)
+                self._refusals.remember(attempt.left_out)
                 return raw
 
     async def _aonce(self, attempt: _Attempt, **how: Any) -> Any:
@@ -155,7 +168,7 @@ class LiteLLMModel:
             except Exception as error:
                 self._learn_or_raise(error, attempt)
             else:
-                self._remember(attempt.left_out)
+                self._refusals.remember(attempt.left_out)
                 return raw
 
     async def _client(self) -> dict[str, Any]:
@@ -164,11 +177,11 @@ class LiteLLMModel:
         return {"client": await http_client()} if is_free and takes_client(self.provider) else {}
 
     def _call(self, attempt: _Attempt) -> dict[str, Any]:
-        request, left_out = attempt.request, self._refused | attempt.left_out
-        if "max_completion_tokens" in self._arguments:
-            left_out |= {"max_tokens"}  # the same by another name, and no provider takes both
+        request, left_out = attempt.request, self._refusals.known | attempt.left_out
         call: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
         call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
+        if "max_completion_tokens" in self._config and "max_tokens" in call:
+            call["max_completion_tokens"] = call.pop("max_tokens")  # the name that the user knows the model to take
         # LiteLLM writes into what it is given: metadata, content parts, the schemas of tools.
         call |= copied(self._fitting)
         call |= {
@@ -220,13 +233,10 @@ class LiteLLMModel:
         response.model = response.model or self.name
         if not self._has_price:  # the loop counts by a price that was given
             response.cost = (getattr(raw, "_hidden_params", None) or {}).get("response_cost")
-        self._mind_forced(request, {made.name for made in response.tool_calls}, response.stop_reason)
+        self._refusals.check_forced(
+            request.forced_tool, {made.name for made in response.tool_calls}, response.stop_reason
+        )
         return response
-
-    def _mind_forced(self, request: ModelRequest, called: Collection[str], stop_reason: str) -> None:
-        """A forced tool that was not called, in an answer that is whole: the force was dropped on the way."""
-        if request.forced_tool and request.forced_tool not in called and stop_reason in ("stop", "tool_calls"):
-            self._remember({"tool_choice"})
 
     # Failing
 
@@ -245,31 +255,16 @@ class LiteLLMModel:
             text, given = str(error), self._given(attempt.request)
             defaults = [name for name in ("temperature", "max_tokens") if name not in given]
             for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
-                if name in text and name not in attempt.left_out | self._refused:
+                if name in text and name not in attempt.left_out | self._refusals.known:
                     attempt.left_out.add(name)
                     return
         else:
-            self._remember(attempt.left_out)
+            self._refusals.remember(attempt.left_out)
         raise self._error(error, attempt) from error
 
     def _given(self, request: ModelRequest) -> set[str]:
         """What the user has set, one way or the other."""
         return {*request.declared, *self._arguments}
-
-    def _remember(self, left_out: set[str]) -> None:
-        """Note what the model does not take: it cost a request to find out."""
-        if left_out:
-            _learned[self._key] = self._refused | left_out
-
-    @property
-    def _refused(self) -> set[str]:
-        """What this model is known not to take."""
-        return _learned.get(self._key, set()) if _learned else set()
-
-    @cached_property
-    def _key(self) -> tuple[str, ...]:
-        settings = {key: value for key, value in self._arguments.items() if key not in _WHO}
-        return (self.name, *sorted(map(repr, veiled(settings).items())))
 
     def _error(self, error: Exception, attempt: _Attempt) -> ModelError:
         secrets = secrets_in(self._config)
@@ -278,6 +273,8 @@ class LiteLLMModel:
         wire = on_the_wire(chain)
         text = "" if wire.trouble == LATE else redact(provider_text(error), secrets)
         words = filter(None, (text, advice(error, wire, text, self._given(attempt.request), self.name)))
+        if "LLM Provider NOT provided" in text:
+            words = filter(None, (words_for_unknown(self.name),))
         what = f" ({wire.what})" if wire.what else ""
         return ModelError(
             f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),
@@ -288,13 +285,9 @@ class LiteLLMModel:
         )
 
 
-# What a model would not take, for as long as the process lives.
-_learned: dict[tuple[str, ...], set[str]] = {}
-
-
-def forget_refusals() -> None:
-    """Try everything anew: an endpoint may have become another one."""
-    _learned.clear()
+def _end_of(request: ModelRequest) -> float | None:
+    """The reading of the clock at which the time of a request that begins now is up."""
+    return None if request.timeout is None else monotonic() + request.timeout
 
 
 def _own(value: Any, written: Callable[[], bytes] | None) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import warnings
 from collections.abc import AsyncGenerator
@@ -42,6 +43,11 @@ def library() -> Any:
                 kind()  # completed when first made, with warnings of their own
         quieten(found)
         return found
+
+
+def is_loaded() -> bool:
+    """Whether somebody has imported it."""
+    return "litellm" in sys.modules
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,5 @@
-"""A stream of LiteLLM's, with what it lacks: lines as they were sent, its true end, and a way to close it.
+"""A stream of LiteLLM's, with what it lacks: lines as they were sent, its true end, a time by which it must be there,
+and a way to close it.
 
 Called by the LiteLLM adapter alone.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from acorn.models.failure import BROKEN, LATE, causes
@@ -18,9 +20,11 @@ from acorn.models.litellm.quiet import hush
 class RawStream:
     """The chunks of one answer, to be iterated over and closed in either way."""
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, until: float | None) -> None:
         hush()
         self._raw = raw
+        self._until = until
+        """The reading of the clock at which its time is up."""
         self._inner = getattr(raw, "completion_stream", None)
         self._refusal: list[str] = []
         self._response: Any = None
@@ -47,6 +51,7 @@ class RawStream:
     def _lines(self) -> Iterator[str]:
         rest = b""
         for data in self._response.iter_bytes():
+            self._check_time()
             *lines, rest = (rest + data).split(b"\n")
             yield from map(self._text, lines)
         yield self._text(rest)
@@ -54,10 +59,18 @@ class RawStream:
     async def _alines(self) -> AsyncIterator[str]:
         rest = b""
         async for data in self._response.aiter_bytes():
+            self._check_time()
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 yield self._text(line)
         yield self._text(rest)
+
+    def _check_time(self) -> None:
+        """A timeout of httpx's bounds the wait for the next piece, and signs of life that say nothing come for ever."""
+        if self._until is not None and monotonic() > self._until:
+            import httpx
+
+            raise httpx.ReadTimeout("the answer was not complete in time")
 
     def _text(self, line: bytes) -> str:
         text = line.decode("utf-8", "replace").rstrip("\r")
@@ -86,6 +99,7 @@ class RawStream:
 
     def __next__(self) -> Any:
         try:
+            self._check_time()
             return next(self._raw)
         except Exception as error:
             if not self._is_over(error):
@@ -97,6 +111,7 @@ class RawStream:
 
     async def __anext__(self) -> Any:
         try:
+            self._check_time()
             return await anext(self._raw)
         except Exception as error:
             if not self._is_over(error):

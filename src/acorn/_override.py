@@ -1,0 +1,70 @@
+"""Settings that hold for all instances of a class in a context, whatever they set themselves: `MyAgent.override(...)`.
+
+Above `using`, below what a hook sets in its step. `_module` opens the block, `_call` asks what is in force when a
+run or a branch begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from acorn._declared import LOCALS, base_of, class_spec, spec_of
+from acorn._spec import Spec, revise_spec
+
+
+class Override(NamedTuple):
+    """One block: the class that it is for, and what it sets."""
+
+    cls: type
+    values: Mapping[str, Any]
+
+
+Overrides = tuple[Override, ...]
+"""The blocks that the calling code is inside of, the innermost last."""
+
+_held: ContextVar[Overrides] = ContextVar("acorn_overrides", default=())
+
+
+def held() -> Overrides:
+    """The blocks that the calling code is inside of."""
+    return _held.get()
+
+
+def check(cls: type, values: Mapping[str, Any]) -> None:
+    """Judge what a block sets as if an instance had set it."""
+    _revised(class_spec(cls), cls, values)
+
+
+@contextmanager
+def hold(cls: type, values: Mapping[str, Any]) -> Generator[None]:
+    token = _held.set((*_held.get(), Override(cls, values)))
+    try:
+        yield
+    finally:
+        _held.reset(token)
+
+
+def spec_within(overrides: Overrides, agent: Any) -> Spec:
+    """The spec of an instance or a class as it is inside of these blocks; an inner one wins over those around it."""
+    is_class = isinstance(agent, type)
+    cls = agent if is_class else type(agent)
+    spec = class_spec(cls) if is_class else spec_of(agent)
+    for override in overrides:
+        if issubclass(cls, override.cls):
+            spec = _revised(spec, cls, override.values)
+    return spec
+
+
+def prompt_within(overrides: Overrides, agent: Any) -> Any:
+    """The method that gives the prompt of an instance, where it has one."""
+    for override in reversed(overrides):
+        if isinstance(agent, override.cls) and "system_prompt" in override.values:
+            return override.values["system_prompt"]
+    return agent.system_prompt
+
+
+def _revised(spec: Spec, cls: type, values: Mapping[str, Any]) -> Spec:
+    return revise_spec(spec, cls, base_of(cls), values, getattr(cls, LOCALS, {})) if values else spec

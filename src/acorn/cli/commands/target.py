@@ -1,0 +1,140 @@
+"""The target of `acorn run`: from `agent.py:Researcher` to the module that it names.
+
+A file is imported the way `python file.py` would find its neighbours, a dotted name the way `python -m`
+does. Whatever goes wrong in the user's code is reported with its file and line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from acorn import AcornError, module
+from acorn._declared import class_spec
+from acorn.cli.exit import CommandError, error_text, line_reached, message_of
+
+Agent = module[Any, Any]
+Made = TypeVar("Made")
+
+_NAMED = re.compile(r"(?P<source>.+?):(?P<name>[^\W\d]\w*)")
+
+
+def load(target: str, *, debug: bool = False) -> Agent:
+    """The instance to run; `CommandError` says what is missing."""
+    source, name = _split(target)
+    if Path(source).is_dir():
+        raise CommandError(f"`{source}` is a directory; give the file of a module, such as `agent.py`")
+    is_file = source.endswith(".py") or os.sep in source or Path(source).is_file()
+    loaded = _load_file(Path(source), debug) if is_file else _load_module(source, debug)
+    found = _named(loaded, name, source) if name else _only(loaded, source)
+    if isinstance(found, module):
+        return found
+    return _guarded(found, loaded, f"`{found.__name__}()` failed", debug)
+
+
+def _split(target: str) -> tuple[str, str | None]:
+    if Path(target).exists():
+        return target, None
+    if target.endswith(":"):
+        raise CommandError(f"`{target}` names no class; write one behind the colon, or leave the colon out")
+    match = _NAMED.fullmatch(target)
+    if match is None:
+        return target, None
+    return match["source"], match["name"]
+
+
+def _load_file(file: Path, debug: bool) -> ModuleType:
+    if not file.is_file():
+        raise CommandError(f"there is no file `{file}`")
+    file = file.resolve()
+    sys.path.insert(0, str(file.parent))
+    # Under its own name, so that its neighbours can import it; but never in the place of another module.
+    name = f"acorn_run_{file.stem}" if _is_taken(file) else file.stem
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise CommandError(f"`{file.name}` is no Python file; give a file that ends in `.py`, or a module's name")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded
+    execute = spec.loader.exec_module
+    _guarded(lambda: execute(loaded), loaded, f"`{file.name}` cannot be imported", debug)
+    return loaded
+
+
+def _is_taken(file: Path) -> bool:
+    known = sys.modules.get(file.stem)
+    return not file.stem.isidentifier() or (known is not None and getattr(known, "__file__", None) != str(file))
+
+
+def _load_module(name: str, debug: bool) -> ModuleType:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return _guarded(lambda: importlib.import_module(name), None, f"`{name}` cannot be imported", debug)
+    except CommandError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and cause.name and f"{name}.".startswith(f"{cause.name}."):
+            raise CommandError(
+                f"there is no module `{cause.name}`; give a file such as `agent.py`, or a name that Python can import "
+                f"from here",
+                debug=debug,
+            ) from cause
+        raise
+
+
+def _guarded(act: Callable[[], Made], loaded: ModuleType | None, failure: str, debug: bool) -> Made:
+    """Do something that runs the user's code; its errors are reported with their line."""
+    try:
+        return act()
+    except SystemExit as error:
+        raise CommandError(
+            f"{line_reached(error, loaded)}{failure}: it ends the program; put that below `if __name__ == '__main__':`",
+            debug=debug,
+        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's code raises
+        words = message_of(error) if isinstance(error, AcornError) else error_text(error)
+        if isinstance(error, SyntaxError) and error.lineno is not None:
+            words = f"{type(error).__name__}: {error.msg}"
+        raise CommandError(f"{line_reached(error, loaded)}{failure}: {words}", debug=debug) from error
+
+
+def _classes(loaded: ModuleType) -> list[type[Agent]]:
+    """The module classes that are defined there; if there are none, those that are imported there."""
+    found = [
+        value
+        for value in dict.fromkeys(each for each in vars(loaded).values() if isinstance(each, type))
+        if issubclass(value, module) and value is not module
+    ]
+    return [cls for cls in found if cls.__module__ == loaded.__name__] or found
+
+
+def _only(loaded: ModuleType, source: str) -> type[Agent]:
+    classes = _classes(loaded)
+    used = {_branch_class(entry) for cls in classes for entry in class_spec(cls).branches.values() if entry is not cls}
+    free = [cls for cls in classes if cls not in used]
+    if len(free) == 1:
+        return free[0]
+    if not classes:
+        raise CommandError(f"`{source}` defines no module; derive a class from `acorn.module` there")
+    names = ", ".join(f"`{source}:{cls.__name__}`" for cls in free or classes)
+    raise CommandError(f"`{source}` defines several modules; say which one: {names}")
+
+
+def _branch_class(entry: Any) -> Any:
+    return entry["module"] if isinstance(entry, dict) else entry
+
+
+def _named(loaded: ModuleType, name: str, source: str) -> type[Agent] | Agent:
+    found: Any = getattr(loaded, name, None)
+    if isinstance(found, module) or (isinstance(found, type) and issubclass(found, module) and found is not module):
+        return found
+    others = ", ".join(f"`{cls.__name__}`" for cls in _classes(loaded)) or "none"
+    what = f"has no `{name}`" if found is None else f"has a `{name}` that is no module"
+    raise CommandError(f"`{source}` {what}; its modules: {others}")

@@ -1,0 +1,118 @@
+"""A stream that keeps dripping ends with the time of the run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from acorn import LimitError, module
+from acorn.models import Delta, ModelRequest
+from acorn.models.port import CallDelta
+from acorn.testing import ScriptedModel, finish
+
+DROPS = 2000
+"""More than fit into the time of the run, by far."""
+
+
+class Dripping(ScriptedModel):
+    """A model that says a little every few milliseconds."""
+
+    def __init__(self, drops: int = DROPS, *, then: tuple[Delta, ...] = ()) -> None:
+        super().__init__([finish(result="x")] * 9)
+        self.drops, self.then = drops, then
+        self.given = 0
+        self.is_closed = False
+
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
+        self.requests.append(request)
+        try:
+            for _ in range(self.drops):
+                time.sleep(0.005)
+                self.given += 1
+                yield Delta(content=".")
+            yield from self.then
+        finally:
+            self.is_closed = True
+
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        self.requests.append(request)
+        try:
+            for _ in range(self.drops):
+                await asyncio.sleep(0.005)
+                self.given += 1
+                yield Delta(content=".")
+            for delta in self.then:
+                yield delta
+        finally:
+            self.is_closed = True
+
+
+class Agent(module[Any, str]):
+    """Answer."""
+
+
+class Hearing(Agent):
+    def on_stream(self, chunk: Any) -> None: ...
+
+
+def iterate(way: str, agent: module[Any, Any]) -> Any:
+    async def main() -> Any:
+        if way == "acall":
+            return await agent.acall()
+        return [chunk async for chunk in agent.astream()][-1].result
+
+    if way == "call":
+        return agent()
+    return list(agent.stream())[-1].result if way == "stream" else asyncio.run(main())
+
+
+@pytest.mark.parametrize("way", ["stream", "astream", "call", "acall"])
+def test_a_model_that_keeps_dripping_is_left_when_the_time_is_up(way: str) -> None:
+    model = Dripping()
+    kind = Hearing if "call" in way else Agent
+    with pytest.raises(LimitError) as caught:
+        iterate(way, kind(model=model, max_seconds=0.2))
+    assert f"`{kind.__name__}` used up its `max_seconds` of 0.2 while the model was asked" in str(caught.value)
+    assert 0 < model.given < DROPS
+    assert model.is_closed
+    assert caught.value.run.stop_reason == "error"
+    assert len(model.requests) == 1
+
+
+ENDED = (
+    Delta(calls=(CallDelta(0, "a", "__finish__", '{"result": "done"}'),), stop_reason="tool_calls"),
+    Delta(),
+    Delta(),
+)
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_an_answer_that_is_whole_may_come_to_its_end(way: str) -> None:
+    model = Dripping(0, then=ENDED)
+    # The time is up while whoever iterates looks at the last piece.
+    agent = Agent(model=model, max_seconds=1)
+
+    async def main() -> Any:
+        async for chunk in agent.astream():
+            if chunk.tool_call is not None:
+                await asyncio.sleep(1.1)
+        return chunk.result
+
+    if way == "astream":
+        assert asyncio.run(main()) == "done"
+        return
+    for chunk in agent.stream():
+        if chunk.tool_call is not None:
+            time.sleep(1.1)
+    assert chunk.result == "done"
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_nothing_is_bounded_where_no_limit_is_set(way: str) -> None:
+    model = Dripping(50, then=ENDED)
+    assert iterate(way, Agent(model=model)) == "done"
+    assert model.given == 50

@@ -1,0 +1,80 @@
+"""A model of the user's own: what it lacks is said when it is declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acorn import DeclarationError, Step, module, tool
+from acorn.models import ModelRequest, ModelResponse
+from acorn.testing import ScriptedModel
+from acorn.testing import call as calling
+
+PORT = ("name", "can_force_tool", "price", "complete", "acomplete")
+
+
+class Whole:
+    name = "whole"
+
+    def can_force_tool(self, request: ModelRequest) -> bool:
+        return False
+
+    def price(self) -> None:
+        return None
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        return ModelResponse("")
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        return ModelResponse("")
+
+
+class Agent(module[Any, str]):
+    """Answer."""
+
+
+def without(*names: str, **more: Any) -> Any:
+    """A model that lacks something of the port."""
+    parts = {name: value for name, value in vars(Whole).items() if name in PORT and name not in names}
+    return type("Half", (), {**parts, **more})()
+
+
+@pytest.mark.parametrize("name", PORT)
+def test_a_model_that_lacks_something_of_the_port_is_told_what(name: str) -> None:
+    for declare in (lambda: type("Sub", (Agent,), {"model": without(name)}), lambda: Agent(model=without(name))):
+        with pytest.raises(DeclarationError) as caught:
+            declare()
+        assert str(caught.value).endswith(f"got an object of `Half`, which lacks `{name}`.")
+
+
+def test_all_that_is_missing_is_told_at_once() -> None:
+    with pytest.raises(DeclarationError, match=r"lacks `name` and `acomplete` and `can_force_tool`\.$"):
+        Agent(model=without("name", "acomplete", "can_force_tool"))
+
+
+def test_an_attribute_that_is_no_method_does_not_count() -> None:
+    with pytest.raises(DeclarationError, match=r"lacks `price`\.$"):
+        Agent(model=without("price", price=3))
+
+
+def test_a_class_in_the_place_of_a_model_is_told_apart() -> None:
+    with pytest.raises(DeclarationError, match=r"got the class `Whole`; give an instance of it\.$"):
+        Agent(model=Whole)
+    assert Agent(model=Whole()).model.name == "whole"
+
+
+def test_a_step_is_told_the_same() -> None:
+    class Stepping(Agent):
+        max_steps = 3
+
+        @tool
+        def look(self) -> str:
+            """Look around."""
+            return "seen"
+
+        def on_step(self, step: Step) -> None:
+            step.model = without("complete")
+
+    with pytest.raises(DeclarationError, match=r"`Stepping\.model` must be .* lacks `complete`\.$"):
+        Stepping(model=ScriptedModel([calling("look")]))()

@@ -1,0 +1,275 @@
+"""`with MyAgent.override(...)`: settings for every instance of a class in this context, wherever it is made."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import copy_context
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.behaviour.conftest import Call
+
+from acorn import DeclarationError, ModelError, Step, module, tool
+from acorn.models import Price
+from acorn.testing import AnyModel, ScriptedModel, finish
+from acorn.testing import call as calling
+
+
+class Report(BaseModel):
+    title: str
+
+
+class Agent(module[Any, Report]):
+    """Report."""
+
+    model = ScriptedModel([])  # complains when it is asked
+    temperature = 0.1
+
+
+class Sub(Agent):
+    temperature = 0.2
+
+
+class Other(module[Any, Report]):
+    """Another."""
+
+
+DONE = finish(title="done")
+
+
+def scripted(*replies: Any) -> ScriptedModel:
+    return ScriptedModel(replies or (DONE,))
+
+
+def application(agent: type[module[Any, Any]] = Agent, **settings: Any) -> Any:
+    """Makes its agent deep inside."""
+    return agent(**settings)
+
+
+@pytest.mark.parametrize("kind", [Agent, Sub])
+def test_it_counts_whatever_the_class_the_instance_and_using_set(call: Call, kind: type[Agent]) -> None:
+    model = scripted(DONE, DONE, DONE)
+    ours = ScriptedModel([])
+    with Agent.override(model=model, temperature=0.9):
+        call(application(kind))
+        call(application(kind, model=ours, temperature=0.3))
+        call(application(kind).using(model=ours, temperature=0.4))
+    assert [request.temperature for request in model.requests] == [0.9] * 3
+    assert ours.requests == []
+
+
+def test_it_holds_for_instances_made_before_and_ends_with_the_block() -> None:
+    agent = Agent(model=scripted(DONE), temperature=0.3)
+    inside = scripted()
+    with Agent.override(model=inside):
+        agent()
+    assert (len(inside.requests), agent.model.requests) == (1, [])
+    agent()
+    assert len(agent.model.requests) == 1
+    with pytest.raises(KeyError), Agent.override(model=inside):
+        raise KeyError
+    with pytest.raises(AssertionError, match="asked 2 times"):
+        agent()
+
+
+def test_other_classes_and_the_classes_above_are_left_alone() -> None:
+    own = scripted(DONE, DONE)
+    with Sub.override(model=ScriptedModel([])):
+        Agent(model=own)()
+        Other(model=own)()
+    assert len(own.requests) == 2
+
+
+def test_every_agent_at_once() -> None:
+    with module.override(model=AnyModel()):
+        assert isinstance(Other()(), Report)
+        assert isinstance(Sub()(), Report)
+
+
+def test_an_inner_block_wins_attribute_by_attribute_whichever_class_it_names() -> None:
+    for outer, inner in ((Agent, Sub), (Sub, Agent), (Sub, Sub)):
+        model = scripted(DONE, DONE)
+        with outer.override(model=model, temperature=0.5, max_tokens=50):
+            with inner.override(temperature=0.6):
+                Sub()()
+            Sub()()
+        assert [(sent.temperature, sent.max_tokens) for sent in model.requests] == [(0.6, 50), (0.5, 50)]
+
+
+def test_a_step_has_the_last_word(call: Call) -> None:
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    seen: list[float] = []
+
+    class Stepping(Agent):
+        tools = [look]
+        max_steps = 3
+
+        def on_step(self, step: Step) -> None:
+            seen.append(step.temperature)
+            step.temperature = 0.8
+
+    model = scripted(calling("look"), DONE)
+    with Stepping.override(model=model, temperature=0.5):
+        call(Stepping(temperature=0.3))
+    assert seen == [0.5]
+    assert [sent.temperature for sent in model.requests] == [0.5, 0.8]
+
+
+# Everywhere below
+
+
+class Inner(Agent):
+    """Inside."""
+
+
+class Helper(Agent):
+    """Help."""
+
+
+class Boss(module[Any, Report]):
+    """Delegate."""
+
+    branches = {"inner": Inner}
+    tools = [Helper]
+    max_steps = 4
+
+    def on_step(self, step: Step) -> None:
+        if step.counter == 1:
+            self.branch(Sub)
+
+    @tool
+    def by_hand(self) -> str:
+        """Make an agent inside of a tool."""
+        return str(Sub()().title)
+
+
+def test_branches_and_agents_that_are_tools_or_made_inside_are_covered(call: Call) -> None:
+    model = AnyModel()
+    own = ScriptedModel([])
+    with Boss.override(model=own), Agent.override(model=model, temperature=0.9), Boss.override(model=model):
+        call(Boss(model=own))
+    of_boss = [sent for sent in model.requests if sent.temperature == 0.7]
+    below = [sent for sent in model.requests if sent.temperature == 0.9]
+    assert (len(of_boss), len(below)) == (2, 4)  # the tool, the one made in a tool, the branch, the one by hand
+    assert own.requests == []
+
+
+def test_what_an_agent_that_is_a_tool_takes_may_be_overridden() -> None:
+    model = AnyModel()
+    with module.override(model=model), Helper.override(initial_input=["question"]):
+        Boss(branches={})()
+    definitions = {each["function"]["name"]: each["function"] for each in model.requests[0].tools}
+    assert list(definitions["helper"]["parameters"]["properties"]) == ["question"]
+    again = AnyModel()
+    with module.override(model=again):
+        Boss(branches={})()
+    definitions = {each["function"]["name"]: each["function"] for each in again.requests[0].tools}
+    assert not definitions["helper"]["parameters"].get("properties")
+
+
+def test_tasks_and_threads_that_acorn_starts_are_inside() -> None:
+    async def arun() -> Any:
+        return await asyncio.gather(Agent().acall(), asyncio.to_thread(Sub()))
+
+    class Two(module[Any, str]):
+        """Two tools at once, each in its thread."""
+
+        max_steps = 2
+
+        @tool
+        def one(self) -> str:
+            """One."""
+            return f"{threading.current_thread().name} {Agent()().title}"
+
+        @tool
+        async def two(self) -> str:
+            """Two."""
+            return (await Sub().acall()).title
+
+    model = AnyModel()
+    with Agent.override(model=model), Two.override(model=model):
+        assert len(asyncio.run(arun())) == 2
+        Two()()
+        asyncio.run(Two().acall())
+    assert len(model.requests) == 2 + 2 * 4
+
+
+def test_other_contexts_are_outside() -> None:
+    context = copy_context()
+    own = scripted()
+    with Agent.override(model=ScriptedModel([])):
+        assert context.run(Agent(model=own)) == Report(title="done")
+
+
+def test_a_stream_belongs_to_the_block_that_it_was_begun_in() -> None:
+    class Quiet(Boss):
+        def on_step(self, step: Step) -> None: ...
+
+    with Quiet.override(model=AnyModel()), Agent.override(model=AnyModel()):
+        chunks = Quiet(tools=[]).stream()
+    assert isinstance(list(chunks)[-1].result, Report)
+
+
+# What may be overridden
+
+
+def test_any_attribute_may_be_overridden() -> None:
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    model = scripted(calling("look"), finish(result="x"))
+    with Agent.override(
+        model=model, system_prompt=lambda: "Another prompt.", tools=[look], max_steps=2, final_output=str
+    ):
+        output: Any = Agent()()
+    assert output == "x"
+    assert model.requests[0].messages[0] == {"role": "system", "content": "Another prompt."}
+    with Agent.override(model=scripted(), max_cost=1.0), pytest.raises(DeclarationError, match="needs prices"):
+        Agent()()
+    with Agent.override(model=ScriptedModel(DONE, price=Price(0, 0)), max_cost=1.0):
+        assert Agent()() == Report(title="done")
+
+
+def test_sources_of_tools_that_are_kept_open_are_those_of_the_block() -> None:
+    class Source:
+        opened = 0
+
+        def open(self) -> None:
+            Source.opened += 1
+
+        def tools(self) -> list[Any]:
+            return []
+
+    with Agent.override(model=scripted(DONE, DONE), tools=[Source()]), Agent() as agent:
+        agent()
+        agent()
+    assert Source.opened == 1
+
+
+def test_nothing_overridden_changes_nothing() -> None:
+    with Agent.override():
+        assert Agent(model=scripted())() == Report(title="done")
+
+
+def test_it_is_checked_at_once_with_the_errors_of_an_instance() -> None:
+    for wrong in ({"temperature": 3}, {"model": {"model": ""}}, {"tools": [5]}, {"max_steps": 0}):
+        with pytest.raises(DeclarationError) as expected:
+            Agent(**wrong)
+        with pytest.raises(DeclarationError) as caught:
+            Agent.override(**wrong)
+        assert str(caught.value) == str(expected.value)
+    with pytest.raises(TypeError, match="`Agent` has no attribute `temprature` to set; did you mean `temperature`"):
+        Agent.override(temprature=1)
+
+
+def test_a_model_that_fails_fails_there_too() -> None:
+    with Agent.override(model=ScriptedModel(ModelError("no"))), pytest.raises(ModelError, match="no"):
+        Agent()()

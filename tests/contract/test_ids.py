@@ -1,0 +1,104 @@
+"""An id that names no provider: our words, with ids that are near it, and no import of LiteLLM to find out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tests.contract.conftest import Wire
+
+from acorn import ModelError, module
+from acorn.models.litellm.ids import is_unknown, words_for_unknown
+from acorn.models.litellm.library import library
+from acorn.testing import finish
+
+SCRIPT = """
+import sys
+from acorn import DeclarationError, module
+
+class Agent(module):
+    model = {model!r}
+    final_output = str
+
+try:
+    Agent()()
+except Exception as error:
+    print(type(error).__name__, error)
+print("loaded" if "litellm" in sys.modules else "not loaded")
+"""
+
+
+def told(model: object) -> str:
+    """What a fresh process says of a model."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(model=model)], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("model", ["gpt4", {"model": "gpt4", "api_key": "sk-secret"}])
+def test_an_id_without_a_provider_is_told_before_litellm_is_loaded(model: object) -> None:
+    words = told(model)
+    assert words.startswith("DeclarationError `Agent.model` cannot be used: `gpt4` names no provider. Check the")
+    assert "Did you mean `openai/gpt-4`" in words
+    assert words.endswith("\nnot loaded\n")
+    assert "sk-secret" not in words
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [
+        ("gpt4", "`openai/gpt-4`"),
+        ("GPT-4o", "`openai/gpt-4o`"),
+        ("claude-sonet-4-5", "`anthropic/claude-sonnet-4-5`"),
+        ("mistral-large-latest", "`mistral/mistral-large-latest`"),
+        ("deepseek-chat", "`deepseek/deepseek-chat`"),
+    ],
+)
+def test_near_ids_are_named_with_their_provider(wrong: str, near: str) -> None:
+    assert near in words_for_unknown(wrong)
+
+
+def test_a_provider_that_nobody_knows_is_told_apart() -> None:
+    words = words_for_unknown("opnai/gpt-4o")
+    assert words.startswith("`opnai/gpt-4o` names a provider that LiteLLM does not know.")
+    assert "`openai/gpt-4o`" in words
+
+
+def test_what_is_like_no_other_gets_no_guess() -> None:
+    assert "Did you mean" not in words_for_unknown("zzzzqqqq")
+
+
+def test_every_bare_id_that_litellm_can_place_passes() -> None:
+    known = [name for name in library().model_list_set if "/" not in name]
+    assert "gpt-4o" in known
+    known += ["claude-newfamily-5", "ft:gpt-4o:team::id", "gpt-image-9", "anthropic.claude-next-9"]
+    assert [name for name in known if is_unknown(name, {})] == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"api_base": "http://localhost:1"}, {"base_url": "http://localhost:1"}, {"custom_llm_provider": "openai"}],
+)
+def test_who_says_where_to_ask_is_not_judged(config: dict[str, str]) -> None:
+    assert is_unknown("home-made", {})
+    assert not is_unknown("home-made", config)
+
+
+class Agent(module[None, str]):
+    """Answer."""
+
+
+def test_bare_ids_that_litellm_knows_work(wire: Wire) -> None:
+    wire.serve([finish(result="x")])
+    bare = wire.either(openai="gpt-4o", anthropic="claude-sonnet-4-5")
+    assert wire.run(Agent(model={**wire.model(), "model": bare})).output == "x"
+
+
+@pytest.mark.parametrize("name", ["gpt4", "deepseek-chat"])
+def test_once_litellm_is_loaded_it_is_asked_and_the_words_are_ours(gpt: Wire, name: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        gpt.run(Agent(model=name))
+    assert str(caught.value).startswith(f"`{name}` failed: `{name}` names no provider. Check the model id `{name}`")
+    assert "NOT provided" not in str(caught.value)

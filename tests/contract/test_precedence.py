@@ -1,0 +1,335 @@
+"""Which `temperature` and `max_tokens` reach the provider: the value that was set nearest to the request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.contract.conftest import Wire
+
+from acorn import DeclarationError, Step, module, tool
+from acorn._loop.settings import read_settings, written_settings
+from acorn.testing import call, finish
+
+NAMES = {"temperature": (0.1, 0.2, 0.3), "max_tokens": (11, 22, 33)}
+
+
+@tool
+def look() -> str:
+    """Look around."""
+    return "seen"
+
+
+class Agent(module[Any, str]):
+    """Answer."""
+
+
+@pytest.fixture(params=list(NAMES))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def sent(wire: Wire, name: str) -> list[Any]:
+    return [body.get(name) for body in wire.bodies()]
+
+
+def single(wire: Wire) -> dict[str, Any]:
+    wire.serve(lambda _: finish(result="x"))
+    return wire.model()
+
+
+def declare(base: type[module[Any, Any]] = Agent, /, **attributes: Any) -> Any:
+    return type("Sub", (base,), attributes)
+
+
+# One level above another
+
+
+def test_using_beats_the_dict_of_the_class_and_of_the_instance(gpt: Wire, name: str) -> None:
+    one, two, three = NAMES[name]
+    model = {**single(gpt), name: one}
+    of_class = declare(model=model)
+    gpt.run(of_class())
+    gpt.run(of_class().using(**{name: two}))
+    gpt.run(Agent(model=model).using(**{name: two}))
+    gpt.run(Agent(model=model).using(**{name: two}).using(**{name: three}))
+    assert sent(gpt, name) == [one, two, two, three]
+    assert model[name] == one
+
+
+def test_the_instance_beats_the_dict_of_the_class(gpt: Wire, name: str) -> None:
+    one, two, _ = NAMES[name]
+    gpt.run(declare(model={**single(gpt), name: one})(**{name: two}))
+    agent = declare(model={**gpt.model(), name: one})()
+    setattr(agent, name, two)
+    gpt.run(agent)
+    assert sent(gpt, name) == [two, two]
+
+
+def test_a_dict_beats_what_was_set_further_away(gpt: Wire, name: str) -> None:
+    one, two, three = NAMES[name]
+    model = {**single(gpt), name: two}
+    of_class = declare(**{name: one})
+    gpt.run(of_class(model=model))
+    gpt.run(of_class().using(model=model))
+    gpt.run(of_class(**{name: three}).using(model=model))
+    gpt.run(Agent(**{name: three}).using(model=model))
+    gpt.run(Agent().using(**{name: three}).using(model=model))
+    assert sent(gpt, name) == [two] * 5
+
+
+def test_a_dict_takes_its_value_along_when_another_model_takes_its_place(gpt: Wire, name: str) -> None:
+    one, two, _ = NAMES[name]
+    plain = single(gpt)
+    agent = declare(model={**plain, name: one})
+    gpt.run(agent(model=plain))
+    gpt.run(agent().using(model=plain))
+    gpt.run(declare(**{name: two})(model={**plain, name: one}).using(model=plain))
+    default = {"temperature": 0.7, "max_tokens": 4096}[name]
+    assert sent(gpt, name) == [default, default, two]
+
+
+def test_the_class_that_set_it_is_the_place_that_counts(gpt: Wire, name: str) -> None:
+    one, two, _ = NAMES[name]
+    model = {**single(gpt), name: one}
+    with_dict, with_value = declare(model=model), declare(**{name: two})
+    gpt.run(declare(with_dict, **{name: two})())
+    gpt.run(declare(with_value, model=model)())
+    gpt.run(declare(declare(with_value, model=model))())
+    gpt.run(declare(declare(with_dict, **{name: two}))())
+    assert sent(gpt, name) == [two, one, one, two]
+
+
+def test_the_other_name_of_the_token_limit_counts_the_same(gpt: Wire) -> None:
+    model = {**single(gpt), "max_completion_tokens": 77}
+    gpt.run(Agent(model=model, temperature=0.1))
+    gpt.run(declare(model=model)(max_tokens=5))
+    gpt.run(declare(max_tokens=5)(model=model))
+    assert sent(gpt, "max_completion_tokens") == [77, None, 77]
+    assert sent(gpt, "max_tokens") == [None, 5, None]
+    with pytest.raises(DeclarationError, match=r"`Agent\.model\['max_tokens'\]` and `Agent\.model\['max_comp"):
+        Agent(model={**model, "max_tokens": 5})
+
+
+def test_an_override_beats_using_and_a_step_beats_it(gpt: Wire, name: str) -> None:
+    one, two, three = NAMES[name]
+    model = {**single(gpt), name: one}
+    with Agent.override(**{name: two}):
+        gpt.run(declare(model=model)())
+        gpt.run(Agent().using(model=model))
+        with Agent.override(model=model):
+            gpt.run(Agent(**{name: three}))
+    with Agent.override(model=model):
+        gpt.run(Agent(**{name: three}))
+        gpt.run(Agent().using(**{name: three}))
+        with Agent.override(**{name: two}):
+            gpt.run(Agent())
+    assert sent(gpt, name) == [two, two, one, one, one, two]
+    agent = stepping(gpt, setting(**{name: three}))
+    with Agent.override(**{name: two}):
+        gpt.run(agent)
+    assert sent(gpt, name) == [two, three]
+
+
+# Twice in one place
+
+
+def test_attribute_and_dict_in_one_place_is_an_error_that_names_both(name: str) -> None:
+    one, two, _ = NAMES[name]
+    both: dict[str, Any] = {"model": {"model": "openai/gpt-4o", name: one}, name: two}
+    words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` are set in one place; keep one"
+    with pytest.raises(DeclarationError, match=words.format("Sub", "Sub")):
+        declare(**both)
+    with pytest.raises(DeclarationError, match=words.format("Agent", "Agent")):
+        Agent(**both)
+    with pytest.raises(DeclarationError, match=words.format("Agent", "Agent")):
+        Agent().using(**both)
+    with pytest.raises(DeclarationError, match=words.format("Agent", "Agent")):
+        Agent.override(**both)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("temperature", 3, "a number from 0 to 2, got 3"),
+        ("temperature", None, "a number from 0 to 2, got None"),
+        ("max_tokens", 0, "a whole number of at least 1, got 0"),
+        ("max_completion_tokens", "9", "a whole number of at least 1, got '9'"),
+    ],
+)
+def test_a_value_in_a_dict_keeps_the_rule_of_its_attribute(key: str, value: Any, words: str) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        Agent(model={"model": "openai/gpt-4o", key: value})
+    assert str(caught.value) == f"`Agent.model['{key}']` must be {words}."
+
+
+# Steps
+
+
+class Stepping(Agent):
+    tools = [look]
+    max_steps = 5
+    loop_guard: str | None = None
+
+    def on_step(self, step: Step) -> None:
+        self.seen.append((step.temperature, step.max_tokens))
+        act = self.acts.pop(0)
+        if act is not None:
+            act(step)
+
+    seen: list[Any]
+    acts: list[Any]
+
+
+def stepping(wire: Wire, *acts: Any, **settings: Any) -> Stepping:
+    """An agent whose steps do these things, one after the other, and that then answers."""
+    left = [*[call("look")] * len(acts), finish(result="x")]
+    wire.serve(left)
+    given = {key: settings.pop(key) for key in ("temperature", "max_tokens") if key in settings}
+    agent = Stepping(model={**wire.model(), **settings}, **given)
+    agent.seen, agent.acts = [], list(acts)
+    return agent
+
+
+def setting(**values: Any) -> Any:
+    def act(step: Step) -> None:
+        for name, value in values.items():
+            setattr(step, name, value)
+
+    return act
+
+
+def test_a_step_beats_the_dict_and_reads_what_will_be_sent(gpt: Wire) -> None:
+    def read(step: Step) -> None:
+        step.temperature = 0.2
+        assert step.temperature == 0.2
+
+    agent = stepping(gpt, None, read, None)
+    agent.model = {**agent.model, "temperature": 0.1, "max_tokens": 11}
+    gpt.run(agent)
+    assert agent.seen == [(0.1, 11), (0.1, 11), (0.2, 11)]
+    assert sent(gpt, "temperature") == [0.1, 0.1, 0.2, 0.2]
+    assert sent(gpt, "max_tokens") == [11] * 4
+
+
+def test_a_dict_set_in_a_step_beats_what_was_set_before_it(gpt: Wire) -> None:
+    def change(step: Step) -> None:
+        step.model = {**gpt.model(), "temperature": 0.3}
+        assert step.temperature == 0.3
+
+    def back(step: Step) -> None:
+        step.model = gpt.model()
+        assert step.temperature == 0.2
+
+    agent = stepping(gpt, setting(temperature=0.1), change, setting(temperature=0.4), change, back, temperature=0.2)
+    gpt.run(agent)
+    assert sent(gpt, "temperature") == [0.2, 0.1, 0.3, 0.4, 0.3, 0.2]
+
+
+def test_a_dict_changed_in_place_sets_what_was_changed_and_nothing_else(gpt: Wire) -> None:
+    def change(step: Step) -> None:
+        step.model["timeout"] = 50
+        assert step.temperature == 0.1
+
+    def other(step: Step) -> None:
+        step.model["temperature"] = 0.5
+        assert step.temperature == 0.5
+
+    def more(step: Step) -> None:
+        step.model["top_p"] = 0.9
+        step.temperature = 0.6
+
+    agent = stepping(gpt, setting(temperature=0.1), change, other, more)
+    agent.model = {**agent.model, "temperature": 0.3, "max_tokens": 11}
+    gpt.run(agent)
+    assert sent(gpt, "temperature") == [0.3, 0.1, 0.1, 0.5, 0.6]
+    assert sent(gpt, "max_tokens") == [11] * 5
+
+
+def test_both_in_one_step_is_an_error_whichever_comes_first(gpt: Wire, name: str) -> None:
+    one, two, _ = NAMES[name]
+
+    def in_place(step: Step) -> None:
+        step.model[name] = one
+        setattr(step, name, two)
+
+    model = {"model": "openai/gpt-4o", name: one}
+    for act in (setting(**{"model": model, name: two}), setting(**{name: two, "model": model}), in_place):
+        agent = stepping(gpt, act)
+        with pytest.raises(DeclarationError, match=rf"`step\.{name}` and `step\.model\['{name}'\]` are set in one"):
+            gpt.run(agent)
+
+
+def test_a_wrong_value_put_into_the_dict_of_a_step_is_refused(gpt: Wire) -> None:
+    def change(step: Step) -> None:
+        step.model["temperature"] = 9
+
+    with pytest.raises(DeclarationError, match=r"`Stepping\.model\['temperature'\]` must be a number"):
+        gpt.run(stepping(gpt, change))
+
+
+# Branches
+
+
+class Inner(Agent):
+    """A branch."""
+
+
+def branching(wire: Wire, inner: type[module[Any, Any]], act: Any = None, **settings: Any) -> list[dict[str, Any]]:
+    """The request of a branch that begins in the second step."""
+    wire.serve([call("look"), call("inner"), finish(result="in"), finish(result="out")])
+    own = {key: settings.pop(key) for key in ("temperature", "max_tokens") if key in settings}
+
+    class Outer(Stepping):
+        branches = {"inner": inner}
+
+    agent = Outer(model={**wire.model(), **settings.pop("dict", {})}, **own)
+    agent.seen, agent.acts = [], [act, None]
+    wire.run(agent)
+    return [wire.bodies()[2], wire.bodies()[3]]
+
+
+def test_a_branch_has_its_parents_values_unless_it_sets_its_own(gpt: Wire, name: str) -> None:
+    one, two, three = NAMES[name]
+    branch, parent = branching(gpt, Inner, dict={name: one})
+    assert (branch[name], parent[name]) == (one, one)
+    branch, parent = branching(gpt, declare(Inner, **{name: two}), dict={name: one})
+    assert (branch[name], parent[name]) == (two, one)
+    branch, parent = branching(gpt, Inner, setting(**{name: three}), dict={name: one})
+    assert (branch[name], parent[name]) == (three, three)
+    branch, parent = branching(gpt, declare(Inner, **{name: two}), setting(**{name: three}), dict={name: one})
+    assert (branch[name], parent[name]) == (two, three)
+
+
+def test_a_branch_with_a_model_of_its_own_has_the_values_of_that_dict(gpt: Wire, name: str) -> None:
+    one, two, three = NAMES[name]
+
+    def own(**extra: Any) -> Any:
+        inner = declare(Inner)
+
+        def act(step: Step) -> None:
+            inner.model = {**gpt.model(), **extra}
+
+        return inner, act
+
+    inner, act = own(**{name: two})
+    branch, parent = branching(gpt, inner, act, **{name: one})
+    assert (branch[name], parent[name]) == (two, one)
+    inner, act = own()
+    branch, parent = branching(gpt, inner, act, **{name: three})
+    assert (branch[name], parent[name]) == (three, three)
+
+
+def test_an_agent_that_is_a_tool_keeps_its_own_beside_its_callers_model(gpt: Wire, name: str) -> None:
+    one, two, _ = NAMES[name]
+    for own, expected in (({}, one), ({name: two}, two)):
+        gpt.serve([call("inner"), finish(result="in"), finish(result="out")])
+        outer = declare(max_steps=3, tools=[type("Inner", (Agent,), own)])
+        gpt.run(outer(model={**gpt.model(), name: one}))
+        assert sent(gpt, name) == [one, expected, one]
+
+
+def test_what_a_dict_of_a_step_says_is_saved_with_the_run() -> None:
+    given = {"model": "openai/gpt-4o", "temperature": 0.3, "max_completion_tokens": 9, "api_key": "sk-secret"}
+    kept = {"model": "openai/gpt-4o", "temperature": 0.3, "max_completion_tokens": 9}
+    assert read_settings(written_settings({"model": given})) == {"model": kept}

@@ -16,6 +16,7 @@ from tests.behaviour.conftest import Call, Script
 
 from acorn import (
     AcornError,
+    BranchError,
     DeclarationError,
     ModelError,
     ParseError,
@@ -919,6 +920,60 @@ def test_results_that_are_none_are_an_error(call: Call, script: Script, wrong: A
     with pytest.raises(AcornError, match=r"`step\.tool_results` must stay a list of ToolResult") as caught:
         call(hooked(replace)(model=script(SEARCH)), question="?")
     assert told(caught.value.run) == ['["result1","result2","result3"]']
+
+
+@pytest.mark.parametrize("wrong", [None, "text", ["text"]])
+@pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
+@pytest.mark.parametrize("max_steps", [None, 3])
+def test_what_is_no_result_or_call_is_an_error_with_the_record_on_it(
+    call: Call, script: Script, name: str, wrong: Any, max_steps: int | None
+) -> None:
+    def spoil(self: Researcher, step: Step) -> None:
+        setattr(step, name, wrong)
+
+    with pytest.raises(AcornError, match=rf"`step\.{name}` must stay a list of Tool") as caught:
+        call(hooked(spoil)(model=script(SEARCH), max_steps=max_steps), question="?")
+    assert told(caught.value.run) == ['["result1","result2","result3"]']
+
+
+@pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
+@pytest.mark.parametrize("max_steps", [None, 3])
+def test_what_is_appended_and_is_no_result_or_call_is_an_error(
+    call: Call, script: Script, name: str, max_steps: int | None
+) -> None:
+    def spoil(self: Researcher, step: Step) -> None:
+        getattr(step, name).append("oops")
+
+    with pytest.raises(AcornError, match=rf"`step\.{name}` must stay a list of Tool") as caught:
+        call(hooked(spoil)(model=script(SEARCH), max_steps=max_steps), question="?")
+    assert told(caught.value.run) == ['["result1","result2","result3"]']
+
+
+def test_a_branch_that_finds_no_results_says_so(call: Call, script: Script) -> None:
+    def spoil(self: Researcher, step: Step) -> None:
+        step.tool_results.append("oops")  # type: ignore[arg-type]
+        self.branch(Once, question="?")
+
+    with pytest.raises(BranchError, match=r"`step\.tool_results` must stay a list of ToolResult") as caught:
+        call(hooked(spoil)(model=script(SEARCH)), question="?")
+    assert type(caught.value.__cause__) is AcornError
+    assert told(caught.value.run) == ['["result1","result2","result3"]']
+
+
+@pytest.mark.edits_history
+@pytest.mark.parametrize("said", ["", "Let me see."])
+@pytest.mark.parametrize("none", [[], ()])
+def test_a_turn_whose_calls_are_taken_away_is_sent_without_them(
+    call: Call, script: Script, said: str, none: Any
+) -> None:
+    def take_away(self: Researcher, step: Step) -> None:
+        self.history[-1]["tool_calls"] = none
+        step.tool_results.clear()
+        step.tool_calls.clear()
+
+    model = script(Reply(said) & SEARCH, DONE)
+    call(hooked(take_away)(model=model), question="?")
+    assert all("tool_calls" not in message for message in model.requests[1].messages)
 
 
 # Context

@@ -132,7 +132,13 @@ class Calls(Parent):
         if self._step is None:
             assert state.response is not None
             self._step = Step(
-                self.spec, self.run, state.response, state.calls, self._ordered(), self.toolset.tools, self.setting
+                self.spec,
+                self.run,
+                state.response,
+                list(state.calls),  # whatever a hook makes of them, ours are needed until it has returned
+                self._ordered(),
+                self.toolset.tools,
+                self.setting,
             )
             if self.context is not None:
                 self._step.branch = self.context.path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -25,7 +25,9 @@ from acorn._tools.port import Tool
 from acorn.errors import AcornError, BranchError
 from acorn.journal import BranchBegun, BranchEnded
 from acorn.record import Message, Run
-from acorn.types import ToolResult
+from acorn.types import ToolCall, ToolResult
+
+T = TypeVar("T")
 
 
 class Parent(Conversation):
@@ -137,14 +139,14 @@ class Parent(Conversation):
     def _results_so_far(self) -> list[ToolResult]:
         """The results of the step under way, as `on_step` has left them by now."""
         if self._step is not None:
-            return list(self._step.tool_results)
+            return checked_results(self._step.tool_results)
         return list(self.state.results.values())
 
     def _results_until_now(self) -> list[ToolResult]:
         """The same; of the hook's results only if they are some, whatever the user has made of them."""
         try:
-            return checked_results(self._results_so_far())
-        except Exception:
+            return self._results_so_far()
+        except AcornError:
             return list(self.state.results.values())
 
     def _as_changed(self) -> tuple[dict[str, Any], tuple[Tool, ...]]:
@@ -155,10 +157,20 @@ class Parent(Conversation):
 
 
 def checked_results(results: Any) -> list[ToolResult]:
-    if isinstance(results, list):
-        for each in results:
-            if not isinstance(each, ToolResult):
+    """The results of a step, as a hook left them."""
+    return _checked(results, ToolResult, "tool_results")
+
+
+def checked_calls(calls: Any) -> list[ToolCall]:
+    """The calls of a step, as a hook left them."""
+    return _checked(calls, ToolCall, "tool_calls")
+
+
+def _checked(values: Any, kind: type[T], name: str) -> list[T]:
+    if isinstance(values, list):
+        for each in values:
+            if not isinstance(each, kind):
                 break
         else:
-            return results
-    raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")
+            return values
+    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_text(values)[:120]}.")

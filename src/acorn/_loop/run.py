@@ -25,7 +25,7 @@ from acorn._loop.branch import (
 )
 from acorn._loop.calls import Calls
 from acorn._loop.opening import first_messages, prompt_text
-from acorn._loop.parent import checked_results
+from acorn._loop.parent import checked_calls, checked_results
 from acorn._loop.plan import BranchTool, Plan, listed_tools
 from acorn._loop.reply import may_go_on, read_calls, refusal
 from acorn._loop.state import State, restored
@@ -415,7 +415,7 @@ class Loop(Calls):
             )
         context: Content | None = None
         if step is not None:
-            results = checked_results(step.tool_results)
+            results, state.calls = checked_results(step.tool_results), checked_calls(step.tool_calls)
             context = step._shown()
             if step._settings or step._tools is not None:
                 self._adopt(step)

@@ -1068,6 +1068,67 @@ def test_outside_a_run_there_is_nothing_to_branch_from() -> None:
         agent.branch_all([(Checker, {})])
 
 
+def test_another_instance_has_no_run_to_branch_from(call: Call, script: Script) -> None:
+    class Helper(Checker):
+        """Help."""
+
+    class Mixed(Main):
+        def on_step(self, step: Step) -> None:
+            with pytest.raises(AcornError, match=r"This `Helper` has no run .* of another instance, of `Mixed`"):
+                Helper().branch(Checker)
+            with pytest.raises(AcornError, match="This `Mixed` has no run to branch from"):
+                Mixed().branch_all([(Checker, {})])
+
+    run = run_main(call, script(calling("look"), DONE), Mixed)
+    assert run.branches == []
+
+
+class Lender(Main):
+    """Answer the question."""
+
+    branches = {"check": branch_of(max_steps=2)}
+
+    @tool
+    def ask(self) -> str:
+        """Ask somebody."""
+        return self.branch(Asked, claim="It is.").why
+
+
+def test_a_method_tool_of_the_parent_branches_the_parents_run(call: Call, script: Script) -> None:
+    model = script(calling("check"), calling("ask"), TRUE, TRUE, DONE)
+    run = run_main(call, model, Lender)
+    assert [branch.branch for branch in run.branches] == ["check", "Asked"]
+    assert run.branches[0].branches == []
+    assert told(run.branches[0])[1] == "so"
+    sent = model.requests[2].messages
+    assert [message["role"] for message in sent] == ["system", "user", "assistant", "tool", "user"]
+    assert sent[0]["content"] == f"{SYSTEM}\n\nCheck what you are given."
+    assert sent[3]["content"] == NOT_YET
+    assert run.usage.requests == 5
+
+
+def test_branches_side_by_side_may_call_such_a_tool_of_their_parents(call: Call, script: Script) -> None:
+    scripts = by_asker(
+        answer=[calling("check") & calling("check"), DONE],
+        be=[calling("ask"), calling("ask"), TRUE, TRUE],
+        check=[TRUE, TRUE],
+    )
+    run = run_main(call, script(scripts), Lender)
+    assert sorted(str(branch.branch) for branch in run.branches) == ["Asked", "Asked", "check", "check"]
+    assert len({branch.id for branch in run.branches}) == 4
+
+
+def test_such_a_tool_cannot_nest_without_end(call: Call, script: Script) -> None:
+    scripts = by_asker(
+        answer=[calling("check"), DONE],
+        be=[calling("ask"), TRUE],
+        check=[calling("ask"), TRUE],
+    )
+    run = run_main(call, script(scripts), Lender, max_depth=2)
+    (asked,) = [branch for branch in run.branches if branch.branch == "Asked"]
+    assert "`Asked` would be branch 3 levels deep" in told(asked)[-2]
+
+
 def test_only_a_module_class_with_an_output_can_be_branched_to(call: Call, script: Script) -> None:
     class Empty(module[Any, Any]):
         """Nothing."""

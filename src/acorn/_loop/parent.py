@@ -44,10 +44,15 @@ class Parent(Conversation):
         call_id: str | None = None,
         inside: str | None = None,
         inherits: bool = True,
+        caller_depth: int = 0,
     ) -> BranchContext:
-        """What a branch of this run is born with, as the run is now."""
+        """What a branch of this run is born with, as the run is now.
+
+        Code that begins it in a branch of this run is deeper than the run itself, and is counted where it is.
+        """
         above = self.context
         depth, path = (above.depth + 1, f"{above.path}/{name}") if above else (1, name)
+        depth = max(depth, caller_depth + 1)
         if depth > self.spec.max_depth:
             raise BranchError(
                 f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{self.spec.owner}` is "

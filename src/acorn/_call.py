@@ -18,6 +18,7 @@ from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
 from acorn._drive.sync import drive, walk
 from acorn._drive.tree import Tree
+from acorn._json import told
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
@@ -82,6 +83,7 @@ async def abranch(agent: Agent, cls: Any, inputs: dict[str, Any]) -> Any:
 
 
 def branch_all(agent: Agent, branches: Sequence[tuple[Any, Mapping[str, Any]]], concurrency: int | None) -> list[Any]:
+    _check_branches(branches, concurrency)
     # Each has its id before the first begins: threads come in any order.
     places = [_birthplace(agent) for _ in branches]
 
@@ -172,6 +174,35 @@ def _birthplace(agent: Agent) -> _Birthplace:
     )
 
 
+def _check_branches(branches: Any, concurrency: Any) -> None:
+    """Judge what `branch_all` was given, before anything is begun."""
+    if not isinstance(branches, list | tuple):
+        raise DeclarationError(
+            f"`branch_all` takes a list of pairs, each a module class and a dict of its inputs, got {told(branches)}."
+        )
+    for at, pair in enumerate(branches):
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], Mapping)
+        if not is_pair:
+            raise DeclarationError(
+                f"`branch_all` takes pairs of a module class and a dict of its inputs, as in `(Review, {{}})`; "
+                f"`branches[{at}]` is {told(pair)}."
+            )
+        _check_branch_class(pair[0], f"`branches[{at}][0]` of `branch_all`")
+    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
+    if concurrency is not None and not is_count:
+        raise DeclarationError(
+            f"`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, "
+            f"got {told(concurrency)}."
+        )
+
+
+def _check_branch_class(cls: Any, where: str) -> None:
+    if not is_module_class(cls):
+        raise DeclarationError(f"{where} must be a module class, got {cls!r}.")
+    if class_spec(cls).output.is_empty:
+        raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
+
+
 def _walk_branch(born: _Birthplace, cls: Any, inputs: dict[str, Any]) -> Any:
     with _branching(born, cls, inputs) as (tree, run_id):
         if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
@@ -182,10 +213,7 @@ def _walk_branch(born: _Birthplace, cls: Any, inputs: dict[str, Any]) -> Any:
 @contextmanager
 def _branching(born: _Birthplace, cls: Any, inputs: dict[str, Any]) -> Generator[tuple[Tree, str]]:
     """A branch that the user's code begins; what goes wrong with it is a `BranchError`."""
-    if not is_module_class(cls):
-        raise DeclarationError(f"A branch must be a module class, got {cls!r}.")
-    if class_spec(cls).output.is_empty:
-        raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
+    _check_branch_class(cls, "A branch")
     tree = born.tree
     context: BranchContext | None = None
     failed: BaseException | None = None

@@ -1129,10 +1129,11 @@ def test_such_a_tool_cannot_nest_without_end(call: Call, script: Script) -> None
     assert "`Asked` would be branch 3 levels deep" in told(asked)[-2]
 
 
-def test_only_a_module_class_with_an_output_can_be_branched_to(call: Call, script: Script) -> None:
-    class Empty(module[Any, Any]):
-        """Nothing."""
+class Empty(module[Any, Any]):
+    """Nothing."""
 
+
+def test_only_a_module_class_with_an_output_can_be_branched_to(call: Call, script: Script) -> None:
     class Wrong(Main):
         def on_step(self, step: Step) -> None:
             for kind in (Checker(), str, "Checker"):
@@ -1142,6 +1143,41 @@ def test_only_a_module_class_with_an_output_can_be_branched_to(call: Call, scrip
                 self.branch(Empty)
 
     run_main(call, script(calling("look"), DONE), Wrong)
+
+
+PAIRS = (
+    r"`branch_all` takes pairs of a module class and a dict of its inputs, as in `\(Review, \{\}\)`; `branches\[1\]` is"
+)
+COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, got"
+
+
+@pytest.mark.parametrize(
+    ("branches", "concurrency", "words"),
+    [
+        ([(Checker, {}), Checker], None, f"{PAIRS} .*Checker"),
+        ([(Checker, {}), (Checker,)], None, PAIRS),
+        ([(Checker, {}), (Checker, None)], None, PAIRS),
+        ([(Checker, {}), "no"], None, f"{PAIRS} 'no'"),
+        ([(Checker, {}), (str, {})], None, r"`branches\[1\]\[0\]` of `branch_all` must be a module class, got .*str"),
+        ([(Checker, {}), (Empty, {})], None, "`Empty` has no `final_output`"),
+        (Checker, None, "`branch_all` takes a list of pairs, each a module class and a dict of its inputs, got"),
+        ([(Checker, {})], 0, f"{COUNT} 0"),
+        ([(Checker, {})], -1, f"{COUNT} -1"),
+        ([(Checker, {})], 1.5, f"{COUNT} 1.5"),
+        ([(Checker, {})], True, f"{COUNT} True"),
+        ([], 0, COUNT),
+    ],
+)
+def test_branch_all_says_what_it_takes_before_anything_is_begun(
+    call: Call, script: Script, branches: Any, concurrency: Any, words: str
+) -> None:
+    class Wrong(Main):
+        def on_step(self, step: Step) -> None:
+            self.branch_all(branches, concurrency=concurrency)
+
+    with pytest.raises(DeclarationError, match=words) as caught:
+        run_main(call, script(calling("look")), Wrong)
+    assert caught.value.run.branches == []
 
 
 def test_a_module_that_is_simply_called_in_a_tool_is_no_branch(call: Call, script: Script) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from acorn._content import Parts
@@ -40,6 +40,7 @@ class Step:
         tool_calls: list[ToolCall],
         tool_results: list[ToolResult],
         tools: tuple[Tool, ...],
+        branches: Collection[str],
         before: Callable[[str], Any],
     ) -> None:
         self._spec = owner
@@ -47,6 +48,9 @@ class Step:
         self._before = before
         self._settings: dict[str, Any] = {}
         self._known = self._listed = tools
+        self._branches = branches
+        self._removed: list[str] = []
+        """The branches that the hook has removed."""
         self._context: list[str] = []
         self._parts = Parts()
         self._finished: Any = None
@@ -90,7 +94,7 @@ class Step:
 
     @property
     def tools(self) -> list[Callable[..., Any]]:
-        """The tools for the next step, without `__finish__`."""
+        """The functions for the next step, without branches and `__finish__`."""
         if self._tools is None:
             self._tools = [tool.function for tool in self._listed]
         return self._tools
@@ -145,7 +149,7 @@ class Step:
     def add_tool(self, tool: Callable[..., Any]) -> None:
         """Add a tool for the remaining steps."""
         made = make_tool(tool, "add_tool", self._spec.owner, {})
-        if made.name in self._names() or made.name in self._spec.branches:
+        if made.name in self._names() or made.name in self._branches_left():
             raise ToolConflictError(
                 f"Tool '{made.name}' is there already; give the new one another name with `@tool(name=...)`, "
                 f"or remove the old one first."
@@ -154,12 +158,15 @@ class Step:
         self.tools.append(made.function)
 
     def remove_tool(self, name: str) -> None:
-        """Remove a tool for the remaining steps."""
+        """Remove a tool, or a branch, for the remaining steps."""
         if name == FINISH:
             raise DeclarationError(f"`{FINISH}` cannot be removed: it is how a run ends.")
-        names = self._names()
+        names, branches = self._names(), self._branches_left()
+        if name in branches:
+            self._removed.append(name)
+            return
         if name not in names:
-            there = ", ".join(f"`{known}`" for known in names) or "none"
+            there = ", ".join(f"`{known}`" for known in (*names, *branches)) or "none"
             raise DeclarationError(f"There is no tool `{name}` to remove; there are {there}.")
         self.tools[:] = [function for function in self.tools if function != names[name].function]
 
@@ -192,6 +199,9 @@ class Step:
 
     def _names(self) -> dict[str, Tool]:
         return {tool.name: tool for tool in self.chosen_tools()}
+
+    def _branches_left(self) -> list[str]:
+        return [name for name in self._branches if name not in self._removed]
 
     def changes(self) -> dict[str, Any]:
         """The settings that the hook set; a model that was only looked at is left out."""

@@ -493,6 +493,68 @@ def test_method_tools_of_the_parent_stay_bound_to_it(call: Call, script: Script)
     assert inside is run.branches[0]
 
 
+def test_a_branch_may_be_removed_like_any_tool(call: Call, script: Script) -> None:
+    class Once(Main):
+        def on_step(self, step: Step) -> None:
+            assert step.tools == [look, boom]
+            if step.counter == 1:
+                step.remove_tool("check")
+                assert step.tools == [look, boom]
+                with pytest.raises(DeclarationError, match="no tool `check` to remove; there are `look`, `boom`\\."):
+                    step.remove_tool("check")
+            if step.counter == 2:
+                with pytest.raises(DeclarationError, match="There is no tool `check` to remove"):
+                    step.remove_tool("check")
+
+    model = script(calling("check"), TRUE, calling("check"), calling("look"), DONE)
+    run = run_main(call, model, Once)
+    assert "check" in names(model.requests[0])
+    assert all("check" not in names(request) for request in model.requests[2:])
+    unknown = "Tool error: There is no tool `check`. There are: `look`, `boom`, `__finish__`."
+    assert told(run)[1] == unknown
+    assert len(run.branches) == 1
+
+
+def test_a_tool_that_cannot_be_removed_is_told_beside_the_branches(call: Call, script: Script) -> None:
+    class Wrong(Main):
+        def on_step(self, step: Step) -> None:
+            step.remove_tool("chek")
+
+    with pytest.raises(DeclarationError, match="There is no tool `chek` to remove; there are `look`, `boom`, `check`"):
+        run_main(call, script(calling("look")), Wrong)
+
+
+@pytest.mark.live_objects
+def test_a_tool_may_take_the_place_of_a_branch_that_was_removed(call: Call, script: Script) -> None:
+    def check() -> str:
+        """Check by hand."""
+        return "checked"
+
+    class Replacing(Main):
+        def on_step(self, step: Step) -> None:
+            if step.counter == 1:
+                step.remove_tool("check")
+                step.add_tool(check)
+
+    model = script(calling("look"), calling("check"), DONE)
+    run = run_main(call, model, Replacing)
+    assert schema(model.requests[1], "check")["description"] == "Check by hand."
+    assert (told(run)[1], run.branches) == ("checked", [])
+
+
+def test_a_single_turn_without_its_only_branch_is_asked_for_its_answer(call: Call, script: Script) -> None:
+    class Alone(Main):
+        """Answer the question."""
+
+        def on_step(self, step: Step) -> None:
+            step.remove_tool("check")
+
+    model = script(calling("check"), TRUE, DONE)
+    run = run_main(call, model, Alone, tools=[], max_steps=1)
+    assert names(model.requests[2]) == ["__finish__"]
+    assert run.stop_reason == "forced"
+
+
 # Settings
 
 

@@ -676,7 +676,7 @@ def test_changes_of_a_run_do_not_reach_the_next(call: Call, script: Script) -> N
 def test_a_model_dict_may_be_changed_in_place_for_this_run_alone() -> None:
     declared = {"model": "some/model", "timeout": 5}
     before = {"model": declared, "temperature": 0.7, "max_tokens": 100}.__getitem__
-    step = Step(spec_of(Researcher()), Run("id", Question(question="?")), ModelResponse(), [], [], (), before)
+    step = Step(spec_of(Researcher()), Run("id", Question(question="?")), ModelResponse(), [], [], (), (), before)
     assert step.model == declared
     assert step.changes() == {}
     step.model["timeout"] = 9

@@ -138,6 +138,7 @@ class Calls(Parent):
                 list(state.calls),  # whatever a hook makes of them, ours are needed until it has returned
                 self._ordered(),
                 self.toolset.tools,
+                self.toolset.branches,
                 self.setting,
             )
             if self.context is not None:
@@ -160,4 +161,7 @@ class Calls(Parent):
         chosen = step.chosen_tools()
         if chosen != self.toolset.tools:
             state.tools = [tool.name for tool in chosen]
-            self._use_tools(chosen)
+        elif not step._removed:
+            return
+        state.removed += step._removed
+        self._use_tools(chosen)

@@ -417,7 +417,7 @@ class Loop(Calls):
         if step is not None:
             results, state.calls = checked_results(step.tool_results), checked_calls(step.tool_calls)
             context = step._shown()
-            if step._settings or step._tools is not None:
+            if step._settings or step._tools is not None or step._removed:
                 self._adopt(step)
         else:
             results = self._ordered()

@@ -47,6 +47,8 @@ class State:
     """`model`, `temperature` and `max_tokens` as `on_step` set them; what it left alone is not here."""
     tools: list[str] | None = None
     """The names of the tools as `on_step` left them."""
+    removed: list[str] = field(default_factory=list[str])
+    """The branches that `on_step` removed."""
     response: ModelResponse | None = None
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])

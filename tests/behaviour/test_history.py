@@ -998,14 +998,44 @@ def test_a_record_is_gone_on_with(call: Call) -> None:
     assert_complete(second.history)
 
 
-def test_the_system_message_is_made_anew_and_earlier_ones_are_dropped(call: Call) -> None:
-    model = call.scripted([finish(answer="Hi"), finish(answer="Salut")])
-    first = call.run(Chat(model=model), question="Hi?")
-    first.history.insert(2, {"role": "developer", "content": "Speak German."})
-    first.history.append({"role": "system", "content": "Speak Latin."})
-    call(Chat(model=model).using(history=first, deps="French"), question="Hi?")
-    assert [message["content"] for message in judged(model)[1] if message["role"] == "system"] == ["Speak French."]
-    assert "German" not in json.dumps(judged(model)[1])
+def test_the_prompt_is_made_anew_and_other_system_messages_stay_where_they_stood(call: Call) -> None:
+    model = call.scripted([LOOK, finish(answer="Hi"), finish(answer="Salut"), finish(answer="Ave")])
+
+    class Adding(Chat):
+        def on_step(self, step: Step) -> None:
+            self.history.insert(1, {"role": "developer", "content": "Speak loudly."})
+            self.history.append({"role": "system", "content": "Speak slowly."})
+
+    first = call.run(Adding(model=model), question="Hi?")
+    second = call.run(Chat(model=model).using(history=first, deps="French"), question="Hi?")
+    call(Chat(model=model).using(history=second.history, deps="Latin"), question="Hi?")
+    for sent, language in ((judged(model)[2], "French"), (judged(model)[3], "Latin")):
+        assert roles(sent[:7]) == ["system", "system", "user", "assistant", "tool", "system", "assistant"]
+        systems = [message["content"] for message in sent if message["role"] == "system"]
+        assert systems == [f"Speak {language}.", "Speak loudly.", "Speak slowly."]
+
+
+@pytest.mark.parametrize("edit", ["in place", "moved", "removed", "none"])
+def test_the_prompt_of_a_record_is_known_whatever_became_of_it(call: Call, edit: str) -> None:
+    mine = {"role": "system", "content": "Mine."}
+
+    @at_step(1)
+    def change(self: Looker, step: Step) -> None:
+        if edit == "in place":
+            self.history[0]["content"] = "Edited."
+        elif edit == "moved":
+            self.history.insert(0, mine)
+        elif edit == "removed":
+            self.history[0:2] = [self.history[1], mine]
+        else:
+            self.history.insert(0, mine)
+
+    model = call.scripted([LOOK, DONE, DONE])
+    bare = {"system_prompt": ""} if edit == "none" else {}
+    first = call.run(Looker(change, model=model, **bare), question="Where is it?")
+    call(Looker(model=model).using(history=first), question="Where is it?")
+    systems = [message["content"] for message in judged(model)[2] if message["role"] == "system"]
+    assert systems == ["Look around, then answer.", *([] if edit == "in place" else ["Mine."])]
 
 
 def test_without_a_prompt_a_continued_conversation_has_no_system_message(call: Call) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from acorn._content import Parts
 from acorn._loop.finish import judge_fields
@@ -16,6 +18,8 @@ from acorn.models.port import ModelResponse
 from acorn.record import Run
 from acorn.types import Content, ToolCall, ToolResult, Usage
 
+_SETTABLE = ("model", "temperature", "max_tokens", "tools", "tool_calls", "tool_results")
+
 
 class Step:
     """One step of a run: a model's response, and what its tools returned.
@@ -24,13 +28,29 @@ class Step:
     """
 
     run: Run[Any]
-    branch: str | None = None
-    """The path of the branch this is a step of, `outer/inner`; None in a run of its own."""
     counter: int
     """Which step this is, counted from 1."""
     tool_calls: list[ToolCall]
     tool_results: list[ToolResult]
     """Change them here, before the model reads them."""
+
+    _spec: Any
+    _response: ModelResponse
+    _before: Callable[[str], Any]
+    """The settings as they were before the hook."""
+    _listed: tuple[Tool, ...]
+    _known: tuple[Tool, ...]
+    """Those and the ones that were added."""
+    _branches: Collection[str]
+
+    # What the hook has done; most do little, so there is nothing to be made for it beforehand.
+    _settings: Mapping[str, Any] = MappingProxyType({})
+    _tools: list[Callable[..., Any]] | None = None
+    _removed: tuple[str, ...] = ()
+    """Branches."""
+    _context: tuple[str, ...] = ()
+    _parts: Parts | None = None
+    _finished: Any = None
 
     def __init__(
         self,
@@ -43,31 +63,42 @@ class Step:
         branches: Collection[str],
         before: Callable[[str], Any],
     ) -> None:
-        self._spec = owner
-        self._response = response
-        self._before = before
-        self._settings: dict[str, Any] = {}
-        self._known = self._listed = tools
-        self._branches = branches
-        self._removed: list[str] = []
-        """The branches that the hook has removed."""
-        self._context: list[str] = []
-        self._parts = Parts()
-        self._finished: Any = None
-        self.run = run
-        self.counter = run.steps
-        self.tool_calls = tool_calls
-        self.tool_results = tool_results
-        self._tools: list[Callable[..., Any]] | None = None
+        # At once: one by one, each would be judged like an assignment of a hook's.
+        fields = {
+            "run": run,
+            "counter": run.steps,
+            "tool_calls": tool_calls,
+            "tool_results": tool_results,
+            "_spec": owner,
+            "_response": response,
+            "_before": before,
+            "_known": tools,
+            "_listed": tools,
+            "_branches": branches,
+        }
+        object.__setattr__(self, "__dict__", fields)
+
+    if not TYPE_CHECKING:  # a type checker would take any name for one that can be set
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name not in _SETTABLE and not name.startswith("_"):
+                raise AttributeError(_cannot_set(name))
+            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         return f"Step({self.counter}, tool_calls={[call.name for call in self.tool_calls]})"
 
     @property
+    def branch(self) -> str | None:
+        """The path of the branch this is a step of, `outer/inner`; None in a run of its own."""
+        return self.run.branch
+
+    @property
     def model(self) -> Any:
         now = self._setting("model")
         if now is self._before("model") and isinstance(now, dict):
-            now = self._settings["model"] = dict(now)  # the class's own is not to be changed in place
+            now = dict(now)
+            self._settings = {**self._settings, "model": now}  # the class's own is not to be changed in place
         return now
 
     @model.setter
@@ -163,7 +194,7 @@ class Step:
             raise DeclarationError(f"`{FINISH}` cannot be removed: it is how a run ends.")
         names, branches = self._names(), self._branches_left()
         if name in branches:
-            self._removed.append(name)
+            self._removed += (name,)
             return
         if name not in names:
             there = ", ".join(f"`{known}`" for known in (*names, *branches)) or "none"
@@ -176,11 +207,14 @@ class Step:
 
     def add_to_context(self, content: Any) -> None:
         """Show the model something beside the tool results: a string, dict, list or Pydantic instance."""
-        self._context.append(encode(content, self._spec.xml_context_root, self._spec.xml, self._parts))
+        self._parts = self._parts or Parts()
+        self._context += (encode(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
 
     def _shown(self) -> Content | None:
         """All that `add_to_context` was given; None where it was not called."""
-        return self._parts.content("\n".join(self._context)) if self._context else None
+        if not self._context or self._parts is None:
+            return None
+        return self._parts.content("\n".join(self._context))
 
     def chosen_tools(self) -> tuple[Tool, ...]:
         """The tools as the hook left them, each compiled once."""
@@ -212,4 +246,15 @@ class Step:
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)
-        self._settings[name] = value
+        self._settings = {**self._settings, name: value}
+
+
+def _cannot_set(name: str) -> str:
+    can = f"what can be set is {', '.join(f'`{each}`' for each in _SETTABLE)}"
+    if name == "history":
+        return f"A step has no `history`; the conversation is `self.history`. Of a step {can}."
+    if hasattr(Step, name) or name in Step.__annotations__:
+        return f"`step.{name}` is to be read only; {can}."
+    near = get_close_matches(name, _SETTABLE, 1)
+    hint = f"; did you mean `{near[0]}`?" if near else "."
+    return f"A step has no `{name}`{hint} Of a step {can}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import textwrap
 import threading
 from collections.abc import Callable
@@ -655,6 +656,30 @@ def test_a_wrong_setting_is_refused_where_it_is_set(
 
     call(hooked(set_it)(model=script(SEARCH, DONE)), question="?")
     assert after == [True]
+
+
+SETTABLE = "what can be set is `model`, `temperature`, `max_tokens`, `tools`, `tool_calls`, `tool_results`"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("temprature", f"A step has no `temprature`; did you mean `temperature`? Of a step {SETTABLE}."),
+        ("max_token", "A step has no `max_token`; did you mean `max_tokens`?"),
+        ("tool", "A step has no `tool`; did you mean `tools`?"),
+        ("history", f"A step has no `history`; the conversation is `self.history`. Of a step {SETTABLE}."),
+        ("note", f"A step has no `note`. Of a step {SETTABLE}."),
+        ("counter", f"`step.counter` is to be read only; {SETTABLE}."),
+        ("content", f"`step.content` is to be read only; {SETTABLE}."),
+        ("finish", f"`step.finish` is to be read only; {SETTABLE}."),
+    ],
+)
+def test_setting_what_a_step_does_not_have_is_an_error(call: Call, script: Script, name: str, words: str) -> None:
+    def change(self: Researcher, step: Step) -> None:
+        setattr(step, name, 1)
+
+    with pytest.raises(AttributeError, match=re.escape(words)):
+        call(hooked(change)(model=script(SEARCH)), question="?")
 
 
 @pytest.mark.live_objects

@@ -141,8 +141,6 @@ class Calls(Parent):
                 self.toolset.branches,
                 self.setting,
             )
-            if self.context is not None:
-                self._step.branch = self.context.path
         return self._step
 
     def _ordered(self) -> list[ToolResult]:

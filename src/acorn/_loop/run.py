@@ -311,7 +311,7 @@ class Loop(Calls):
 
     def _take_finish(self, response: ModelResponse, calls: list[ToolCall], now: float) -> None:
         """Of several answers the first valid one counts; whatever else was called is not executed."""
-        documents: dict[str, str] = {}
+        documents = self.state.faults = {}
         wrong: list[finish.Verdict] = []
         for call in calls:
             if call.name != FINISH:
@@ -485,7 +485,7 @@ class Loop(Calls):
         if state.answered_by is None:
             self._correct(verdict, verdict.document, now)
         else:
-            self.transcript.answer({state.answered_by: verdict.document}, messages.SKIPPED)
+            self.transcript.answer({**state.faults, state.answered_by: verdict.document}, messages.SKIPPED)
             self._correct(verdict, None, now)
 
     def _said(self) -> str:
@@ -499,7 +499,7 @@ class Loop(Calls):
     def _accept(self, output: Any) -> None:
         state = self.state
         if state.answered_by is not None:
-            self.transcript.answer({state.answered_by: messages.FINISHED}, messages.SKIPPED)
+            self.transcript.answer({**state.faults, state.answered_by: messages.FINISHED}, messages.SKIPPED)
         was_given = state.answered_by is None and not state.fallback  # by `step.finish`
         self._end(output, "step" if was_given else state.reason)
 

@@ -61,6 +61,8 @@ class State:
     """The candidate output as JSON, while `on_finish` judges it."""
     answered_by: str | None = None
     """The call that gave it; None where it came as XML or from `step.finish`."""
+    faults: dict[str, str] = field(default_factory=dict[str, str])
+    """What was wrong with the answers before it in the same response, by their calls."""
     marks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     noticed: bool = False
     meter: Meter = field(default_factory=Meter)

@@ -119,6 +119,7 @@ def _plan(agent: Agent) -> Plan:
         agent=agent,
         module=f"{type(agent).__module__}:{type(agent).__qualname__}",
         prompt=agent.system_prompt if spec.prompt.is_method else None,
+        on_start=own_hook(agent, "on_start"),
         on_step=own_hook(agent, "on_step"),
         on_finish=own_hook(agent, "on_finish"),
         on_stream=own_hook(agent, "on_stream"),

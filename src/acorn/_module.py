@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _TYPES = "_acorn_types"
 _UNSET: Any = object()
-_HOOKS = ("on_step", "on_stream", "on_finish", "system_prompt")
+_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "system_prompt")
 
 In = TypeVar("In", default=Any)
 Out = TypeVar("Out", default=Any)
@@ -210,6 +210,10 @@ class module(Generic[In, Out]):
         return other
 
     # Hooks, for subclasses to override
+
+    def on_start(self, step: Step) -> Step | None:
+        """Called once a run, before the model is first asked; `step.counter` is 0, and nothing was called yet."""
+        return step
 
     def on_step(self, step: Step) -> Step | None:
         """Called after each step, before the model reads the tool results."""

@@ -1,4 +1,4 @@
-"""The step: what `on_step` sees of the run and may change."""
+"""The step: what `on_start` and `on_step` see of the run and may change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Step:
 
     run: Run[Any]
     counter: int
-    """Which step this is, counted from 1."""
+    """Which step this is, counted from 1; 0 in `on_start`, before the first."""
     tool_calls: list[ToolCall]
     tool_results: list[ToolResult]
     """Change them here, before the model reads them."""

@@ -19,9 +19,10 @@ from acorn._loop.reply import prepare
 from acorn._loop.state import State
 from acorn._loop.wire_history import WireHistory
 from acorn.errors import AcornError
+from acorn.models.port import ModelResponse
 from acorn.record import Run
 from acorn.step import Step
-from acorn.types import ToolCall, ToolResult
+from acorn.types import ToolCall, ToolResult, Usage
 
 
 class Calls(Parent):
@@ -130,11 +131,10 @@ class Calls(Parent):
     def _the_step(self) -> Step:
         state = self.state
         if self._step is None:
-            assert state.response is not None
             self._step = Step(
                 self.spec,
                 self.run,
-                state.response,
+                state.response or ModelResponse(usage=Usage()),  # before the first there is nothing to see
                 list(state.calls),  # whatever a hook makes of them, ours are needed until it has returned
                 self._ordered(),
                 self.toolset.tools,

@@ -56,6 +56,7 @@ class Plan:
     module: str = ""
     """The class of the instance, `package.file:Class`."""
     prompt: Callable[[], Any] | None = None
+    on_start: Callable[[Step], Any] | None = None
     on_step: Callable[[Step], Any] | None = None
     on_finish: Callable[[Any], Any] | None = None
     on_stream: Callable[[StreamChunk[Any]], Any] | None = None

@@ -1,6 +1,6 @@
 """The machine: it lists what it needs, is told what was begun, and takes one answer at a time.
 
-    new → prompt → model → (tools → branches → step → model)* → judge → done
+    new → prompt → start → model → (tools → branches → step → model)* → judge → done
 
 Single turn, corrections and the forced finish are turns of the same wheel. What has returned is state the
 moment it is told, so a run can be saved between any two tells. Only this file changes the phase of a run.
@@ -38,6 +38,7 @@ from acorn.errors import AcornError, DeclarationError
 from acorn.journal import ModelAsked, RunBegun, ToolBegun
 from acorn.models.port import ModelResponse
 from acorn.record import Run
+from acorn.step import Step
 from acorn.types import Content, ToolCall, ToolResult, Unfinished
 
 
@@ -115,6 +116,8 @@ class Loop(Calls):
             elif self.state.phase == "prompt":
                 prompt = self.spec.prompt
                 self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
+            elif self.state.phase == "start":
+                self._take_start(outcome, now)
             else:
                 self._take_judgement(outcome, now)
         elif isinstance(ask, AskBranch):
@@ -178,6 +181,9 @@ class Loop(Calls):
                 return (AskHook(f"on_finish {state.turns}", plan.on_finish, (output,), forgives=(ValueError,)),)
             case "prompt":
                 return (AskHook("prompt", self._read_prompt()),)
+            case "start":
+                assert plan.on_start is not None
+                return (AskHook("on_start", plan.on_start, (self._the_step(),)),)
             case "new" | "done":
                 return ()
             case _:
@@ -240,7 +246,31 @@ class Loop(Calls):
                 above = (messages.copied(history[0]), *above[inherited == len(above) :])
                 self.wire.change_first(history[0])
             self.transcript.begin(history, above)
-        self._ask_model(now)
+        if self.plan.on_start is None:
+            self._ask_model(now)
+        else:
+            self.state.phase = "start"
+
+    def _take_start(self, returned: Any, now: float) -> None:
+        """Take over what `on_start` has changed, and begin."""
+        step = self._end_hook("on_start", returned)
+        assert step is not None
+        if step.tool_results or step.tool_calls:
+            raise AcornError(
+                f"`{self.spec.owner}.on_start` has put something into `step.tool_results` or `step.tool_calls`, but "
+                f"nothing was called yet; use `step.add_to_context` or `self.history`."
+            )
+        self._adopt(step)
+        self.transcript.notice_all()
+        context = step._shown()
+        if context is not None:
+            messages.check_list(self.run.history)
+            self.transcript.say(context)
+        self.state.meter.step_began = now
+        if step._finished is None:
+            self._ask_model(now)
+        else:
+            self._consider(step._finished, None, now)
 
     # Asking the model
 
@@ -408,11 +438,7 @@ class Loop(Calls):
     def _take_step(self, returned: Any, now: float) -> None:
         """Write the step into the history as the hook left it, and decide what comes next."""
         state = self.state
-        step, self._step = self._step, None
-        if returned is not None and returned is not step:
-            raise DeclarationError(
-                f"`{self.spec.owner}.on_step` must return the step or nothing, got {safe_repr(returned)[:120]}."
-            )
+        step = None if self._step is returned is None else self._end_hook("on_step", returned)
         context: Content | None = None
         if step is not None:
             results, state.calls = checked_results(step.tool_results), checked_calls(step.tool_calls)
@@ -438,6 +464,15 @@ class Loop(Calls):
                 self.transcript.say(messages.REMINDER)
             self._force_at_last_step()
             self._ask_model(now)
+
+    def _end_hook(self, name: str, returned: Any) -> Step | None:
+        """The step as the hook left it."""
+        step, self._step = self._step, None
+        if returned is not None and returned is not step:
+            raise DeclarationError(
+                f"`{self.spec.owner}.{name}` must return the step or nothing, got {safe_repr(returned)[:120]}."
+            )
+        return step
 
     def _force_at_last_step(self) -> None:
         if self.spec.max_steps is not None and self.run.steps >= self.spec.max_steps and not self.state.forced:

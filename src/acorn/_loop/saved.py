@@ -39,8 +39,7 @@ def save(loop: Loop, since: int = 0) -> dict[str, Any]:
     """Everything that is needed to go on, but for functions and keys; of the journal the entries from `since` on."""
     run, context = loop.run, loop.context
     if not loop.is_over:
-        loop.transcript.notice()
-        loop.transcript.notice_inside(history_of(run.journal.entries))
+        loop.transcript.notice_all()
     return {
         "format": FORMAT,
         "module": loop.plan.module,

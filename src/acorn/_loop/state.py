@@ -22,7 +22,7 @@ from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
 from acorn.types import ToolCall, ToolResult, Usage
 
-Phase = Literal["new", "prompt", "model", "tools", "branches", "step", "judge", "done"]
+Phase = Literal["new", "prompt", "start", "model", "tools", "branches", "step", "judge", "done"]
 
 
 @dataclass
@@ -44,11 +44,11 @@ class State:
     reason: str = "finish"
     """What `stop_reason` will be when an answer comes."""
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
-    """`model`, `temperature` and `max_tokens` as `on_step` set them; what it left alone is not here."""
+    """`model`, `temperature` and `max_tokens` as a hook set them; what it left alone is not here."""
     tools: list[str] | None = None
-    """The names of the tools as `on_step` left them."""
+    """The names of the tools as a hook left them."""
     removed: list[str] = field(default_factory=list[str])
-    """The branches that `on_step` removed."""
+    """The branches that a hook removed."""
     response: ModelResponse | None = None
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])

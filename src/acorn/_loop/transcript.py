@@ -60,9 +60,9 @@ class Transcript:
         own = map(messages.copied, history[len(copies) :])
         self._say((*copies, *own), None, len(copies))
 
-    def say(self, content: str) -> None:
+    def say(self, content: Content) -> None:
         """A user message of ours, at the end."""
-        message = messages.user(content)
+        message = messages.user(messages.copied(content))
         self.run.history.append(message)
         self._noted.append(message)
         self._say((messages.user(content),), None, 0)
@@ -193,6 +193,12 @@ class Transcript:
         for at, (message, copy) in enumerate(zip(self.run.history, copies, strict=False)):
             if message != copy and to_plain(message) != copy:
                 self._edited(at, 1, [message], [])
+
+    def notice_all(self) -> None:
+        """Note whatever the user has changed by now, inside of messages too. It takes the whole history."""
+        self.notice()
+        if isinstance(self.run.history, list):
+            self.notice_inside(history_of(self.journal.entries))
 
     def _edited(self, where: int, removed: int, made: Sequence[Any], added: Sequence[int]) -> None:
         journal = self.journal

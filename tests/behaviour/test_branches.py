@@ -318,6 +318,35 @@ def test_what_the_parent_has_trimmed_is_sent_by_the_branch_as_the_parent_sends_i
         assert_request_valid(request)
 
 
+@pytest.mark.message_list
+@pytest.mark.edits_history
+def test_a_result_without_a_call_that_the_parent_had_finds_its_call_in_the_branch(call: Call) -> None:
+    stray = {"role": "tool", "tool_call_id": "x", "content": "stray"}
+    made = {"id": "x", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+    class Late(Checker):
+        """Check the claim."""
+
+        tools = [look]
+        max_steps = 3
+
+        def on_step(self, step: Step) -> None:
+            self.history.append({"role": "assistant", "content": "", "tool_calls": [made]})
+
+    class Early(Main):
+        branches = {"check": Late}
+
+        def on_step(self, step: Step) -> None:
+            if step.counter == 1:
+                self.history.append(stray)
+
+    model = call.scripted([calling("look"), calling("check"), calling("look", place="there"), TRUE, DONE])
+    run_main(call, model, Early)
+    assert all(message.get("tool_call_id") != "x" for request in model.requests[:3] for message in request.messages)
+    turn, result = model.requests[3].messages[-2:]
+    assert (turn["tool_calls"], result) == ([made], stray)
+
+
 def test_a_parent_without_a_prompt_leaves_the_branch_its_own_and_the_other_way_round(
     call: Call, script: Script
 ) -> None:

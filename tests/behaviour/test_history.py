@@ -30,6 +30,7 @@ from acorn import (
     module,
     tool,
 )
+from acorn._loop.transcript import history_of
 from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
@@ -969,6 +970,54 @@ def test_what_was_sent_before_is_not_made_again(call: Call, early: str) -> None:
     call.run(Looker(add, model=model), question="Where is it?")
     for earlier, later in zip(model.requests, model.requests[1:], strict=False):
         assert all(old is new for old, new in zip(earlier.messages, later.messages, strict=False))
+
+
+# What is edited in place is in the journal too
+
+
+def scribbled(self: Any) -> None:
+    """Edit what was sent, and the turn that was not yet."""
+    self.history[1]["content"] += " Think."
+    self.history[-1]["content"] = "Edited."
+
+
+@pytest.mark.edits_history
+@pytest.mark.parametrize("where", ["on_finish", "on_step", "on_step that finishes", "on_step of a single turn"])
+def test_the_journal_of_a_run_that_is_over_tells_of_what_was_edited_in_place(call: Call, where: str) -> None:
+    class Scribbler(module[Question, Answer]):
+        """Look around, then answer."""
+
+        tools = [look]
+
+        def on_finish(self, output: Answer) -> None:
+            if where == "on_finish":
+                scribbled(self)
+
+        def on_step(self, step: Step) -> None:
+            if where.startswith("on_step"):
+                scribbled(self)
+            if where == "on_step that finishes":
+                step.finish(answer="enough")
+
+    ends_at_step = where in ("on_step that finishes", "on_step of a single turn")
+    model = call.scripted([LOOK] if ends_at_step else [LOOK, DONE])
+    run = call.run(Scribbler(model=model, max_steps=None if "single" in where else 5), question="Where is it?")
+    assert run.history[1]["content"].endswith("Think.")
+    assert "Edited." in [message["content"] for message in run.history]
+    assert history_of(run.journal.entries) == run.history
+
+
+@pytest.mark.edits_history
+def test_the_journal_of_a_run_that_failed_tells_of_what_was_edited_in_place(call: Call) -> None:
+    def fail(self: Looker, step: Step) -> None:
+        scribbled(self)
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough") as caught:
+        call.run(Looker(fail, model=call.scripted([LOOK])), question="Where is it?")
+    run = vars(caught.value)["run"]
+    assert history_of(run.journal.entries) == run.history[:3]
+    assert run.history[2]["content"] == "Edited."
 
 
 # Going on with an earlier conversation

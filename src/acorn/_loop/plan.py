@@ -74,6 +74,11 @@ class Plan:
     """The tools of the run above."""
     limits: Limits = field(init=False)
 
+    @property
+    def has_hooks(self) -> bool:
+        """Whether the user has a hook of any kind, which may edit the history."""
+        return bool(self.on_finish or self.on_step or self.on_start or self.on_stream)
+
     def __post_init__(self) -> None:
         spec = self.spec
         object.__setattr__(self, "limits", Limits(spec.max_total_tokens, spec.max_cost, spec.max_seconds))

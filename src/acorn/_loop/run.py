@@ -540,5 +540,5 @@ class Loop(Calls):
 
     def _end(self, output: Any, reason: str) -> None:
         self.run.output, self.run.stop_reason = output, reason
-        self.transcript.end(output, reason)
+        self.transcript.end(output, reason, was_seen=reason == "unfinished" or self.plan.has_hooks)
         self.state.phase = "done"

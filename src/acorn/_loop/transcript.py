@@ -191,7 +191,7 @@ class Transcript:
     def notice_inside(self, copies: Sequence[Message]) -> None:
         """Note messages that were edited in place since these copies were made."""
         for at, (message, copy) in enumerate(zip(self.run.history, copies, strict=False)):
-            if message != copy and to_plain(message) != copy:
+            if _differs(message, copy):
                 self._edited(at, 1, [message], [])
 
     def notice_all(self) -> None:
@@ -219,9 +219,12 @@ class Transcript:
             elif isinstance(entry, ResultsSaid):
                 self._unanswered = []
 
-    def end(self, output: Any, reason: str) -> None:
-        """The run's output."""
-        self.notice()
+    def end(self, output: Any, reason: str, *, was_seen: bool) -> None:
+        """The run's output; `was_seen` where a hook or tool may have edited its messages since."""
+        if was_seen:
+            self.notice_all()
+        else:
+            self.notice()
         form: Form = "text" if isinstance(output, str) else "json"
         text = str.__str__(output) if isinstance(output, str) else ""
         if isinstance(output, Unfinished):
@@ -239,7 +242,7 @@ class Transcript:
         One entry tells all of it, and it is not part of the history's story: an interrupted run goes on from before.
         """
         open_calls, history = self._unanswered, self.run.history
-        self.notice()
+        self.notice_all()
         said: list[ResultSaid] = []
         if not isinstance(history, list):  # the user may have put anything there
             self.turn = None
@@ -311,6 +314,15 @@ def _message(said: ResultSaid) -> Message:
 def _is_message(message: Any) -> bool:
     """What is no message will be complained of before it is sent."""
     return isinstance(message, dict) and message.get("role") in ROLES
+
+
+def _differs(message: Any, copy: Message) -> bool:
+    try:
+        if message == copy:
+            return False
+    except Exception:  # somebody's own `==`
+        pass
+    return bool(to_plain(message) != copy)
 
 
 def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:

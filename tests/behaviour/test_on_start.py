@@ -14,8 +14,8 @@ from acorn import AcornError, DeclarationError, ParseError, Step, Usage, current
 from acorn._call import _plan, new_loop
 from acorn._drive.sync import drive
 from acorn._drive.tree import Tree
+from acorn._history import history_of
 from acorn._loop.saved import load, save
-from acorn._loop.transcript import history_of
 from acorn.journal import Entry
 from acorn.models import ModelRequest
 from acorn.testing import ScriptedModel, finish

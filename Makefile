@@ -20,11 +20,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[local]'
+	@echo 'Installing acorn and what it needs into $(VENV), once; this takes a while.'
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[local]'
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-dev.txt
+	@echo 'Installing what the checks and tests need into $(VENV), once.'
+	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements-dev.txt
 	@touch $@
 
 demo: $(VENV)/.installed

@@ -6,6 +6,9 @@
 turn it is to act.
 """
 
+from acorn import _startup as _startup  # before anything else, see there
+
+# isort: split
 from typing import TYPE_CHECKING, Any
 
 from acorn._module import Module, module
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from acorn.chunk import StreamChunk
     from acorn.partial import Partial
     from acorn.step import Step
+
+__version__ = "0.1.0.dev0"
 
 __all__ = [
     "module",

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.screen import Terminal
 
 import acorn.cli
-from acorn.cli.demo import SCENES
+from acorn.cli.commands.demo import SCENES
 from acorn.models.weights import KNOWN, fetch
 
 ROOT = Path(__file__).parents[2]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import AGENTS, Acorn
 
+from acorn import __version__ as version
+
 ECHO = AGENTS / "echo.py"
 
 
@@ -98,7 +100,7 @@ def test_every_command_has_help(acorn: Acorn, command: str) -> None:
 
 
 def test_the_version_is_told(acorn: Acorn) -> None:
-    assert acorn("--version").out.startswith("acorn 0.")
+    assert acorn("--version").out == f"acorn {version}\n"
 
 
 @pytest.mark.parametrize(

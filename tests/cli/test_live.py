@@ -189,6 +189,12 @@ def test_what_children_write_is_printed_above_the_view() -> None:
     assert terminal.screen.strange == []
 
 
+def test_a_single_turn_says_nothing_of_steps() -> None:
+    terminal = Terminal(["run", f"{ENDS}:SingleTurn"])
+    assert terminal.end() == 1
+    assert re.search(r"\nunfinished: \d+ tokens", terminal.screen.text)
+
+
 def test_a_failed_run_ends_with_its_error() -> None:
     terminal = Terminal(["run", f"{ENDS}:Invalid"])
     assert terminal.end() == 1

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Acorn
 
+from acorn.models.weights import KNOWN, fetch
+
 
 def test_a_new_project_passes_its_own_tests(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -58,11 +60,23 @@ def test_the_next_command_can_be_pasted(acorn: Acorn, tmp_path: Path, monkeypatc
     assert "  cd 'my projects/agent'\n" in acorn("new", "my projects/agent").out
 
 
-def test_the_readme_asks_for_no_package_by_name(acorn: Acorn, tmp_path: Path) -> None:
+def test_a_new_project_says_how_to_depend_on_acorn_today(acorn: Acorn, tmp_path: Path) -> None:
     acorn("new", tmp_path / "here")
     readme = (tmp_path / "here" / "README.md").read_text()
-    assert "With acorn installed" in readme
-    assert "pip install" not in readme
+    assert "not on the package index yet" in readme
+    assert [line for line in readme.splitlines() if "pip install" in line] == ["pip install 'path/to/acorn[local]'"]
+    project = (tmp_path / "here" / "pyproject.toml").read_text()
+    assert tomllib.loads(project)["project"]["dependencies"] == ["acorn-agents[local]"]
+    assert "# acorn is not on the package index yet" in project
+
+
+def test_a_new_agent_that_is_run_as_a_program_prints_its_answer(acorn: Acorn, tmp_path: Path) -> None:
+    fetch(KNOWN["smollm2"])
+    acorn("new", tmp_path / "here")
+    done = subprocess.run(
+        [sys.executable, "agent.py"], cwd=tmp_path / "here", capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "name='Anna Berg' age=29\n", "")
 
 
 def test_an_empty_directory_is_filled(acorn: Acorn, tmp_path: Path) -> None:

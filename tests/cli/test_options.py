@@ -20,7 +20,6 @@ KINDS: list[tuple[list[str], dict[str, Any]]] = [
     (["--text", ""], {"text": ""}),
     (["--text", "null"], {"text": "null"}),
     (["--text", '{"a": 1}'], {"text": '{"a": 1}'}),
-    (["--text", "a", "--text", "b"], {"text": "b"}),
     (["--count", "3"], {"count": 3}),
     (["--ratio", "-2.5e3"], {"ratio": -2500.0}),
     (["--price", "2.10"], {"price": "2.10"}),
@@ -34,7 +33,6 @@ KINDS: list[tuple[list[str], dict[str, Any]]] = [
     (["--no-loud"], {"loud": False}),
     (["--loud=false"], {"loud": False}),
     (["--loud=true"], {"loud": True}),
-    (["--loud", "--no-loud"], {"loud": False}),
     (["--sure"], {"sure": True}),
     (["--no-sure"], {"sure": False}),
     (["--tags", "a", "--tags", "b"], {"tags": ["a", "b"]}),
@@ -107,7 +105,18 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("Kinds", ["--no-text"], "there is no option `--no-text`"),
     ("Kinds", ["-t", "x"], "there is no option `-t`"),
     ("Kinds", ["--loud", "true"], "`--loud` takes no value; write `--loud` or `--no-loud`"),
+    ("Kinds", ["--loud", "maybe"], "unexpected argument `maybe` behind `--loud`, which takes no value"),
+    ("Kinds", ["--json", "yes"], "unexpected argument `yes` behind `--json`, which takes no value"),
     ("Kinds", ["hello"], "unexpected argument `hello`; write `--text hello`?"),
+    ("Kinds", ["--text", "hello", "you"], "unexpected argument `you`; put the value of `--text` in quotes?"),
+    ("Kinds", ["--model", "a/b", "hello"], "unexpected argument `hello`; write `--text hello`?"),
+    ("Kinds", ["--text", "a", "--text", "b"], "`--text` is given twice; it takes one value"),
+    ("Kinds", ["--two-words", "a", "--two_words=b"], "`--two-words` is given twice"),
+    ("Kinds", ["--loud", "--no-loud"], "`--loud` is given twice"),
+    ("Kinds", ["--address", "null", "--address", "{}"], "`--address` is given twice"),
+    ("Aliased", ["--from", "a", "--from_", "b"], "is given twice"),
+    ("Plain", ["a", "--result", "b"], "`--result` is given twice"),
+    ("Kinds", ["--model", "a/b", "--model", "c/d"], "`--model` is given twice; it takes one value"),
     ("Needs", [], "`--name` is missing (string); `--born` is missing (date as YYYY-MM-DD)"),
     ("Plain", [], "the argument is missing (string)"),
     ("Plain", ["a", "b"], "unexpected argument `b`"),
@@ -172,6 +181,11 @@ def test_before_the_name_of_the_module_an_option_is_always_ours(acorn: Acorn) ->
     ended = acorn("run", "--json", f"{ECHO}:Clash", "--model", "T")
     assert ended.output["output"]["model"] == "T"
     assert ended.output["output"]["json"] is False
+
+
+def test_an_own_option_before_and_behind_the_module_is_one_too_many(acorn: Acorn) -> None:
+    ended = acorn("run", "--save", "a.json", f"{ECHO}:Kinds", "--save", "b.json")
+    assert (ended.code, ended.err) == (2, "error: `--save` is given twice; it takes one value\n")
 
 
 def test_the_long_spelling_works_where_nothing_clashes(acorn: Acorn) -> None:

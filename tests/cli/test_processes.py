@@ -73,25 +73,55 @@ IMPORTING = """
 import os, signal, sys
 
 class Interrupting:
-    def find_spec(self, name, path=None, target=None):
-        if name == "typer":
-            os.kill(os.getpid(), signal.SIGINT)
+    # Before each import that `import acorn` leads to, a copy of the process is interrupted.
 
+    def find_spec(self, name, path=None, target=None):
+        if "acorn" not in sys.modules or name in ("acorn", "acorn._startup"):
+            return
+        copy = os.fork()
+        if copy:
+            code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+            with open(os.environ["ENDED"], "a") as file:
+                print(name, code, file=file)
+            return
+        sys.meta_path.remove(self)
+        os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell has it ignored
 sys.meta_path.insert(0, Interrupting())
 """
 
 
-@pytest.mark.parametrize("script", [["-m", "acorn"], [str(Path(sys.executable).parent / "acorn")]])
-def test_ctrl_c_while_the_command_is_loaded_leaves_no_traceback(tmp_path: Path, script: list[str]) -> None:
+@pytest.mark.parametrize("script", [["-m", "acorn"], ["-Bm", "acorn"], [str(Path(sys.executable).parent / "acorn")]])
+def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word(tmp_path: Path, script: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(IMPORTING)
+    ended = tmp_path / "ended"
+    paths = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     done = subprocess.run(
         [sys.executable, *script, "--version"],
         capture_output=True,
         text=True,
-        timeout=30,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": paths, "ENDED": str(ended)},
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    codes = dict(line.split() for line in ended.read_text().splitlines())
+    assert {name for name, code in codes.items() if code != "130"} == set()
+    assert codes.keys() >= {"pydantic", "acorn._module", "acorn.cli", "typer", "acorn.cli.app"}
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("acorn 0.")
+
+
+@pytest.mark.parametrize("name", ["acorn", "acorn.py", "other"])
+def test_a_program_of_the_users_keeps_its_ctrl_c(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(
+        "import signal, sys\n"
+        "sys.path.pop(0)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import acorn\n"
+        "print(signal.getsignal(signal.SIGINT).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, str(tmp_path / name)], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("default_int_handler\n", "")
 
 
 def test_ctrl_c_while_a_file_is_imported_leaves_no_traceback(tmp_path: Path) -> None:

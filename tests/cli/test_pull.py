@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Acorn
 from tests.cli.screen import Terminal
 
-from acorn.cli.pull import fetch_seen
+from acorn.cli.commands.pull import fetch_seen
 from acorn.models.package_index import Wheel
 from acorn.models.weights import Weights
 

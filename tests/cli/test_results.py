@@ -107,9 +107,22 @@ def test_what_was_under_way_when_a_run_ended_is_told(acorn: Acorn) -> None:
     assert "step 1: strange() failed: This call was not completed: the run was stopped." in err.splitlines()
 
 
+def test_a_single_turn_says_nothing_of_steps(acorn: Acorn) -> None:
+    lines = acorn("run", f"{ENDS}:SingleTurn").err.splitlines()
+    assert lines[1].startswith('search(query="x") -> found x')
+    assert lines[2].startswith("unfinished: ")
+    assert "step" not in " ".join(lines[:3])
+
+
 def test_lines_count_the_steps_that_the_run_counts(acorn: Acorn) -> None:
     lines = acorn("run", f"{RUDE}:Talks").err.splitlines()
-    assert lines[1:3] == ["step 1: first", "step 1: second"]
+    assert lines[1:3] == ["answer: first", "answer: second"]  # a single turn has no steps
+    assert "step" not in lines[-1]
+    lines = acorn("run", f"{RUDE}:Wanders").err.splitlines()
+    assert lines[1:3] == ["step 1: let me think", "step 2: and look"]
+    assert lines[3].startswith("step 2: rests() -> ")
+    assert lines[4] == "answer: there"
+    assert lines[-1].startswith("finished: 2 steps, ")
     lines = acorn("run", f"{RUDE}:Forced").err.splitlines()
     assert [line for line in lines if "step 2" in line] == []
     assert lines[-3:-1] == ["answer: two", "answer: it did not validate; asked again"]

@@ -42,15 +42,34 @@ def test_a_run_is_shown_step_by_step_with_its_branches(acorn: Acorn, saved: Path
     assert '    ├── answer {"answer":"Guido van Rossum","confidence":"very"}' in lines
     assert "did not validate: " in text
     assert lines[-1] == '    └── completed {"answer":"Guido van Rossum","confidence":0.9}'
+    assert [line for line in lines if line.endswith(("step 2", "step 3", "└── answer"))] == [
+        "├── step 2",
+        "│       └── answer",
+        "└── answer",
+    ]
     assert not set(ended.out) & {"\x1b", "\x07"}
 
 
 def test_a_plain_answer_is_shown_once(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     acorn("run", f"{AGENTS / 'rude.py'}:Checking", "--save", file)
-    out = acorn("show", file).out
-    assert "completed fine" in out
-    assert "answer" not in out
+    lines = acorn("show", file).out.splitlines()
+    assert [line.rstrip() for line in lines[-2:]] == ["└── answer", "    └── completed fine"]
+    assert "step" not in " ".join(lines)
+
+
+def test_the_answer_is_no_step_also_where_it_was_forced_or_refused(acorn: Acorn, tmp_path: Path) -> None:
+    def headings(cls: str) -> list[str]:
+        acorn("run", f"{AGENTS / cls}", "--save", tmp_path / "run.json")
+        lines = [line.lstrip("│├└─ ").rstrip() for line in acorn("show", tmp_path / "run.json").out.splitlines()]
+        return [line for line in lines if line == "answer" or line.startswith("step ")]
+
+    assert headings("rude.py:Forced") == ["step 1", "answer"]
+    assert headings("rude.py:Talks") == ["answer"]
+    assert headings("rude.py:Wanders") == ["step 1", "step 2", "answer"]
+    assert headings("rude.py:Skips") == ["answer"]
+    assert headings("ends.py:Invalid") == ["answer"]
+    assert headings("ends.py:WrongCalls") == ["step 1", "answer"]
 
 
 def test_the_thread_document_is_printed(acorn: Acorn, saved: Path) -> None:
@@ -157,16 +176,16 @@ def test_branches_that_a_hook_began_are_shown_in_its_step(acorn: Acorn, tmp_path
         f"│   │   │   ├── Reviewing {first}.",
         f'│   │   │   └── ✓ look(topic="{first}")',
         f"│   │   │       └── → about {first}",
-        "│   │   └── step 2",
+        "│   │   └── answer",
         f'│   │       └── completed {{"topic":"{first}","is_true":true}}',
         "│   └── branch Review#2",
         "│       ├── step 1",
         f"│       │   ├── Reviewing {second}.",
         f'│       │   └── ✓ look(topic="{second}")',
         f"│       │       └── → about {second}",
-        "│       └── step 2",
+        "│       └── answer",
         f'│           └── completed {{"topic":"{second}","is_true":true}}',
-        "└── step 2",
+        "└── answer",
         "    └── completed done",
     ]
 

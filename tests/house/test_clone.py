@@ -62,6 +62,17 @@ def test_the_readme_has_the_two_commands_and_a_first_agent() -> None:
     assert len(COMMANDS) == 2
 
 
+def test_make_says_what_it_installs_and_shows_how_far_it_is(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", f"VENV={tmp_path / 'new'}", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    lines = done.stdout.splitlines()
+    at = next(at for at, line in enumerate(lines) if "pip install" in line)
+    assert "echo" in lines[at - 1]
+    assert "Installing acorn and what it needs" in lines[at - 1]
+    assert "--quiet" not in lines[at]
+
+
 def test_make_demo_shows_its_programs_and_runs_them_on_a_real_model(clone: Path) -> None:
     said = typed(["make demo"], clone)
     for program in sorted((clone / "src" / "acorn" / "cli" / "scenes").glob("[!_]*.py")):

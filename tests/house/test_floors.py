@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -21,6 +22,7 @@ FLOORS = {
     "types": 0,
     "_secrets": 0,
     "_log": 0,
+    "_startup": 0,
     "_json": 1,
     "_content": 1,
     "_schema": 1,
@@ -58,6 +60,7 @@ LATE_IMPORTS = {
     ("_tools/by_schema", "jsonschema"),
     ("_tools/by_schema", "referencing"),
     ("__init__", "importlib"),
+    ("_startup", "signal"),
     (
         "_module",
         "acorn",
@@ -186,6 +189,11 @@ def test_the_public_names_are_decided() -> None:
     assert sorted(acorn.__all__) == PUBLIC
     for name in PUBLIC:
         assert getattr(acorn, name) is not None
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert acorn.__version__ == project["version"]
 
 
 def test_no_file_carries_the_name_of_a_public_object() -> None:

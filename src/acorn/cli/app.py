@@ -6,13 +6,18 @@ import errno
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, cast
 
 import typer
 
-from acorn.cli.demo import demo
-from acorn.cli.ends import (
+from acorn import __version__
+from acorn._startup import raise_when_interrupted
+from acorn.cli.commands.demo import demo
+from acorn.cli.commands.new import new
+from acorn.cli.commands.pull import pull
+from acorn.cli.commands.run import run
+from acorn.cli.commands.show import show
+from acorn.cli.exit import (
     FAILED,
     FINE,
     INTERRUPTED,
@@ -20,16 +25,12 @@ from acorn.cli.ends import (
     CommandError,
     ReaderGoneError,
     complain,
-    tell,
-    told,
+    error_text,
     trace_of,
     unwritten,
     write,
+    write_line,
 )
-from acorn.cli.new import new
-from acorn.cli.pull import pull
-from acorn.cli.run import run
-from acorn.cli.show import show
 from acorn.cli.streams import Streams, quieten
 
 _HELP = ["-h", "--help"]
@@ -55,6 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     streams = Streams()
     try:
+        raise_when_interrupted()
         return _perform((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
     except ReaderGoneError:
         return FINE
@@ -78,15 +80,15 @@ def _perform(words: Sequence[str], streams: Streams) -> int:
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # rich's way to say so
             return FINE
-        return complain(CommandError(f"the agent's code ended the program: {told(error)}", FAILED))
+        return complain(CommandError(f"the agent's code ended the program: {error_text(error)}", FAILED))
     except (ReaderGoneError, KeyboardInterrupt):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _UNWRITTEN:
             return complain(CommandError(unwritten(error), FAILED))
         if "--debug" in words:
-            tell(trace_of(error))
-        tell(f"error: {told(error)} (a fault of acorn's own; `--debug` shows where)")
+            write_line(trace_of(error))
+        write_line(f"error: {error_text(error)} (a fault of acorn's own; `--debug` shows where)")
         return FAILED
 
 
@@ -120,12 +122,5 @@ def _top(
 ) -> None:
     """LLM agents as typed Python classes."""
     if version:
-        write(sys.stdout, f"acorn {_version()}\n")
+        write(sys.stdout, f"acorn {__version__}\n")
         raise typer.Exit
-
-
-def _version() -> str:
-    try:
-        return version("acorn-agents")
-    except PackageNotFoundError:  # run from a checkout that was never installed
-        return "unknown"

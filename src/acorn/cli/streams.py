@@ -1,21 +1,26 @@
-"""The standard streams of a command, and what becomes of them when somebody else writes or nobody reads.
+"""The standard streams of a command: kept for the output, captured while a view is drawn, quiet when nobody reads.
 
 Standard output is for the output alone: while the user's code runs, it is set aside and leads to standard
 error, for child processes too. Standard error is for whoever wants to watch: when he leaves, or his disk is
-full, the command goes on without him.
+full, the command goes on without him. While the live view is drawn, what child processes and code below
+Python write would garble it, so it is captured, to be printed above the view.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import select
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
 _OUT, _ERR = 1, 2
+_FAREWELL = 0.3
+"""Seconds to wait for the last captured lines; a child that goes on may hold the pipe open for long."""
 
 
 class Streams:
@@ -67,13 +72,51 @@ class Streams:
         return () if self._kept is None else (_OUT,)
 
 
+class Capture:
+    """Takes what is written to the descriptors of standard output and standard error, and hands it on line by line."""
+
+    def __init__(self, encoding: str) -> None:
+        self._descriptor = os.dup(_ERR)
+        self.terminal: TextIO = lenient(self._descriptor, encoding)
+        """Where the view itself is drawn."""
+        self._thread: threading.Thread | None = None
+
+    def begin(self, show: Callable[[str], None]) -> None:
+        """From here on, whole lines go to `show`."""
+        reading, writing = os.pipe()
+        os.dup2(writing, _OUT)
+        os.dup2(writing, _ERR)
+        os.close(writing)
+        self._thread = threading.Thread(target=_pass_on, args=(reading, show), name="acorn-capture", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Both lead to the terminal again."""
+        os.dup2(self._descriptor, _ERR)
+        os.dup2(self._descriptor, _OUT)
+        if self._thread is not None:
+            self._thread.join(_FAREWELL)
+
+
+def _pass_on(reading: int, show: Callable[[str], None]) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    rest = ""
+    with open(reading, "rb", buffering=0) as pipe:
+        while data := pipe.read(65536):
+            *lines, rest = (rest + decoder.decode(data)).split("\n")
+            for line in lines:
+                show(line)
+    if rest:
+        show(rest)
+
+
 class _Lenient(io.RawIOBase):
     """A descriptor that never complains: what cannot be written goes nowhere, from then on."""
 
     def __init__(self, descriptor: int, also: Any) -> None:
         self._descriptor = descriptor
         self._also = also
-        """Which descriptors lead to the same place at that moment."""
+        """Which descriptors lead to the same end at that moment."""
 
     def writable(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Text of models and users, made safe and short enough for a terminal.
+"""Text and JSON of models and users, made safe for a terminal, and short enough for a line.
 
 A model may write anything: escape sequences that move the cursor, marks that turn the reading direction.
 Nothing of the kind reaches a terminal from here.
@@ -6,19 +6,22 @@ Nothing of the kind reaches a terminal from here.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._json import compact, whole_text
+from acorn._json import compact, to_plain, whole_text
 
-# An escape sequence as a whole, where it can be told; otherwise its first character alone.
+# An escape sequence as a whole, where it can be recognized; otherwise its first character alone.
 _SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[@-Z\\^_]"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _BLANKS = re.compile(r"\s+")
+_UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+"""What JSON may hold and a terminal would act upon."""
 
 
 def clean(text: str) -> str:
@@ -48,17 +51,12 @@ def ending(text: str, limit: int) -> str:
 def call_text(name: str, arguments: str, limit: int = 160) -> str:
     """A call the way Python writes it: `search(query="acorns", limit=3)`."""
     try:
-        given = from_json(whole_text(arguments) or "{}", allow_partial="trailing-strings")
+        values = from_json(whole_text(arguments) or "{}", allow_partial="trailing-strings")
     except ValueError:
-        given = None
-    if not isinstance(given, dict):
+        values = None
+    if not isinstance(values, dict):
         return one_line(f"{name}({arguments})", limit)
-    return one_line(f"{name}({', '.join(f'{key}={compact(value)}' for key, value in given.items())})", limit)
-
-
-def value_text(value: Any, limit: int = 160) -> str:
-    """Any value on one line: text as it is, everything else as JSON."""
-    return one_line(value if isinstance(value, str) else compact(value), limit)
+    return one_line(f"{name}({', '.join(f'{key}={compact(value)}' for key, value in values.items())})", limit)
 
 
 def seconds_text(seconds: float) -> str:
@@ -80,3 +78,25 @@ def totals_text(steps: int, tokens: int, cost: float | None, seconds: float, bet
     if cost is not None:
         parts.append(f"${cost:.4f}")
     return between.join([*parts, seconds_text(seconds)])
+
+
+def json_text(value: Any, *, indent: int | None = None, encoding: str = "utf-8") -> str:
+    """JSON in which every character is one that a terminal shows, and the encoding has."""
+    plain = whole_text(_finite(to_plain(value)))
+    separators = (",", ": ") if indent else (",", ":")
+    text = json.dumps(plain, ensure_ascii=False, indent=indent, separators=separators)
+    text = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return json.dumps(plain, indent=indent, separators=separators)
+    return text
+
+
+def _finite(plain: Any) -> Any:
+    """NaN and the infinities are no JSON."""
+    if isinstance(plain, float) and (plain != plain or plain in (float("inf"), float("-inf"))):
+        return None
+    if isinstance(plain, dict):
+        return {key: _finite(item) for key, item in plain.items()}
+    return [_finite(item) for item in plain] if isinstance(plain, list) else plain

@@ -178,6 +178,22 @@ class Forced(Base):
     model = ScriptedModel([Reply("one") & call("starts_child"), Reply("two") & finish(), finish(result="fine")])
 
 
+class Wanders(Base):
+    """A turn of text alone is a step of the loop, too."""
+
+    tools = [rests]
+    model = ScriptedModel(
+        [Reply("let me think"), Reply("and look") & call("rests"), Reply("there") & finish(result="fine")]
+    )
+
+
+class Skips(Base):
+    """A call beside the answer is not executed."""
+
+    tools = [rests]
+    model = ScriptedModel([finish(result="fine") & call("rests")])
+
+
 class Many(Base):
     """Hundreds of steps."""
 

@@ -1,6 +1,6 @@
-"""A story as a tree of short lines: what the model says, its tools and their times, branches, the answer.
+"""The tree of a run drawn as short lines: what the model says, its tools and their times, branches, the answer.
 
-`live` draws it again and again, without what it was given; `acorn show` draws it once and whole, step by
+The live view draws it again and again, without the input; `acorn show` draws it once and whole, step by
 step. Every text becomes a rich `Text`, in which nothing is markup.
 """
 
@@ -17,13 +17,13 @@ from rich.tree import Tree
 
 from acorn._json import compact
 from acorn._schema.shape import RESULT
-from acorn.cli.story import Branch, Call, Line, Task, Turn
 from acorn.cli.text import call_text, clean, ending, one_line, seconds_text
+from acorn.cli.view.tree import Branch, Call, Line, Task, Turn
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _PLAIN_FRAMES = "|/-\\"
 _LONGEST = 600
-"""How much of one text is shown of a whole story; `acorn show --json` has everything."""
+"""How much of one text is shown where everything is drawn; `acorn show --json` has everything."""
 _SPEAKERS = ("system", "user", "assistant")
 _WORDS: Mapping[str, tuple[str, str]] = {
     "assistant": ("", ""),
@@ -49,7 +49,7 @@ class Pen:
     is_whole: bool = False
     """Draw everything there is, step by step, and longer texts."""
     hide: Callable[[str], str] = str
-    """For what is still coming in; the story has hidden the keys in all the rest."""
+    """For what is still coming in; the tree has hidden the keys in all the rest."""
 
     def mark(self, task: Task) -> tuple[str, str]:
         if task.error is not None:
@@ -67,7 +67,7 @@ class Pen:
         return "" if took is None else f"  {seconds_text(took)}"
 
     def room(self, lines: int) -> int:
-        """How long a text may be that is given so many lines."""
+        """How long a text may be that gets so many lines."""
         return _LONGEST if self.is_whole else lines * self.width
 
     @property
@@ -89,21 +89,22 @@ def draw(branch: Branch, tree: Tree, pen: Pen, *, last: int | None = None, answe
     parts = branch.parts
     if not pen.is_whole:
         parts = [part for part in parts if not isinstance(part, Line) or part.kind == "completion"]
-    place, step = tree, 0
+    parent, step = tree, 0
     for part in parts if last is None else parts[-last:]:
         if pen.is_whole and part.step and part.step != step:
             step = part.step
-            place = tree.add(Text(f"step {step}", style="bold cyan"))
+            heading = f"step {step}" if branch.took_step(step) else "answer"
+            parent = tree.add(Text(heading, style="bold cyan"))
         match part:
             case Turn():
-                _draw_turn(part, branch, place, pen, last, answers)
+                _draw_turn(part, branch, parent, pen, last, answers)
             case Branch():
-                _draw_branch(part, place, pen, last)
+                _draw_branch(part, parent, pen, last)
             case Line():
                 if pen.is_whole:
-                    place.add(_noted(part))
+                    parent.add(_noted(part))
                 elif answers:
-                    _hang(place, answer_lines(branch.output, (), replace(pen, hide=str), is_growing=False))
+                    _hang(parent, answer_lines(branch.output, (), replace(pen, hide=str), is_growing=False))
 
 
 def _draw_turn(turn: Turn, branch: Branch, tree: Tree, pen: Pen, last: int | None, answers: bool) -> None:
@@ -117,7 +118,7 @@ def _draw_turn(turn: Turn, branch: Branch, tree: Tree, pen: Pen, last: int | Non
             if call.was_refused:
                 answer.add(Text.assemble(("did not validate: ", "yellow"), one_line(call.error or "", _LONGEST)))
             else:
-                _draw_outcome(call, answer, pen, is_told=True)
+                _draw_outcome(call, answer, pen, has_answer=True)
     if pen.is_whole:
         return
     if turn.was_refused:
@@ -151,8 +152,8 @@ def _draw_call(call: Call, tree: Tree, pen: Pen, last: int | None) -> None:
             draw(branch, hung, pen.inside, last=last)
         else:
             _draw_branch(branch, hung, pen.inside, last)
-    is_told = any(branch.is_called for branch in call.branches)  # its answer is the result
-    _draw_outcome(call, hung, pen.inside, is_told=is_told)
+    has_answer = any(branch.is_called for branch in call.branches)  # its answer is the result
+    _draw_outcome(call, hung, pen.inside, has_answer=has_answer)
 
 
 def _draw_branch(branch: Branch, tree: Tree, pen: Pen, last: int | None) -> None:
@@ -162,11 +163,11 @@ def _draw_branch(branch: Branch, tree: Tree, pen: Pen, last: int | None) -> None
     head = Text.assemble((f"{mark} " if mark else "", style), (name, "bold"), (pen.time(branch), "dim"))
     hung = tree.add(_fitted(head, pen))
     draw(branch, hung, pen.inside, last=last)
-    _draw_outcome(branch, hung, pen.inside, is_told=True)
+    _draw_outcome(branch, hung, pen.inside, has_answer=True)
 
 
-def _draw_outcome(task: Task, tree: Tree, pen: Pen, *, is_told: bool) -> None:
-    shown = task.error if is_told or task.error is not None else task.said
+def _draw_outcome(task: Task, tree: Tree, pen: Pen, *, has_answer: bool) -> None:
+    shown = task.error if has_answer or task.error is not None else task.said
     if shown is not None:
         text = one_line(shown, pen.room(2))
         style = "dim" if task.error is None else "red"
@@ -178,10 +179,10 @@ def _is_output(call: Call, branch: Branch) -> bool:
     if call.error is not None:
         return False
     try:
-        given = from_json(call.arguments)
+        answer = from_json(call.arguments)
     except ValueError:
         return False
-    return given in (branch.output, {RESULT: branch.output})  # a value that is no model travels in one field
+    return answer in (branch.output, {RESULT: branch.output})  # a value that is no model travels in one field
 
 
 def _noted(line: Line) -> Text:

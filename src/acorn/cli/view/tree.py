@@ -1,8 +1,8 @@
 """The tree of one run: its turns, calls with their times and results, and branches where they were begun.
 
 Fed by the entries of the journals; chunks tell only of a response that is still coming in. Pure: the times
-are those of the entries, counted from the beginning of the run. `draw` draws it for the live view and for
-`acorn show`, `plain` writes a line when something in it is complete.
+are those of the entries, counted from the beginning of the run. `drawing` draws it for the live view and for
+`acorn show`; the plain view writes a line when something in it is complete.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from acorn import StreamChunk
 from acorn._json import compact
+from acorn._loop.messages import REMINDER, SKIPPED, TOO_LATE
 from acorn._tools.collect import FINISH
 from acorn._xml.report import INVALID
 from acorn.journal import (
@@ -74,13 +75,22 @@ class Call(Task):
         """Whether it is an answer that did not validate."""
         return self.is_answer and self.error is not None and self.error.startswith(INVALID)
 
+    @property
+    def was_skipped(self) -> bool:
+        """Whether it was not executed, because the answer came with it or was due."""
+        return self.error in (SKIPPED, TOO_LATE)
+
 
 @dataclass(eq=False)
 class Turn:
     """One response of the model."""
 
     step: int
-    """Which step of its run it is, counted from 1; a correction belongs to the same."""
+    """Which step of its run it may begin, counted from 1; a correction has the same number, and so has the answer."""
+    is_forced: bool = False
+    """Whether it must be an answer."""
+    is_step: bool = False
+    """Whether it began a step; of a turn of text alone, only what comes next tells."""
     text: str = ""
     calls: list[Call] = field(default_factory=list[Call])
     is_complete: bool = False
@@ -136,12 +146,26 @@ class Branch(Task):
     output: Any = None
     was_interrupted: bool = False
 
+    def took_step(self, number: int) -> bool:
+        """Whether a number is that of a step; the turn of the answer has the one behind the last."""
+        if any(part.step > number for part in self.parts):
+            return True
+        own = [part for part in self.parts if part.step == number]
+        calls = [call for part in own if isinstance(part, Turn) for call in part.calls]
+        lines = [part for part in own if isinstance(part, Line)]
+        did_something = any(not call.is_answer and not call.was_skipped for call in calls) or any(
+            isinstance(part, Branch) for part in own
+        )
+        was_reminded = any(line.text == REMINDER for line in lines)
+        has_end = any(call.is_answer for call in calls) or any(line.kind in ("completion", "error") for line in lines)
+        return did_something or was_reminded or not has_end
+
 
 News = list[tuple[Branch, Turn | Call | Branch]]
 """What is complete now, each with the run that it belongs to."""
 
 
-class Story:
+class RunTree:
     """The tree of the first run that is heard of."""
 
     def __init__(self, hide: Callable[[str], str] = str) -> None:
@@ -173,7 +197,7 @@ class Story:
                 branch.parts += said
                 return []
             case ModelAsked():
-                return _ask(branch, entry.step)
+                return _ask(branch, entry.step, is_forced=entry.forced is not None)
             case ModelAnswered():
                 return self._answer(branch, entry)
             case ToolBegun():
@@ -192,7 +216,7 @@ class Story:
             case Finished():
                 return self._finish(branch, entry)
             case Failed() | Interrupted():
-                news = self._take_results(branch, entry.step, entry.results)
+                news = _last_words(branch) + self._take_results(branch, entry.step, entry.results)
                 branch.parts.append(Line(entry.step, "error", self._hide(entry.error)))
                 branch.was_interrupted = isinstance(entry, Interrupted)
                 return news
@@ -229,7 +253,8 @@ class Story:
         turn.pieces, turn.reasoning, turn.coming = [], [], {}
         turn.calls = [Call(call.id, call.name, self._hide(call.arguments)) for call in entry.calls]
         branch.calls |= {call.id: call for call in turn.calls}
-        return [(branch, turn)]
+        turn.is_step = bool(turn.calls) and not turn.is_forced and not any(call.is_answer for call in turn.calls)
+        return [(branch, turn)] if turn.calls else []
 
     def _end_call(self, branch: Branch, entry: ToolReturned | BranchEnded, took: float | None) -> News:
         call = branch.calls.get(entry.call_id or "")
@@ -298,20 +323,30 @@ class Story:
         return [(above, branch)]
 
     def _finish(self, branch: Branch, entry: Finished) -> News:
-        text = self._hide(entry.content)
+        text, news = self._hide(entry.content), _last_words(branch, is_step=entry.stop_reason == "step")
         branch.parts.append(Line(entry.step, "error" if entry.form == "error" else "completion", text))
         branch.is_finished, branch.output = True, _parsed(text) if entry.form == "json" else text
-        return []
+        return news
 
 
-def _ask(branch: Branch, step: int) -> News:
-    """A turn begins. That the one before was refused is known by then, and that it is asked again."""
+def _ask(branch: Branch, step: int, *, is_forced: bool = False) -> News:
+    """A turn begins. By then is known what the one before was: a step, or an answer that is asked for again."""
     before = branch.turn
+    news = _last_words(branch, is_step=before is not None and step > before.step)
     if before is not None and not before.is_complete:
         branch.parts.remove(before)  # it was interrupted, and is asked for anew
-    branch.turn = Turn(step)
+    branch.turn = Turn(step, is_forced=is_forced)
     branch.parts.append(branch.turn)
-    return [(branch, before)] if before is not None and before.was_refused else []
+    return [*news, (branch, before)] if before is not None and before.was_refused else news
+
+
+def _last_words(branch: Branch, *, is_step: bool = False) -> News:
+    """The last turn if it was of text alone, once it is known what it was."""
+    turn = branch.turn
+    if turn is None or not turn.is_complete or turn.calls or not turn.text:
+        return []
+    turn.is_step = is_step and not turn.is_forced
+    return [(branch, turn)]
 
 
 def _begin(call: Call | None, now: float) -> None:

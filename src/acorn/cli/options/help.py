@@ -1,4 +1,4 @@
-"""The help of a module: its docstring, every field of its input, what it gives, and our own options."""
+"""The help of a module: its docstring, every field of its input, what it gives, and acorn's own options."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from rich.text import Text
 from acorn import module
 from acorn._json import shorten
 from acorn._spec import Spec
-from acorn.cli.ends import write
-from acorn.cli.options import Option, Options
-from acorn.cli.ours import OURS, TAKES_TEXT
-from acorn.cli.parse import is_ambiguous
-from acorn.cli.schema import Node
+from acorn.cli.exit import write
+from acorn.cli.options.schema import Node
+from acorn.cli.options.words import OWN, TAKES_TEXT, Option, Options, is_ambiguous
 from acorn.cli.text import clean, one_line
 
 
@@ -42,7 +40,7 @@ def _print(agent: module[Any, Any], spec: Spec, options: Options, target: str, c
     output = Options(spec.output)
     if output.listed:
         console.print(_panel("Output", [_described(option) for option in output.listed if len(option.path) == 1]))
-    console.print(_panel("Options", [_our_row(name, options, agent.model) for name in OURS]))
+    console.print(_panel("Options", [_own_row(name, options, agent.model) for name in OWN]))
 
 
 def _docstring(cls: type[module[Any, Any]]) -> str:
@@ -110,10 +108,10 @@ def _said(option: Option) -> RenderableType:
     return Group(*parts)
 
 
-def _our_row(name: str, options: Options, model: Any) -> Row:
+def _own_row(name: str, options: Options, model: Any) -> Row:
     spelled = f"--acorn-{name}" if is_ambiguous(name, options) else f"--{name}"
     spelled = f"{spelled} / -h" if name == "help" else spelled
-    text = OURS[name]
+    text = OWN[name]
     if name == "model" and isinstance(model, str):
         text = f"{text} [default: {one_line(model)}]"
     return spelled, TAKES_TEXT.get(name, ""), Text(text)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from acorn.cli.ends import FINE, CommandError, write
+from acorn.cli.exit import FINE, CommandError, write
 
 _FILES = {
     "agent.py.txt": "agent.py",

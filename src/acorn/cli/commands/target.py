@@ -1,7 +1,7 @@
-"""From `agent.py:Researcher` to the module it names.
+"""The target of `acorn run`: from `agent.py:Researcher` to the module that it names.
 
 A file is imported the way `python file.py` would find its neighbours, a dotted name the way `python -m`
-does. Whatever goes wrong in the user's code is told with its file and line.
+does. Whatever goes wrong in the user's code is reported with its file and line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib.util
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,22 +18,22 @@ from typing import Any, TypeVar
 
 from acorn import AcornError, module
 from acorn._declared import class_spec
-from acorn.cli.ends import CommandError, told, words_of
+from acorn.cli.exit import CommandError, error_text, line_reached, message_of
 
 Agent = module[Any, Any]
 Made = TypeVar("Made")
 
-_NAMED = re.compile(r"(?P<place>.+?):(?P<name>[^\W\d]\w*)")
+_NAMED = re.compile(r"(?P<source>.+?):(?P<name>[^\W\d]\w*)")
 
 
 def load(target: str, *, debug: bool = False) -> Agent:
     """The instance to run; `CommandError` says what is missing."""
-    place, name = _split(target)
-    if Path(place).is_dir():
-        raise CommandError(f"`{place}` is a directory; give the file of a module, such as `agent.py`")
-    is_file = place.endswith(".py") or os.sep in place or Path(place).is_file()
-    loaded = _load_file(Path(place), debug) if is_file else _load_module(place, debug)
-    found = _named(loaded, name, place) if name else _only(loaded, place)
+    source, name = _split(target)
+    if Path(source).is_dir():
+        raise CommandError(f"`{source}` is a directory; give the file of a module, such as `agent.py`")
+    is_file = source.endswith(".py") or os.sep in source or Path(source).is_file()
+    loaded = _load_file(Path(source), debug) if is_file else _load_module(source, debug)
+    found = _named(loaded, name, source) if name else _only(loaded, source)
     if isinstance(found, module):
         return found
     return _guarded(found, loaded, f"`{found.__name__}()` failed", debug)
@@ -48,7 +47,7 @@ def _split(target: str) -> tuple[str, str | None]:
     match = _NAMED.fullmatch(target)
     if match is None:
         return target, None
-    return match["place"], match["name"]
+    return match["source"], match["name"]
 
 
 def _load_file(file: Path, debug: bool) -> ModuleType:
@@ -89,49 +88,21 @@ def _load_module(name: str, debug: bool) -> ModuleType:
 
 
 def _guarded(act: Callable[[], Made], loaded: ModuleType | None, failure: str, debug: bool) -> Made:
-    """Do something that runs the user's code; its errors are told with their place."""
+    """Do something that runs the user's code; its errors are reported with their line."""
     try:
         return act()
     except SystemExit as error:
         raise CommandError(
-            f"{whereabouts(error, loaded)}{failure}: it ends the program; put that below `if __name__ == '__main__':`",
+            f"{line_reached(error, loaded)}{failure}: it ends the program; put that below `if __name__ == '__main__':`",
             debug=debug,
         ) from error
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever the user's code raises
-        words = words_of(error) if isinstance(error, AcornError) else told(error)
+        words = message_of(error) if isinstance(error, AcornError) else error_text(error)
         if isinstance(error, SyntaxError) and error.lineno is not None:
             words = f"{type(error).__name__}: {error.msg}"
-        raise CommandError(f"{whereabouts(error, loaded)}{failure}: {words}", debug=debug) from error
-
-
-def whereabouts(error: BaseException, loaded: ModuleType | None = None) -> str:
-    """`agent.py:12: `, the deepest line of the user's own that was reached."""
-    if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
-        return f"{_shown(error.filename)}:{error.lineno}: "
-    file = getattr(loaded, "__file__", None)
-    frames = traceback.extract_tb(error.__traceback__)
-    near = [frame for frame in frames if file is not None and _is_near(frame.filename, Path(file).parent)]
-    own = near or [frame for frame in frames if _is_near(frame.filename, Path.cwd())]
-    return f"{_shown(own[-1].filename)}:{own[-1].lineno}: " if own else ""
-
-
-def _is_near(filename: str, directory: Path) -> bool:
-    """Whether a file lies in the user's project, and not in what is installed inside it."""
-    path = Path(filename)
-    ours = Path(__file__).parents[1]
-    return (
-        path.is_relative_to(directory)
-        and "site-packages" not in path.parts
-        and not path.is_relative_to(ours)
-        and not filename.startswith("<")
-    )
-
-
-def _shown(filename: str) -> str:
-    path = Path(filename)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+        raise CommandError(f"{line_reached(error, loaded)}{failure}: {words}", debug=debug) from error
 
 
 def _classes(loaded: ModuleType) -> list[type[Agent]]:
@@ -144,26 +115,26 @@ def _classes(loaded: ModuleType) -> list[type[Agent]]:
     return [cls for cls in found if cls.__module__ == loaded.__name__] or found
 
 
-def _only(loaded: ModuleType, place: str) -> type[Agent]:
+def _only(loaded: ModuleType, source: str) -> type[Agent]:
     classes = _classes(loaded)
     used = {_branch_class(entry) for cls in classes for entry in class_spec(cls).branches.values() if entry is not cls}
     free = [cls for cls in classes if cls not in used]
     if len(free) == 1:
         return free[0]
     if not classes:
-        raise CommandError(f"`{place}` defines no module; derive a class from `acorn.module` there")
-    names = ", ".join(f"`{place}:{cls.__name__}`" for cls in free or classes)
-    raise CommandError(f"`{place}` defines several modules; say which one: {names}")
+        raise CommandError(f"`{source}` defines no module; derive a class from `acorn.module` there")
+    names = ", ".join(f"`{source}:{cls.__name__}`" for cls in free or classes)
+    raise CommandError(f"`{source}` defines several modules; say which one: {names}")
 
 
 def _branch_class(entry: Any) -> Any:
     return entry["module"] if isinstance(entry, dict) else entry
 
 
-def _named(loaded: ModuleType, name: str, place: str) -> type[Agent] | Agent:
+def _named(loaded: ModuleType, name: str, source: str) -> type[Agent] | Agent:
     found: Any = getattr(loaded, name, None)
     if isinstance(found, module) or (isinstance(found, type) and issubclass(found, module) and found is not module):
         return found
     others = ", ".join(f"`{cls.__name__}`" for cls in _classes(loaded)) or "none"
     what = f"has no `{name}`" if found is None else f"has a `{name}` that is no module"
-    raise CommandError(f"`{place}` {what}; its modules: {others}")
+    raise CommandError(f"`{source}` {what}; its modules: {others}")

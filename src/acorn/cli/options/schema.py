@@ -1,6 +1,6 @@
 """A JSON Schema as the command line sees it: what a value may be, what it consists of, how its text is read.
 
-`options` makes options of it, `values` reads what they were given.
+`words` makes options of it, `input` reads their texts by it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Node:
         return {name for member in self.members for name in member.get("required", [])}
 
     def item(self, at: int) -> Node:
-        """What stands at a place of a list."""
+        """What stands in a list at an index."""
         for member in self.members:
             if member.get("type") == "array":
                 first: Sequence[JsonSchema] = member.get("prefixItems", [])

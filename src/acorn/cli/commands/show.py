@@ -15,11 +15,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from acorn._json import compact
-from acorn.cli.draw import Pen, draw
-from acorn.cli.ends import FINE, CommandError, write
-from acorn.cli.result import print_json
-from acorn.cli.story import Story
+from acorn.cli.exit import FINE, CommandError, print_json, write
 from acorn.cli.text import clean, one_line, plural
+from acorn.cli.view.drawing import Pen, draw
+from acorn.cli.view.tree import RunTree
 from acorn.journal import (
     BranchBegun,
     Called,
@@ -75,8 +74,8 @@ def _read(file: str) -> list[AgentEvent]:
         raise CommandError(f"`{file}` cannot be read: {error.strerror or error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise CommandError(f"`{file}` holds no saved run: {f'{place}: ' if place else ''}{first['msg']}") from error
+        path = ".".join(str(part) for part in first["loc"])
+        raise CommandError(f"`{file}` holds no saved run: {f'{path}: ' if path else ''}{first['msg']}") from error
     except (ValueError, RecursionError) as error:
         raise CommandError(f"`{file}` holds no saved run: {error}") from error
 
@@ -86,13 +85,13 @@ def _print(title: str, events: list[AgentEvent]) -> None:
     if not sys.stdout.isatty():
         console = Console(file=sys.stdout, width=160)
     head = Text.assemble((one_line(title), "bold"), (f"  {plural(len(events), 'event')}", "dim"))
-    tree, story = Tree(head, guide_style="dim"), Story()
+    drawn, tree = Tree(head, guide_style="dim"), RunTree()
     for entry in entries_of(events):
-        story.hear(entry)
+        tree.hear(entry)
     pen = Pen(0.0, console.width, console.options.ascii_only, is_over=True, is_whole=True)
-    draw(story.root, tree, pen)
+    draw(tree.root, drawn, pen)
     with console.capture() as captured:
-        console.print(tree)
+        console.print(drawn)
     write(sys.stdout, captured.get())
 
 

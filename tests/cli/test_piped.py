@@ -1,0 +1,122 @@
+"""What is piped in fills the one text field that is left; what cannot be used is never ignored."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import AGENTS
+from tests.cli.screen import Terminal
+
+ECHO = AGENTS / "echo.py"
+
+
+def acorn(*words: object, **streams: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "acorn", "run", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, **streams)
+
+
+@pytest.mark.parametrize(
+    ("cls", "words", "piped", "expected"),
+    [
+        ("Plain", [], "hello\n", {"result": "hello"}),
+        ("Plain", [], "  two\nlines\r\n", {"result": "  two\nlines"}),
+        ("Plain", [], '{"a": 1}', {"result": '{"a": 1}'}),
+        ("Needs", ["--born", "2000-01-02"], "Ann\n", {"name": "Ann", "born": "2000-01-02"}),
+        ("Clash", [], "T", {"model": "T", "input": "", "help": "", "save": ""}),  # the required one
+        ("Kinds", ["--two-words", "x"], "zwölf\n", {"text": "zwölf", "two_words": "x"}),
+        ("Foreign", [], "hello", {"text": "hello"}),
+        ("Nothing", [], "hello", {}),
+        ("Plain", ["given"], "", {"result": "given"}),
+        ("Plain", ["given"], "\n", {"result": "given"}),
+        ("Kinds", [], "", {"text": "nothing"}),
+    ],
+)
+def test_what_is_piped_in_fills_the_one_text_field(
+    cls: str, words: list[str], piped: str, expected: dict[str, Any]
+) -> None:
+    ended = acorn(f"{ECHO}:{cls}", *words, input=piped)
+    assert ended.returncode == 0, ended.stderr
+    output = json.loads(ended.stdout)
+    assert {name: output[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("cls", "words", "piped", "message"),
+    [
+        ("Plain", ["given"], "more", "something was piped in, and no text field of the input is left for it"),
+        ("Numbers", ["1"], "more", "no text field of the input is left for it; `--input -` reads the input as JSON"),
+        ("Kinds", [], "more", "something was piped in for `--text` or `--two-words`; give all but one of them"),
+        ("Kinds", ["--two-words", "x"], "rude", "`--text` is refused: be polite (got 'rude')"),
+        ("Plain", [], "", "the argument is missing (string)"),
+        ("Plain", [], "\n", "the argument is missing (string)"),
+        ("Needs", [], "", "`--name` is missing (string); `--born` is missing"),
+    ],
+)
+def test_what_cannot_be_used_is_told(cls: str, words: list[str], piped: str, message: str) -> None:
+    ended = acorn(f"{ECHO}:{cls}", *words, input=piped)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert message in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_bytes_that_are_no_text_are_told() -> None:
+    with subprocess.Popen(["printf", r"\377"], stdout=subprocess.PIPE) as source:
+        ended = acorn(f"{ECHO}:Plain", stdin=source.stdout)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: what was piped in is no text in utf-8")
+
+
+def test_a_file_is_piped_in_too_and_fields_of_the_input_file_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("from a file\n")
+    (tmp_path / "input.json").write_text('{"name": "Ann"}')
+    with open(tmp_path / "text") as file:
+        assert json.loads(acorn(f"{ECHO}:Plain", stdin=file).stdout) == {"result": "from a file"}
+    with open(tmp_path / "text") as file:
+        words = ["--input", tmp_path / "input.json", "--born", "2000-01-02"]
+        assert "no text field of the input is left" in acorn(f"{ECHO}:Needs", *words, stdin=file).stderr
+
+
+def test_json_on_standard_input_is_read_as_before() -> None:
+    ended = acorn(f"{ECHO}:Kinds", "--input", "-", input='{"text": "json"}')
+    assert json.loads(ended.stdout)["text"] == "json"
+
+
+@pytest.mark.parametrize("stdin", [subprocess.DEVNULL, "closed"])
+def test_nowhere_is_no_pipe(stdin: Any) -> None:
+    shell = f"'{sys.executable}' -m acorn run {ECHO}:Plain given {'<&-' if stdin == 'closed' else '</dev/null'}"
+    ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=30)
+    assert json.loads(ended.stdout) == {"result": "given"}
+
+
+def test_a_pipe_in_which_nothing_comes_is_waited_for_only_where_it_is_needed() -> None:
+    reading, writing = os.pipe()
+    try:
+        ended = acorn(f"{ECHO}:Plain", "given", stdin=reading)
+        assert (ended.returncode, json.loads(ended.stdout)) == (0, {"result": "given"})
+        ended = acorn(f"{ECHO}:Foreign", stdin=reading)
+        assert json.loads(ended.stdout)["text"] == "zwölf"
+        assert "standard input is a pipe in which nothing has come; `--text` does not wait for it" in ended.stderr
+        command = [sys.executable, "-m", "acorn", "run", f"{ECHO}:Plain"]
+        with subprocess.Popen(command, stdin=reading, stdout=-1, stderr=-1, text=True) as process:
+            assert process.stderr is not None
+            assert process.stderr.readline() == "waiting for the argument on standard input\n"
+            os.write(writing, b"late")
+            os.close(writing)
+            writing = -1
+            assert json.loads(process.communicate(timeout=15)[0]) == {"result": "late"}
+    finally:
+        os.close(reading)
+        if writing != -1:
+            os.close(writing)
+
+
+def test_a_terminal_is_never_read() -> None:
+    terminal = Terminal(["run", f"{ECHO}:Plain"])
+    assert terminal.end() == 2
+    assert "the argument is missing" in terminal.screen.text

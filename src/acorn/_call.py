@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, module_name, own_hook, spec_of
 from acorn._drive.aio import adrive, awalk
@@ -19,6 +19,7 @@ from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
 from acorn._drive.sync import drive, walk
 from acorn._drive.tree import Tree
+from acorn._json import told
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
@@ -31,7 +32,7 @@ from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.models.resolve import resolve
-from acorn.record import Run, current_place
+from acorn.record import Place, Run, current_place, place_of
 from acorn.types import Unfinished
 
 __all__ = [
@@ -74,32 +75,29 @@ def astream(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> AsyncGener
     return _astream(*_begin(agent, args, kwargs))
 
 
-def branch(cls: Any, inputs: dict[str, Any], place_id: str | None = None) -> Any:
-    with _branching(cls, inputs, place_id) as (tree, run_id):
-        if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
-            drive(tree, run_id)
-    return tree.loops[run_id].run.output
+def branch(agent: Agent, cls: Any, inputs: dict[str, Any]) -> Any:
+    return _walk_branch(_birthplace(agent), cls, inputs)
 
 
-async def abranch(cls: Any, inputs: dict[str, Any]) -> Any:
-    with _branching(cls, inputs, None) as (tree, run_id):
+async def abranch(agent: Agent, cls: Any, inputs: dict[str, Any]) -> Any:
+    with _branching(_birthplace(agent), cls, inputs) as (tree, run_id):
         if not tree.loops[run_id].is_over:
             await adrive(tree, run_id)
     return tree.loops[run_id].run.output
 
 
-def branch_all(branches: Sequence[tuple[Any, Mapping[str, Any]]], concurrency: int | None) -> list[Any]:
-    place = current_place()
+def branch_all(agent: Agent, branches: Sequence[tuple[Any, Mapping[str, Any]]], concurrency: int | None) -> list[Any]:
+    _check_branches(branches, concurrency)
     # Each has its id before the first begins: threads come in any order.
-    ids = [None if place is None else place.next() for _ in branches]
+    places = [_birthplace(agent) for _ in branches]
 
-    def attempt(cls: Any, inputs: Mapping[str, Any], place_id: str | None) -> Any:
+    def attempt(cls: Any, inputs: Mapping[str, Any], born: _Birthplace) -> Any:
         try:
-            return branch(cls, dict(inputs), place_id)
+            return _walk_branch(born, cls, dict(inputs))
         except BranchError as error:
             return error
 
-    acts = [partial(attempt, cls, inputs, id) for (cls, inputs), id in zip(branches, ids, strict=True)]
+    acts = [partial(attempt, cls, inputs, born) for (cls, inputs), born in zip(branches, places, strict=True)]
     return side_by_side(acts, concurrency)
 
 
@@ -125,6 +123,7 @@ def _plan(agent: Agent, overrides: Overrides = ()) -> Plan:
         agent=agent,
         module=module_name(type(agent)),
         prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
+        on_start=own_hook(agent, "on_start"),
         on_step=own_hook(agent, "on_step"),
         on_finish=own_hook(agent, "on_finish"),
         on_stream=own_hook(agent, "on_stream"),
@@ -166,26 +165,85 @@ def _branch_tool(name: str, entry: Any, overrides: Overrides) -> BranchTool:
     return BranchTool(name, described, spec, lambda: _plan(cls(), overrides), docstring_of(cls))
 
 
-@contextmanager
-def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Generator[tuple[Tree, str]]:
-    """A branch of the run that the calling code is inside of; what goes wrong with it is a `BranchError`."""
-    place = current_place()
-    if place is None or place.tree.loops[place.run_id].is_over:
+class _Birthplace(NamedTuple):
+    """Where code of the user's begins a branch."""
+
+    tree: Tree
+    parent_id: str
+    """The run that it is a branch of."""
+    place: Place
+    """Where the code is: in that run, or in a branch of it."""
+    id: str
+
+
+def _birthplace(agent: Agent) -> _Birthplace:
+    """Where a branch of this instance's run begins; an error where the calling code is not inside of one."""
+    found = place_of(agent)
+    if found is not None and found[1].stop_reason is None:
+        place, run = found
+        # Branches side by side may call one tool of their parent's, so the id says in which of them it is.
+        place_id = place.next() if place.run_id == run.id else f"{place.run_id}/{place.next()}"
+        return _Birthplace(place.tree, run.id, place, place_id)
+    here, name = current_place(), type(agent).__name__
+    if here is not None and not here.tree.loops[here.run_id].is_over:
+        running = type(here.tree.loops[here.run_id].plan.agent).__name__
         raise AcornError(
-            "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
-            "being called."
+            f"This `{name}` has no run to branch from: this code is inside a run of another instance, of `{running}`; "
+            f"call `branch` on that one."
         )
+    raise AcornError(
+        "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
+        "being called."
+    )
+
+
+def _check_branches(branches: Any, concurrency: Any) -> None:
+    """Judge what `branch_all` was given, before anything is begun."""
+    if not isinstance(branches, list | tuple):
+        raise DeclarationError(
+            f"`branch_all` takes a list of pairs, each a module class and a dict of its inputs, got {told(branches)}."
+        )
+    for at, pair in enumerate(branches):
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], Mapping)
+        if not is_pair:
+            raise DeclarationError(
+                f"`branch_all` takes pairs of a module class and a dict of its inputs, as in `(Review, {{}})`; "
+                f"`branches[{at}]` is {told(pair)}."
+            )
+        _check_branch_class(pair[0], f"`branches[{at}][0]` of `branch_all`")
+    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
+    if concurrency is not None and not is_count:
+        raise DeclarationError(
+            f"`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, "
+            f"got {told(concurrency)}."
+        )
+
+
+def _check_branch_class(cls: Any, where: str) -> None:
     if not is_module_class(cls):
-        raise DeclarationError(f"A branch must be a module class, got {cls!r}.")
+        raise DeclarationError(f"{where} must be a module class, got {cls!r}.")
     if class_spec(cls).output.is_empty:
         raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
-    tree: Tree = place.tree
+
+
+def _walk_branch(born: _Birthplace, cls: Any, inputs: dict[str, Any]) -> Any:
+    with _branching(born, cls, inputs) as (tree, run_id):
+        if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
+            drive(tree, run_id)
+    return tree.loops[run_id].run.output
+
+
+@contextmanager
+def _branching(born: _Birthplace, cls: Any, inputs: dict[str, Any]) -> Generator[tuple[Tree, str]]:
+    """A branch that the user's code begins; what goes wrong with it is a `BranchError`."""
+    _check_branch_class(cls, "A branch")
+    tree = born.tree
     context: BranchContext | None = None
     failed: BaseException | None = None
     try:
         plan = _plan(cls(), held())
         given = plan.spec.input.from_call(cls.__name__, (), inputs)
-        context = tree.birth(place, place_id or place.next(), cls.__name__, plan, given)
+        context = tree.birth(born.place, born.parent_id, born.id, cls.__name__, plan, given)
         yield tree, context.run_id
     except BaseException as error:
         failed = error

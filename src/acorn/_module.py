@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _TYPES = "_acorn_types"
 _UNSET: Any = object()
-_HOOKS = ("on_step", "on_stream", "on_finish", "system_prompt")
+_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "system_prompt")
 
 In = TypeVar("In", default=Any)
 Out = TypeVar("Out", default=Any)
@@ -170,7 +170,7 @@ class module(Generic[In, Out]):
         """The same on the event loop: `async for chunk in agent.astream(...)`."""
         return cast("AsyncGenerator[StreamChunk[Out]]", _call().astream(self, args, kwargs))
 
-    # Branches of the run this code belongs to
+    # Branches of this instance's run, from code inside of it
 
     def branch(self, module_class: type[module[Any, Branched]], /, **inputs: Any) -> Branched:
         """Run another module from here: it inherits the conversation, the tools and the settings.
@@ -180,17 +180,17 @@ class module(Generic[In, Out]):
 
         The result is returned and nothing else; a failure is a `BranchError`.
         """
-        return cast(Branched, _call().branch(module_class, inputs))
+        return cast(Branched, _call().branch(self, module_class, inputs))
 
     async def abranch(self, module_class: type[module[Any, Branched]], /, **inputs: Any) -> Branched:
         """The same on the event loop."""
-        return cast(Branched, await _call().abranch(module_class, inputs))
+        return cast(Branched, await _call().abranch(self, module_class, inputs))
 
     def branch_all(
         self, branches: Sequence[tuple[type[module[Any, Any]], Mapping[str, Any]]], *, concurrency: int | None = None
     ) -> list[Any]:
         """Run several branches at the same time; the results in order, failures as `BranchError` objects."""
-        return cast(list[Any], _call().branch_all(branches, concurrency))
+        return cast(list[Any], _call().branch_all(self, branches, concurrency))
 
     def using(self, *, history: Any = _UNSET, deps: Any = _UNSET, **overrides: Any) -> Self:
         """A light copy with other settings, an earlier conversation, or something for the tools to use.
@@ -228,6 +228,10 @@ class module(Generic[In, Out]):
         return _override.hold(cls, overrides)
 
     # Hooks, for subclasses to override
+
+    def on_start(self, step: Step) -> Step | None:
+        """Called once a run, before the model is first asked; `step.counter` is 0, and nothing was called yet."""
+        return step
 
     def on_step(self, step: Step) -> Step | None:
         """Called after each step, before the model reads the tool results."""

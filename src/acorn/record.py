@@ -228,14 +228,19 @@ def current_place() -> Place | None:
     return places[-1] if places else None
 
 
-def run_of(agent: object) -> Run[Any] | None:
-    """The innermost run of this very instance that the calling code is inside of, if any."""
+def place_of(agent: object) -> tuple[Place, Run[Any]] | None:
+    """The innermost run of this very instance that the calling code is inside of, and where in it or below it."""
     for place in reversed(_current.get()):
         for other, run in place.tree.lineage(place.run_id):
             if other is agent:
-                found: Run[Any] = run
-                return found
+                return place, run
     return None
+
+
+def run_of(agent: object) -> Run[Any] | None:
+    """The innermost run of this very instance that the calling code is inside of, if any."""
+    found = place_of(agent)
+    return None if found is None else found[1]
 
 
 @contextmanager

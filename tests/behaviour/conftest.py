@@ -28,6 +28,7 @@ SAVED_FILES = (
     "test_branches.py",
     "test_agents_as_tools.py",
     "test_hooks.py",
+    "test_on_start.py",
     "test_limits.py",
     "test_content_parts.py",
 )

@@ -30,6 +30,7 @@ from acorn import (
     module,
     tool,
 )
+from acorn._history import history_of
 from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
@@ -971,6 +972,54 @@ def test_what_was_sent_before_is_not_made_again(call: Call, early: str) -> None:
         assert all(old is new for old, new in zip(earlier.messages, later.messages, strict=False))
 
 
+# What is edited in place is in the journal too
+
+
+def scribbled(self: Any) -> None:
+    """Edit what was sent, and the turn that was not yet."""
+    self.history[1]["content"] += " Think."
+    self.history[-1]["content"] = "Edited."
+
+
+@pytest.mark.edits_history
+@pytest.mark.parametrize("where", ["on_finish", "on_step", "on_step that finishes", "on_step of a single turn"])
+def test_the_journal_of_a_run_that_is_over_tells_of_what_was_edited_in_place(call: Call, where: str) -> None:
+    class Scribbler(module[Question, Answer]):
+        """Look around, then answer."""
+
+        tools = [look]
+
+        def on_finish(self, output: Answer) -> None:
+            if where == "on_finish":
+                scribbled(self)
+
+        def on_step(self, step: Step) -> None:
+            if where.startswith("on_step"):
+                scribbled(self)
+            if where == "on_step that finishes":
+                step.finish(answer="enough")
+
+    ends_at_step = where in ("on_step that finishes", "on_step of a single turn")
+    model = call.scripted([LOOK] if ends_at_step else [LOOK, DONE])
+    run = call.run(Scribbler(model=model, max_steps=None if "single" in where else 5), question="Where is it?")
+    assert run.history[1]["content"].endswith("Think.")
+    assert "Edited." in [message["content"] for message in run.history]
+    assert history_of(run.journal.entries) == run.history
+
+
+@pytest.mark.edits_history
+def test_the_journal_of_a_run_that_failed_tells_of_what_was_edited_in_place(call: Call) -> None:
+    def fail(self: Looker, step: Step) -> None:
+        scribbled(self)
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough") as caught:
+        call.run(Looker(fail, model=call.scripted([LOOK])), question="Where is it?")
+    run = vars(caught.value)["run"]
+    assert history_of(run.journal.entries) == run.history[:3]
+    assert run.history[2]["content"] == "Edited."
+
+
 # Going on with an earlier conversation
 
 
@@ -998,14 +1047,44 @@ def test_a_record_is_gone_on_with(call: Call) -> None:
     assert_complete(second.history)
 
 
-def test_the_system_message_is_made_anew_and_earlier_ones_are_dropped(call: Call) -> None:
-    model = call.scripted([finish(answer="Hi"), finish(answer="Salut")])
-    first = call.run(Chat(model=model), question="Hi?")
-    first.history.insert(2, {"role": "developer", "content": "Speak German."})
-    first.history.append({"role": "system", "content": "Speak Latin."})
-    call(Chat(model=model).using(history=first, deps="French"), question="Hi?")
-    assert [message["content"] for message in judged(model)[1] if message["role"] == "system"] == ["Speak French."]
-    assert "German" not in json.dumps(judged(model)[1])
+def test_the_prompt_is_made_anew_and_other_system_messages_stay_where_they_stood(call: Call) -> None:
+    model = call.scripted([LOOK, finish(answer="Hi"), finish(answer="Salut"), finish(answer="Ave")])
+
+    class Adding(Chat):
+        def on_step(self, step: Step) -> None:
+            self.history.insert(1, {"role": "developer", "content": "Speak loudly."})
+            self.history.append({"role": "system", "content": "Speak slowly."})
+
+    first = call.run(Adding(model=model), question="Hi?")
+    second = call.run(Chat(model=model).using(history=first, deps="French"), question="Hi?")
+    call(Chat(model=model).using(history=second.history, deps="Latin"), question="Hi?")
+    for sent, language in ((judged(model)[2], "French"), (judged(model)[3], "Latin")):
+        assert roles(sent[:7]) == ["system", "system", "user", "assistant", "tool", "system", "assistant"]
+        systems = [message["content"] for message in sent if message["role"] == "system"]
+        assert systems == [f"Speak {language}.", "Speak loudly.", "Speak slowly."]
+
+
+@pytest.mark.parametrize("edit", ["in place", "moved", "removed", "none"])
+def test_the_prompt_of_a_record_is_known_whatever_became_of_it(call: Call, edit: str) -> None:
+    mine = {"role": "system", "content": "Mine."}
+
+    @at_step(1)
+    def change(self: Looker, step: Step) -> None:
+        if edit == "in place":
+            self.history[0]["content"] = "Edited."
+        elif edit == "moved":
+            self.history.insert(0, mine)
+        elif edit == "removed":
+            self.history[0:2] = [self.history[1], mine]
+        else:
+            self.history.insert(0, mine)
+
+    model = call.scripted([LOOK, DONE, DONE])
+    bare = {"system_prompt": ""} if edit == "none" else {}
+    first = call.run(Looker(change, model=model, **bare), question="Where is it?")
+    call(Looker(model=model).using(history=first), question="Where is it?")
+    systems = [message["content"] for message in judged(model)[2] if message["role"] == "system"]
+    assert systems == ["Look around, then answer.", *([] if edit == "in place" else ["Mine."])]
 
 
 def test_without_a_prompt_a_continued_conversation_has_no_system_message(call: Call) -> None:

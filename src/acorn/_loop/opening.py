@@ -11,10 +11,11 @@ from pydantic import BaseModel
 from acorn._content import Parts
 from acorn._json import safe_repr, shorten, told
 from acorn._loop.messages import NO_RESULT, close_calls, copied, user
-from acorn._loop.wire_history import ROLES
+from acorn._loop.wire_history import ROLES, SYSTEM
 from acorn._spec import Spec
 from acorn._xml.encode import encode
 from acorn.errors import DeclarationError, InputError
+from acorn.journal import MessagesSaid
 from acorn.record import Message, Run
 
 
@@ -36,13 +37,16 @@ def prompt_text(spec: Spec, returned: Any) -> str:
 def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> list[Message]:
     """The history a run begins with; an empty prompt sends no system message."""
     system: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
-    earlier = [copied(message) for message in prior if message.get("role") not in ("system", "developer")]
+    earlier = [copied(message) for message in prior]
     close_calls(earlier, NO_RESULT)
     return [*system, *earlier, copied(opening)]
 
 
 def prior_messages(history: object, owner: str) -> list[Message]:
-    """The messages that `using(history=...)` brings along: a list, or the record of a run."""
+    """The messages that `using(history=...)` brings along, from a list or the record of a run.
+
+    The prompt is not among them, since the new run has its own; other system messages stay where they stand.
+    """
     found = history.history if isinstance(history, Run) else history
     if not isinstance(found, list | tuple):
         raise InputError(
@@ -54,4 +58,19 @@ def prior_messages(history: object, owner: str) -> list[Message]:
                 f"`history[{index}]` of `{owner}` must be a dict with a `role` of {', '.join(ROLES)}, "
                 f"got {told(message)}."
             )
-    return list(found)
+    at = _where_prompt_stands(found, history)
+    return [message for index, message in enumerate(found) if index != at]
+
+
+def _where_prompt_stands(messages: Sequence[Message], history: object) -> int | None:
+    """Which message is the prompt: of a run what it began with, which may have been moved or edited since."""
+    is_first = bool(messages) and messages[0].get("role") in SYSTEM
+    if isinstance(history, Run):
+        begun = next((entry for entry in history.journal.entries if isinstance(entry, MessagesSaid)), None)
+        if begun is not None:
+            if not begun.messages or begun.messages[0].get("role") not in SYSTEM:
+                return None
+            prompt = begun.messages[0]
+            same = (at for at, message in enumerate(messages) if message.get("role") in SYSTEM and message == prompt)
+            return next(same, 0 if is_first else None)
+    return 0 if is_first else None

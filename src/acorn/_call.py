@@ -10,9 +10,10 @@ import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, own_hook, spec_of
+from acorn._brackets import check_deps, deps_type
+from acorn._declared import Branch, brought_by, check_branch, docstring_of, instance_of, own_hook, read_spec, spec_of
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
@@ -25,10 +26,13 @@ from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
 from acorn._tools.agent import AgentTool
 from acorn.chunk import StreamChunk
-from acorn.errors import AcornError, BranchError, DeclarationError
+from acorn.errors import AcornError, BranchError
 from acorn.models.resolve import resolve
 from acorn.record import Run, current_place
 from acorn.types import Unfinished
+
+if TYPE_CHECKING:
+    from acorn._module import module
 
 __all__ = [
     "run",
@@ -45,75 +49,78 @@ __all__ = [
     "alet_go",
 ]
 
-Agent = Any
-"""An instance of a module class."""
+Out = TypeVar("Out")
+Deps = TypeVar("Deps")
 Arguments = tuple[Any, ...]
 
 
-def run(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Run[Any]:
+def run(agent: module[Any, Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
     tree, run_id = _begin(agent, args, kwargs)
     drive(tree, run_id)
     return tree.loops[run_id].run
 
 
-async def arun(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Run[Any]:
+async def arun(agent: module[Any, Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
     tree, run_id = _begin(agent, args, kwargs)
     await adrive(tree, run_id)
     return tree.loops[run_id].run
 
 
-def stream(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Any]]:
+def stream(agent: module[Any, Out], args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Out]]:
     return _stream(*_begin(agent, args, kwargs))
 
 
-def astream(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk[Any]]:
+def astream(agent: module[Any, Out], args: Arguments, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk[Out]]:
     return _astream(*_begin(agent, args, kwargs))
 
 
-def branch(cls: Any, inputs: dict[str, Any], place_id: str | None = None) -> Any:
-    with _branching(cls, inputs, place_id) as (tree, run_id):
+def branch(
+    which: type[module[Any, Out]] | module[Any, Out], inputs: dict[str, Any], place_id: str | None = None
+) -> Out:
+    with _branching(which, inputs, place_id) as (tree, run_id):
         if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
             drive(tree, run_id)
-    return tree.loops[run_id].run.output
+    return cast(Out, tree.loops[run_id].run.output)
 
 
-async def abranch(cls: Any, inputs: dict[str, Any]) -> Any:
-    with _branching(cls, inputs, None) as (tree, run_id):
+async def abranch(which: type[module[Any, Out]] | module[Any, Out], inputs: dict[str, Any]) -> Out:
+    with _branching(which, inputs, None) as (tree, run_id):
         if not tree.loops[run_id].is_over:
             await adrive(tree, run_id)
-    return tree.loops[run_id].run.output
+    return cast(Out, tree.loops[run_id].run.output)
 
 
-def branch_all(branches: Sequence[tuple[Any, Mapping[str, Any]]], concurrency: int | None) -> list[Any]:
+def branch_all(branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None) -> list[Any]:
     place = current_place()
     # Each has its id before the first begins: threads come in any order.
     ids = [None if place is None else place.next() for _ in branches]
 
-    def attempt(cls: Any, inputs: Mapping[str, Any], place_id: str | None) -> Any:
+    def attempt(which: Branch, inputs: Mapping[str, Any], place_id: str | None) -> Any:
         try:
-            return branch(cls, dict(inputs), place_id)
+            return branch(which, dict(inputs), place_id)
         except BranchError as error:
             return error
 
-    acts = [partial(attempt, cls, inputs, id) for (cls, inputs), id in zip(branches, ids, strict=True)]
+    acts = [partial(attempt, which, inputs, id) for (which, inputs), id in zip(branches, ids, strict=True)]
     return side_by_side(acts, concurrency)
 
 
-def _begin(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
+def _begin(agent: module[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
     loop = new_loop(agent, args, kwargs)
     return Tree(loop), loop.run.id
 
 
-def new_loop(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Loop:
+def new_loop(agent: module[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
     plan = _plan(agent)
+    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs)
     return Loop(plan, Run(os.urandom(16).hex(), given, deps=plan.deps))
 
 
-def _plan(agent: Agent) -> Plan:
+def _plan(agent: module[Any, Any]) -> Plan:
     spec = spec_of(agent)
-    brought: dict[str, Any] = vars(agent).get(BROUGHT, {})
+    brought = brought_by(agent)
     return Plan(
         spec,
         tuple(tool.bound_to(agent) for tool in spec.tools),
@@ -124,8 +131,9 @@ def _plan(agent: Agent) -> Plan:
         on_step=own_hook(agent, "on_step"),
         on_finish=own_hook(agent, "on_finish"),
         on_stream=own_hook(agent, "on_stream"),
-        prior=brought.get("prior", ()),
-        deps=brought.get("deps"),
+        prior=brought.prior,
+        deps=brought.deps,
+        deps_type=deps_type(agent),
         branches={name: _branch_tool(name, entry) for name, entry in spec.branches.items()},
         start=_start,
     )
@@ -133,19 +141,17 @@ def _plan(agent: Agent) -> Plan:
 
 def _start(tool: AgentTool) -> BranchTool:
     """An agent that is a tool, as a branch with a conversation of its own."""
-    agent = tool.function
-    if isinstance(agent, type):
-        return BranchTool(tool.name, None, class_spec(agent), lambda: _plan(agent()), inherits=False)
-    return BranchTool(tool.name, None, spec_of(agent), lambda: _plan(agent), inherits=False)
+    agent: Branch = tool.function
+    return BranchTool(tool.name, None, read_spec(agent), lambda: _plan(instance_of(agent)), inherits=False)
 
 
 def _branch_tool(name: str, entry: Any) -> BranchTool:
-    cls, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
-    return BranchTool(name, described, class_spec(cls), lambda: _plan(cls()), docstring_of(cls))
+    which, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
+    return BranchTool(name, described, read_spec(which), lambda: _plan(instance_of(which)), docstring_of(which))
 
 
 @contextmanager
-def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Generator[tuple[Tree, str]]:
+def _branching(which: Branch, inputs: dict[str, Any], place_id: str | None) -> Generator[tuple[Tree, str]]:
     """A branch of the run that the calling code is inside of; what goes wrong with it is a `BranchError`."""
     place = current_place()
     if place is None or place.tree.loops[place.run_id].is_over:
@@ -153,24 +159,22 @@ def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Genera
             "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
             "being called."
         )
-    if not is_module_class(cls):
-        raise DeclarationError(f"A branch must be a module class, got {cls!r}.")
-    if class_spec(cls).output.is_empty:
-        raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
+    check_branch(which, "A branch")
+    name = (which if isinstance(which, type) else type(which)).__name__
     tree: Tree = place.tree
     context: BranchContext | None = None
     failed: BaseException | None = None
     try:
-        plan = _plan(cls())
-        given = plan.spec.input.from_call(cls.__name__, (), inputs)
-        context = tree.birth(place, place_id or place.next(), cls.__name__, plan, given)
+        plan = _plan(instance_of(which))
+        given = plan.spec.input.from_call(name, (), inputs)
+        context = tree.birth(place, place_id or place.next(), name, plan, given)
         yield tree, context.run_id
     except BaseException as error:
         failed = error
         if not isinstance(error, Exception) or error is tree.lost:  # no failure of the branch's own
             raise
-        name = cls.__name__ if context is None else context.path
-        raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error
+        path = name if context is None else context.path
+        raise BranchError(f"The branch `{path}` failed: {type(error).__name__}: {error}") from error
     finally:
         is_interrupted = failed is not None and not isinstance(failed, Exception)
         if context is not None and not is_interrupted:  # it may go on, and is counted when it has ended

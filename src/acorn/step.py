@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from acorn._content import Parts
 from acorn._loop.finish import judge_fields
@@ -16,14 +18,16 @@ from acorn.models.port import ModelResponse
 from acorn.record import Run
 from acorn.types import Content, ToolCall, ToolResult, Usage
 
+Deps = TypeVar("Deps", default=Any)
 
-class Step:
+
+class Step(Generic[Deps]):
     """One step of a run: a model's response, and what its tools returned.
 
     Changes to `model`, `temperature`, `max_tokens` and `tools` hold for the remaining steps.
     """
 
-    run: Run[Any]
+    run: Run[Any, Deps]
     branch: str | None = None
     """The path of the branch this is a step of, `outer/inner`; None in a run of its own."""
     counter: int
@@ -35,7 +39,7 @@ class Step:
     def __init__(
         self,
         owner: Any,
-        run: Run[Any],
+        run: Run[Any, Deps],
         response: ModelResponse,
         tool_calls: list[ToolCall],
         tool_results: list[ToolResult],
@@ -99,6 +103,11 @@ class Step:
     def tools(self, tools: Sequence[Callable[..., Any]]) -> None:
         check_setting(self._spec.owner, "tools", tools)
         self._tools = list(tools)
+
+    @property
+    def deps(self) -> Deps:
+        """What `using(deps=...)` brought along."""
+        return self.run.deps
 
     @property
     def content(self) -> str:

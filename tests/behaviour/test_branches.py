@@ -742,7 +742,8 @@ def test_one_that_fails_does_not_harm_the_others(call: Call, script: Script) -> 
     class Unmakeable(Checker):
         """Unmakeable."""
 
-        def __init__(self, needed: int) -> None: ...
+        def __init__(self) -> None:
+            raise TypeError("not today")
 
     kinds = {
         "well": branch_of(__doc__="Well."),
@@ -1074,13 +1075,76 @@ def test_only_a_module_class_with_an_output_can_be_branched_to(call: Call, scrip
 
     class Wrong(Main):
         def on_step(self, step: Step) -> None:
-            for kind in (Checker(), str, "Checker"):
-                with pytest.raises(DeclarationError, match="A branch must be a module class, got"):
+            for kind in (str, "Checker"):
+                with pytest.raises(DeclarationError, match="A branch must be a module class or an instance of one"):
                     self.branch(cast(Any, kind))
-            with pytest.raises(DeclarationError, match="`Empty` has no `final_output`"):
+            with pytest.raises(DeclarationError, match="`Empty`, which has no `final_output`"):
                 self.branch(Empty)
 
     run_main(call, script(calling("look"), DONE), Wrong)
+
+
+class Named(Checker):
+    """Check for somebody."""
+
+    def __init__(self, name: str, **overrides: Any) -> None:
+        super().__init__(**overrides)
+        self.name = name
+
+    def on_finish(self, output: Verdict) -> Verdict:
+        return Verdict(is_true=output.is_true, why=self.name)
+
+
+def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_declared() -> None:
+    words = (
+        "`Main2.branches['check']` is the class `Named`, which cannot be made without arguments "
+        "(missing a required argument: 'name'); give an instance."
+    )
+    for entry in (Named, {"module": Named, "description": "Check"}):
+        with pytest.raises(DeclarationError) as caught:
+            type("Main2", (Main,), {"branches": {"check": entry}})
+        assert str(caught.value) == words
+
+
+def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_begun(call: Call, script: Script) -> None:
+    class Hooked(Main):
+        def on_step(self, step: Step) -> None:
+            with pytest.raises(DeclarationError, match="cannot be made without arguments"):
+                self.branch(Named)
+
+    run_main(call, script(calling("look"), DONE), Hooked)
+
+
+def test_an_instance_is_a_branch_with_its_own_settings(call: Call, script: Script) -> None:
+    ours = script(calling("check"), DONE)
+    theirs = call.scripted([TRUE])
+    branches = {"check": {"module": Named("Ann", model=theirs, temperature=0.1), "description": "Ask Ann"}}
+    run = run_main(call, ours, branches=branches)
+    assert json.loads(told(run)[0]) == {"is_true": True, "why": "Ann"}
+    assert theirs.requests[0].temperature == 0.1
+    described = next(each["function"] for each in ours.requests[0].tools if each["function"]["name"] == "check")
+    assert described["description"] == "Ask Ann"
+
+
+def test_the_users_code_branches_to_an_instance(call: Call, script: Script) -> None:
+    found: list[Any] = []
+
+    class Hooked(Main):
+        def on_step(self, step: Step) -> None:
+            found.append(self.branch(Named("Ann", temperature=0.1)).why)
+            found.extend(each.why for each in self.branch_all([(Named("Bob"), {})]))
+
+    model = script(calling("look"), TRUE, TRUE, DONE)
+    run = run_main(call, model, Hooked)
+    assert found == ["Ann", "Bob"]
+    assert [request.temperature for request in model.requests] == [0.7, 0.1, 0.7, 0.7]
+    assert [branch.branch for branch in run.branches] == ["Named", "Named"]
+
+
+def test_an_instance_that_brings_a_conversation_is_no_branch() -> None:
+    agent = Checker().using(history=[{"role": "user", "content": "before"}])
+    with pytest.raises(DeclarationError, match="goes on with its parent's conversation"):
+        Main(branches={"check": agent})
 
 
 def test_a_module_that_is_simply_called_in_a_tool_is_no_branch(call: Call, script: Script) -> None:

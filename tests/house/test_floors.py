@@ -36,6 +36,7 @@ FLOORS = {
     "models/assemble": 2,
     "_tools": 3,
     "_spec": 3,
+    "_brackets": 3,
     "_declared": 3,
     "step": 4,
     "chunk": 4,

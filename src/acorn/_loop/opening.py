@@ -42,7 +42,9 @@ def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> l
 
 
 def prior_messages(history: object, owner: str) -> list[Message]:
-    """The messages that `using(history=...)` brings along: a list, or the record of a run."""
+    """The messages that `using(history=...)` brings along: a list, the record of a run, or None for no messages."""
+    if history is None:
+        return []
     found = history.history if isinstance(history, Run) else history
     if not isinstance(found, list | tuple):
         raise InputError(

@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from acorn._brackets import check_deps, deps_type
 from acorn._declared import Branch, brought_by, check_branch, docstring_of, instance_of, own_hook, read_spec, spec_of
@@ -30,9 +30,6 @@ from acorn.errors import AcornError, BranchError
 from acorn.models.resolve import resolve
 from acorn.record import Run, current_place
 from acorn.types import Unfinished
-
-if TYPE_CHECKING:
-    from acorn._module import module
 
 __all__ = [
     "run",
@@ -54,36 +51,43 @@ Deps = TypeVar("Deps")
 Arguments = tuple[Any, ...]
 
 
-def run(agent: module[Any, Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
+class Agent(Protocol[Out, Deps]):
+    """An instance of a module class, as far as a call must know it."""
+
+    system_prompt: Any
+
+    @property
+    def last(self) -> Run[Out, Deps] | None: ...
+
+
+def run(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
     tree, run_id = _begin(agent, args, kwargs)
     drive(tree, run_id)
     return tree.loops[run_id].run
 
 
-async def arun(agent: module[Any, Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
+async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
     tree, run_id = _begin(agent, args, kwargs)
     await adrive(tree, run_id)
     return tree.loops[run_id].run
 
 
-def stream(agent: module[Any, Out], args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Out]]:
+def stream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Out]]:
     return _stream(*_begin(agent, args, kwargs))
 
 
-def astream(agent: module[Any, Out], args: Arguments, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk[Out]]:
+def astream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk[Out]]:
     return _astream(*_begin(agent, args, kwargs))
 
 
-def branch(
-    which: type[module[Any, Out]] | module[Any, Out], inputs: dict[str, Any], place_id: str | None = None
-) -> Out:
+def branch(which: type[Agent[Out, Any]] | Agent[Out, Any], inputs: dict[str, Any], place_id: str | None = None) -> Out:
     with _branching(which, inputs, place_id) as (tree, run_id):
         if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
             drive(tree, run_id)
     return cast(Out, tree.loops[run_id].run.output)
 
 
-async def abranch(which: type[module[Any, Out]] | module[Any, Out], inputs: dict[str, Any]) -> Out:
+async def abranch(which: type[Agent[Out, Any]] | Agent[Out, Any], inputs: dict[str, Any]) -> Out:
     with _branching(which, inputs, None) as (tree, run_id):
         if not tree.loops[run_id].is_over:
             await adrive(tree, run_id)
@@ -105,12 +109,12 @@ def branch_all(branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency
     return side_by_side(acts, concurrency)
 
 
-def _begin(agent: module[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
+def _begin(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
     loop = new_loop(agent, args, kwargs)
     return Tree(loop), loop.run.id
 
 
-def new_loop(agent: module[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
+def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
     plan = _plan(agent)
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
@@ -118,7 +122,7 @@ def new_loop(agent: module[Any, Any], args: Arguments, kwargs: dict[str, Any]) -
     return Loop(plan, Run(os.urandom(16).hex(), given, deps=plan.deps))
 
 
-def _plan(agent: module[Any, Any]) -> Plan:
+def _plan(agent: Agent[Any, Any]) -> Plan:
     spec = spec_of(agent)
     brought = brought_by(agent)
     return Plan(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args, get_origin
 
 from typing_extensions import NoDefault, TypeVar
 
 from acorn._json import told
+from acorn._schema.fields import filled
+from acorn._schema.problems import of_input
 from acorn.errors import DeclarationError, InputError
 
 In = TypeVar("In", default=Any)
@@ -75,8 +76,11 @@ def check_deps(owner: str, kind: Any, deps: Any) -> None:
         return
     name = kind.__name__ if isinstance(kind, type) else str(kind)
     if deps is None:
-        raise InputError(f"`{owner}` needs `deps` of the type `{name}`: call `agent.using(deps=...)(...)`.")
-    raise InputError(f"`deps` of `{owner}` must be of the type `{name}`, got {told(deps)}.")
+        message = f"`{owner}` needs `deps` of the type `{name}`: call `agent.using(deps=...)(...)`."
+    else:
+        message = f"`deps` of `{owner}` must be of the type `{name}`, got {told(deps)}."
+    received = "missing" if deps is None else told(deps, 200)
+    raise InputError(message, problems=[of_input("deps", name, received, message)])
 
 
 _OPEN = Brackets()
@@ -85,15 +89,7 @@ _OPEN = Brackets()
 def _filled_in(alias: Any, origin: Any) -> Brackets:
     """The three types behind an alias such as `Judge[Text]`."""
     given: dict[Any, Any] = dict(zip(origin.__parameters__, get_args(alias), strict=False))
-    return Brackets(*[_filled(part, given) for part in getattr(origin, _TYPES, _OPEN)])
-
-
-def _filled(part: Any, given: Mapping[Any, Any]) -> Any:
-    """A part of the brackets with its type variables, inside another type too, filled in."""
-    if isinstance(part, typing.TypeVar):
-        return given.get(part, part)
-    inner = getattr(part, "__parameters__", ())
-    return part[tuple(given.get(variable, variable) for variable in inner)] if inner else part
+    return Brackets(*[filled(part, given) for part in getattr(origin, _TYPES, _OPEN)])
 
 
 def _closed(kind: Any) -> Any:

@@ -24,6 +24,7 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
+from acorn._spec import SETTINGS
 from acorn._tools.agent import AgentTool
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError
@@ -46,6 +47,8 @@ __all__ = [
     "alet_go",
 ]
 
+OPTIONS = frozenset({"history", "deps", *SETTINGS})
+"""What `using` takes."""
 Out = TypeVar("Out")
 Deps = TypeVar("Deps")
 Arguments = tuple[Any, ...]
@@ -118,7 +121,7 @@ def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) ->
     """Check a call and make it a run that is ready to be driven."""
     plan = _plan(agent)
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
-    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs)
+    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
     return Loop(plan, Run(os.urandom(16).hex(), given, deps=plan.deps))
 
 

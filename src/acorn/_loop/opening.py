@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn._content import Parts
-from acorn._json import safe_repr, shorten, told
+from acorn._json import path_to, safe_repr, shorten, told
 from acorn._loop.messages import NO_RESULT, close_calls, copied, user
 from acorn._loop.wire_history import ROLES
+from acorn._schema.problems import of_input
 from acorn._spec import Spec
 from acorn._xml.encode import encode
 from acorn.errors import DeclarationError, InputError
@@ -21,7 +22,25 @@ from acorn.record import Message, Run
 def input_message(spec: Spec, given: BaseModel) -> Message:
     """The input as one user message, the parts that are in it behind its XML."""
     parts = Parts()
-    return user(parts.content(encode(given, spec.xml_input_root, spec.xml, parts)))
+    strangers: list[object] = []
+    text = encode(given, spec.xml_input_root, spec.xml, parts, strangers)
+    if strangers:
+        raise _unreadable(spec.owner, given, strangers)
+    return user(parts.content(text))
+
+
+def _unreadable(owner: str, given: BaseModel, strangers: Sequence[object]) -> InputError:
+    found: list[dict[str, str]] = []
+    for stranger in strangers:
+        path, kind = path_to(stranger, given) or "input", type(stranger).__name__
+        words = f"`{path}` is of the class `{kind}`, of which a model could read nothing but an address in memory"
+        found.append(of_input(path, "a value that can be written as text", told(stranger, 200), words))
+    told_all = "; ".join(dict.fromkeys(each["message"] for each in found))
+    return InputError(
+        f"Wrong input for `{owner}`: {told_all}. Pass text, plain data or an instance of a schema, or give the class a "
+        f"`__repr__`.",
+        problems=found,
+    )
 
 
 def prompt_text(spec: Spec, returned: Any) -> str:
@@ -47,13 +66,13 @@ def prior_messages(history: object, owner: str) -> list[Message]:
         return []
     found = history.history if isinstance(history, Run) else history
     if not isinstance(found, list | tuple):
-        raise InputError(
-            f"`history` of `{owner}` must be a list of messages or a record of a run, got {told(history)}."
-        )
+        raise _wrong_history("history", "a list of messages or a record of a run", history, owner)
     for index, message in enumerate(found):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
-            raise InputError(
-                f"`history[{index}]` of `{owner}` must be a dict with a `role` of {', '.join(ROLES)}, "
-                f"got {told(message)}."
-            )
+            raise _wrong_history(f"history[{index}]", f"a dict with a `role` of {', '.join(ROLES)}", message, owner)
     return list(found)
+
+
+def _wrong_history(path: str, expected: str, given: object, owner: str) -> InputError:
+    message = f"`{path}` of `{owner}` must be {expected}, got {told(given)}."
+    return InputError(message, problems=[of_input(path, expected, told(given, 200), message)])

@@ -51,6 +51,11 @@ def public(found: Sequence[Problem]) -> list[dict[str, Any]]:
     return [{key: wrong[key] for key in ("path", "expected", "received")} for wrong in found]
 
 
+def of_input(path: str, expected: str, received: str, message: str) -> dict[str, str]:
+    """One problem as `InputError.problems` tells it."""
+    return {"path": path, "expected": expected, "received": received, "message": message}
+
+
 def problems(error: ValidationError, schema: JsonSchema, received: Any) -> list[Problem]:
     """One problem a field, in the order Pydantic found them."""
     found: dict[str, Problem] = {}

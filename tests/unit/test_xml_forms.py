@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import textwrap
 from collections import deque
 from datetime import UTC, date, datetime, time, timedelta
@@ -390,6 +391,26 @@ class Lost:
 
 def test_a_dataclass_whose_type_hints_cannot_be_read_is_written_all_the_same() -> None:
     assert encode(Lost("a"), "lost") == "<lost>\n  <name>a</name>\n</lost>"
+
+
+class Reading(BaseModel):
+    value: float
+    rest: list[float] = []
+    anything: Any = None
+
+
+def test_numbers_that_json_has_no_word_for_are_written_and_read_back() -> None:
+    shape = Shape(Reading)
+    text = encode(Reading(value=math.nan, rest=[math.inf, -math.inf], anything=math.nan), "output")
+    assert text == (
+        "<output>\n  <value>NaN</value>\n  <rest>\n    <item>Infinity</item>\n    <item>-Infinity</item>\n  </rest>\n"
+        "  <anything>NaN</anything>\n</output>"
+    )
+    found = decode(text, shape, "output")
+    assert isinstance(found, Reading)
+    assert math.isnan(found.value)
+    assert found.rest == [math.inf, -math.inf]
+    assert found.anything == "NaN"  # where the schema says nothing, it is text
 
 
 # Containers.

@@ -44,6 +44,21 @@ def fields_of(kind: Any) -> dict[str, FieldInfo]:
     }
 
 
+def required_keys(kind: Any) -> tuple[str, ...]:
+    """The keys that a TypedDict must have."""
+    cls: Any = get_origin(kind) or kind
+    hints = typing_extensions.get_type_hints(cls, include_extras=True)
+    # In quotes, `NotRequired` is not seen by the class itself.
+    return tuple(name for name, hint in hints.items() if _is_required(hint, name in cls.__required_keys__))
+
+
+def _is_required(hint: Any, default: bool) -> bool:
+    origin = get_origin(hint)
+    if origin in (typing.Annotated, typing_extensions.ReadOnly):
+        return _is_required(get_args(hint)[0], default)
+    return origin is typing_extensions.Required or (default and origin is not typing_extensions.NotRequired)
+
+
 def _changed(field: FieldInfo, given: Mapping[Any, Any]) -> FieldInfo:
     if not given:
         return field

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
 from acorn._json import compact, shorten, told
-from acorn._schema.generate import JsonSchema, resolve
+from acorn._schema.generate import JsonSchema, followed
 from acorn._schema.words import in_words
 
 _MISSING = "missing"
@@ -156,8 +156,7 @@ def _at(path: Sequence[int | str], schema: JsonSchema) -> JsonSchema | None:
 
 
 def _descend(node: JsonSchema, path: list[int | str], top: JsonSchema) -> JsonSchema | None:
-    while "$ref" in node:
-        node = resolve(node["$ref"], top)
+    node = followed(node, top)
     if not path:
         return node
     for union in ("anyOf", "oneOf", "allOf"):

@@ -13,7 +13,17 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from acorn._brackets import check_deps, deps_type
-from acorn._declared import Branch, brought_by, check_branch, docstring_of, instance_of, own_hook, read_spec, spec_of
+from acorn._declared import (
+    Branch,
+    brought_by,
+    check_branch,
+    docstring_of,
+    instance_of,
+    module_name,
+    own_hook,
+    read_spec,
+    spec_of,
+)
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
@@ -133,7 +143,7 @@ def _plan(agent: Agent[Any, Any]) -> Plan:
         tuple(tool.bound_to(agent) for tool in spec.tools),
         resolve=lambda declared: resolve(declared, spec.owner),
         agent=agent,
-        module=f"{type(agent).__module__}:{type(agent).__qualname__}",
+        module=module_name(type(agent)),
         prompt=agent.system_prompt if spec.prompt.is_method else None,
         on_step=own_hook(agent, "on_step"),
         on_finish=own_hook(agent, "on_finish"),

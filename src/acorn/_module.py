@@ -13,8 +13,21 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequen
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_origin
 
 from acorn._brackets import Deps, In, Out, check_deps, deps_type, take_brackets
-from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsTool, Brought, brought_by, class_spec, spec_of
+from acorn._declared import (
+    BASE,
+    BROUGHT,
+    KEPT,
+    LOCALS,
+    OPEN,
+    AsShapes,
+    AsTool,
+    Brought,
+    brought_by,
+    class_spec,
+    spec_of,
+)
 from acorn._drive.record import LAST, last_run
+from acorn._schema.shape import SHAPES
 from acorn._spec import SETTINGS
 from acorn._tools.agent import AS_TOOL
 from acorn.errors import AcornError
@@ -272,12 +285,13 @@ class module(Generic[In, Out, Deps]):
 
     @property
     def last(self) -> Run[Out, Deps] | None:
-        """The record of the last run that ended in this thread or task, well or not."""
+        """The record of the last run that ended in this task, else in this thread, well or not."""
         return last_run(self)
 
 
 setattr(module, BASE, module)
 setattr(module, AS_TOOL, AsTool())
+setattr(module, SHAPES, AsShapes())
 Module = module
 
 

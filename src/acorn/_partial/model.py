@@ -293,7 +293,7 @@ def _declare(kind: Any, batch: dict[Any, str]) -> None:
         for field, info in fields_of(kind).items()
         if info.init is not False
     }
-    declared: dict[str, Any] = cls.model_config if is_model else getattr(cls, "__pydantic_config__", {})
+    declared: Any = cls.model_config if is_model else getattr(cls, "__pydantic_config__", {})
     config: dict[str, Any] = {
         key: value for key, value in declared.items() if key in _KEPT or key.startswith("ser_json")
     }

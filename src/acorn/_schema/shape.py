@@ -8,10 +8,10 @@ values against them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ForwardRef
+from typing import Any, ForwardRef, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
@@ -154,6 +154,21 @@ def _public(problem: Problem) -> dict[str, str]:
 
 def _option(name: str) -> str:
     return f"`{name}` is not an input, but an option: `agent.using({name}=...)(...)`"
+
+
+class Shapes(NamedTuple):
+    """What a module takes and gives, to read the records of its runs by."""
+
+    module: str
+    """The class, `package.file:Class`."""
+    input: Shape
+    output: Shape
+    below: Callable[[str], Any]
+    """The class, or instance, that is a branch or a tool of this name; None where there is none."""
+
+
+SHAPES = "_acorn_shapes"
+"""Where a module class has them."""
 
 
 def _part(problem: Problem) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
+
+from typing_extensions import TypeVar
 
 from acorn._content import Parts
 from acorn._loop.finish import judge_fields
@@ -20,15 +22,16 @@ from acorn.record import Run
 from acorn.types import Content, ToolCall, ToolResult, Usage
 
 _SETTABLE = ("model", "temperature", "max_tokens", "tools", "tool_calls", "tool_results")
+Deps = TypeVar("Deps", default=Any)
 
 
-class Step:
+class Step(Generic[Deps]):
     """One step of a run: a model's response, and what its tools returned.
 
     Changes to `model`, `temperature`, `max_tokens` and `tools` hold for the remaining steps.
     """
 
-    run: Run[Any]
+    run: Run[Any, Deps]
     counter: int
     """Which step this is, counted from 1; 0 in `on_start`, before the first."""
     tool_calls: list[ToolCall]
@@ -58,7 +61,7 @@ class Step:
     def __init__(
         self,
         owner: Any,
-        run: Run[Any],
+        run: Run[Any, Deps],
         response: ModelResponse,
         tool_calls: list[ToolCall],
         tool_results: list[ToolResult],
@@ -140,6 +143,11 @@ class Step:
     def tools(self, tools: Sequence[Callable[..., Any]]) -> None:
         check_setting(self._spec.owner, "tools", tools)
         self._tools = list(tools)
+
+    @property
+    def deps(self) -> Deps:
+        """What `using(deps=...)` brought along."""
+        return self.run.deps
 
     @property
     def content(self) -> str:

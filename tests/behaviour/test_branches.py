@@ -833,7 +833,8 @@ def test_one_that_fails_does_not_harm_the_others(call: Call, script: Script) -> 
     class Unmakeable(Checker):
         """Unmakeable."""
 
-        def __init__(self, needed: int) -> None: ...
+        def __init__(self) -> None:
+            raise TypeError("not today")
 
     kinds = {
         "well": branch_of(__doc__="Well."),
@@ -1227,10 +1228,10 @@ class Empty(module[Any, Any]):
 def test_only_a_module_class_with_an_output_can_be_branched_to(call: Call, script: Script) -> None:
     class Wrong(Main):
         def on_step(self, step: Step) -> None:
-            for kind in (Checker(), str, "Checker"):
-                with pytest.raises(DeclarationError, match="A branch must be a module class, got"):
+            for kind in (str, "Checker"):
+                with pytest.raises(DeclarationError, match="A branch must be a module class or an instance of one"):
                     self.branch(cast(Any, kind))
-            with pytest.raises(DeclarationError, match="`Empty` has no `final_output`"):
+            with pytest.raises(DeclarationError, match="`Empty`, which has no `final_output`"):
                 self.branch(Empty)
 
     run_main(call, script(calling("look"), DONE), Wrong)
@@ -1249,8 +1250,12 @@ COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or 
         ([(Checker, {}), (Checker,)], None, PAIRS),
         ([(Checker, {}), (Checker, None)], None, PAIRS),
         ([(Checker, {}), "no"], None, f"{PAIRS} 'no'"),
-        ([(Checker, {}), (str, {})], None, r"`branches\[1\]\[0\]` of `branch_all` must be a module class, got .*str"),
-        ([(Checker, {}), (Empty, {})], None, "`Empty` has no `final_output`"),
+        (
+            [(Checker, {}), (str, {})],
+            None,
+            r"`branches\[1\]\[0\]` of `branch_all` must be a module class or an instance of one, got .*str",
+        ),
+        ([(Checker, {}), (Empty, {})], None, "`Empty`, which has no `final_output`"),
         (Checker, None, "`branch_all` takes a list of pairs, each a module class and a dict of its inputs, got"),
         ([(Checker, {})], 0, f"{COUNT} 0"),
         ([(Checker, {})], -1, f"{COUNT} -1"),
@@ -1269,6 +1274,69 @@ def test_branch_all_says_what_it_takes_before_anything_is_begun(
     with pytest.raises(DeclarationError, match=words) as caught:
         run_main(call, script(calling("look")), Wrong)
     assert caught.value.run.branches == []
+
+
+class Named(Checker):
+    """Check for somebody."""
+
+    def __init__(self, name: str, **overrides: Any) -> None:
+        super().__init__(**overrides)
+        self.name = name
+
+    def on_finish(self, output: Verdict) -> Verdict:
+        return Verdict(is_true=output.is_true, why=self.name)
+
+
+def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_declared() -> None:
+    words = (
+        "`Main2.branches['check']` is the class `Named`, which cannot be made without arguments "
+        "(missing a required argument: 'name'); give an instance."
+    )
+    for entry in (Named, {"module": Named, "description": "Check"}):
+        with pytest.raises(DeclarationError) as caught:
+            type("Main2", (Main,), {"branches": {"check": entry}})
+        assert str(caught.value) == words
+
+
+def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_begun(call: Call, script: Script) -> None:
+    class Hooked(Main):
+        def on_step(self, step: Step) -> None:
+            with pytest.raises(DeclarationError, match="cannot be made without arguments"):
+                self.branch(Named)
+
+    run_main(call, script(calling("look"), DONE), Hooked)
+
+
+def test_an_instance_is_a_branch_with_its_own_settings(call: Call, script: Script) -> None:
+    ours = script(calling("check"), DONE)
+    theirs = call.scripted([TRUE])
+    branches = {"check": {"module": Named("Ann", model=theirs, temperature=0.1), "description": "Ask Ann"}}
+    run = run_main(call, ours, branches=branches)
+    assert json.loads(told(run)[0]) == {"is_true": True, "why": "Ann"}
+    assert theirs.requests[0].temperature == 0.1
+    described = next(each["function"] for each in ours.requests[0].tools if each["function"]["name"] == "check")
+    assert described["description"] == "Ask Ann"
+
+
+def test_the_users_code_branches_to_an_instance(call: Call, script: Script) -> None:
+    found: list[Any] = []
+
+    class Hooked(Main):
+        def on_step(self, step: Step) -> None:
+            found.append(self.branch(Named("Ann", temperature=0.1)).why)
+            found.extend(each.why for each in self.branch_all([(Named("Bob"), {})]))
+
+    model = script(calling("look"), TRUE, TRUE, DONE)
+    run = run_main(call, model, Hooked)
+    assert found == ["Ann", "Bob"]
+    assert [request.temperature for request in model.requests] == [0.7, 0.1, 0.7, 0.7]
+    assert [branch.branch for branch in run.branches] == ["Named", "Named"]
+
+
+def test_an_instance_that_brings_a_conversation_is_no_branch() -> None:
+    agent = Checker().using(history=[{"role": "user", "content": "before"}])
+    with pytest.raises(DeclarationError, match="goes on with its parent's conversation"):
+        Main(branches={"check": agent})
 
 
 def test_a_module_that_is_simply_called_in_a_tool_is_no_branch(call: Call, script: Script) -> None:

@@ -844,9 +844,9 @@ def test_one_type_in_brackets_is_the_input() -> None:
     assert (spec_of(Half()).input.schema, spec_of(Half()).output.schema) == (Text, Verdict)
 
 
-def test_three_types_in_brackets_are_refused() -> None:
+def test_four_types_in_brackets_are_refused() -> None:
     with pytest.raises(TypeError, match="Too many arguments"):
-        cast(Any, module)[Text, Verdict, str]
+        cast(Any, module)[Text, Verdict, str, int]
 
 
 T = TypeVar("T")
@@ -1637,6 +1637,28 @@ def test_every_kind_of_method_is_a_tool() -> None:
         }
 
 
+def test_a_method_below_a_decorator_that_binds_like_a_function_is_a_tool() -> None:
+    class Agent(module[Any, Any]):
+        @tool
+        @functools.lru_cache  # noqa: B019 - as users do
+        def double(self, x: int) -> int:
+            """Double a number."""
+            return 2 * x
+
+        @tool
+        @functools.lru_cache(maxsize=5)  # noqa: B019
+        def name(self) -> str:
+            return type(self).__name__
+
+    agent = Agent()
+    double, name = (each.bound_to(agent) for each in spec_of(agent).tools)
+    assert double.schema["parameters"]["properties"] == {"x": {"type": "integer"}}
+    assert double.schema["description"] == "Double a number."
+    positional, named = double.bind('{"x": 4}')
+    assert double.function(*positional, **named) == 8
+    assert name.function() == "Agent"
+
+
 def test_the_same_function_listed_twice_is_one_tool() -> None:
     assert names(declare(tools=[search, search])) == ["search"]
 
@@ -1905,14 +1927,13 @@ BRANCH_DICT = "must be a module class or {'module': Class, 'description': 'text'
 @pytest.mark.parametrize(
     ("name", "entry", "words"),
     [
-        ("check", str, "must be a module class, got <class 'str'>."),
-        ("check", None, "must be a module class, got None."),
-        ("check", "FactChecker", "must be a module class, got 'FactChecker'."),
-        ("check", FactChecker(), "must be a module class, got <FactChecker no model>."),
-        ("check", Verdict, f"must be a module class, got {Verdict!r}."),
-        ("check", {}, "must be a module class, got None."),
-        ("check", {"description": "Check"}, "must be a module class, got None."),
-        ("check", {"module": str}, "must be a module class, got <class 'str'>."),
+        ("check", str, "must be a module class or an instance of one, got <class 'str'>."),
+        ("check", None, "must be a module class or an instance of one, got None."),
+        ("check", "FactChecker", "must be a module class or an instance of one, got 'FactChecker'."),
+        ("check", Verdict, f"must be a module class or an instance of one, got {Verdict!r}."),
+        ("check", {}, "must be a module class or an instance of one, got None."),
+        ("check", {"description": "Check"}, "must be a module class or an instance of one, got None."),
+        ("check", {"module": str}, "must be a module class or an instance of one, got <class 'str'>."),
         (
             "check",
             {"module": FactChecker, "description": 5},

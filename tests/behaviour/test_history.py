@@ -1047,6 +1047,16 @@ def test_a_record_is_gone_on_with(call: Call) -> None:
     assert_complete(second.history)
 
 
+def test_no_history_begins_a_conversation(call: Call) -> None:
+    model = call.scripted([finish(answer="Italy"), finish(answer="Germany")])
+    first: Any = None
+    for question in ("Who won in 1994?", "And in 1990?"):
+        first = call.run(Chat(model=model).using(history=first), question=question)
+    assert [len(messages) for messages in judged(model)] == [2, 5]
+    anew = Chat(model=call.scripted([DONE])).using(history=first).using(history=None)
+    assert roles(call.run(anew, question="a").history) == ["system", "user", "assistant", "tool"]
+
+
 def test_the_prompt_is_made_anew_and_other_system_messages_stay_where_they_stood(call: Call) -> None:
     model = call.scripted([LOOK, finish(answer="Hi"), finish(answer="Salut"), finish(answer="Ave")])
 
@@ -1221,7 +1231,7 @@ def test_a_failed_run_leaves_a_complete_history_that_can_be_gone_on_with(call: C
     judged(again)
 
 
-@pytest.mark.parametrize("wrong", ["hello", 5, {"role": "user"}, None])
+@pytest.mark.parametrize("wrong", ["hello", 5, {"role": "user"}])
 def test_a_history_of_another_kind_is_refused_at_once(wrong: Any) -> None:
     with pytest.raises(InputError, match="`history` of `Looker` must be a list of messages or a record of a run"):
         Looker(model=ScriptedModel([])).using(history=wrong)

@@ -122,6 +122,21 @@ class Point:
     y: int = 0
 
 
+def test_a_model_cannot_give_the_run_where_any_keyword_is_taken(call: Call, script: Script) -> None:
+    seen: list[Any] = []
+
+    def note(run: Run[str], **words: str) -> str:
+        seen.append((type(run), words))
+        return "noted"
+
+    assert use(call, script, [note], calling("note", run="mine", a="b")) == [
+        "Tool error: argument `run` is filled in already and cannot be set"
+    ]
+    assert seen == []
+    assert use(call, script, [note], calling("note", a="b")) == ["noted"]
+    assert seen == [(Run, {"a": "b"})]
+
+
 def taking(hint: Any, got: list[Any]) -> Callable[..., None]:
     """A tool with one argument `value` of some type, which it keeps."""
 

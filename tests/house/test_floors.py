@@ -41,6 +41,7 @@ FLOORS = {
     "_tools": 3,
     "_sampling": 3,
     "_spec": 3,
+    "_brackets": 3,
     "_declared": 3,
     "_override": 3,
     "step": 4,

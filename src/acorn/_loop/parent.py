@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
+from acorn._brackets import check_deps
 from acorn._json import to_text
 from acorn._loop import messages
 from acorn._loop.branch import conversation, inherited_spec
@@ -93,13 +94,15 @@ class Parent(Conversation):
         left = Limits(context.limits.tokens, context.limits.cost)
         budget = Budget(self.spec.owner, left, self.state.meter.spent)
         known = {tool.name: tool for tool in (*self.toolset.tools, *self._as_changed()[1])}
+        deps = self.run.deps if plan.deps is None else plan.deps
+        check_deps(plan.spec.owner, plan.deps_type, deps)
         return replace(
             plan,
             spec=spec,
             context=context,
             above=(budget, *self.budgets.all[1:]),
             inherited=named_tools(tuple(known.values()), context.tools) if context.inherits else (),
-            deps=self.run.deps if plan.deps is None else plan.deps,
+            deps=deps,
         )
 
     def branch(self, context: BranchContext, plan: Plan) -> Self:

@@ -63,6 +63,8 @@ class Plan:
     prior: Sequence[Message] = ()
     deps: Any = None
     """What `using(deps=...)` brought along."""
+    deps_type: Any = Any
+    """What the brackets say that they must be."""
     branches: Mapping[str, BranchTool] = field(default_factory=dict[str, BranchTool])
     start: Callable[[AgentTool], BranchTool] | None = None
     """How an agent that is a tool is begun, as a branch that inherits nothing."""

@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from acorn._grammar.build import ImpossibleError, Limits, grammar
+from acorn._grammar.checked import UnreadableError
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import Assembly
 from acorn.models.engine import PROVIDER, Engine, Job, engine
@@ -164,9 +165,9 @@ class LocalModel:
     def _grammar(self, schemas: dict[str, Any]) -> str:
         try:
             if len(schemas) == 1:
-                return _known_grammar(json.dumps(next(iter(schemas.values()))), self._limits, is_named=False)
-            return _known_grammar(json.dumps(schemas), self._limits, is_named=True)
-        except ImpossibleError as error:
+                return _known_grammar(_text_of(next(iter(schemas.values()))), self._limits, is_named=False)
+            return _known_grammar(_text_of(schemas), self._limits, is_named=True)
+        except (ImpossibleError, UnreadableError) as error:
             raise ModelError(
                 f"`{self.name}` cannot call the tools {', '.join(schemas)}: {error}.", provider=PROVIDER
             ) from error
@@ -182,6 +183,13 @@ class LocalModel:
             provider=PROVIDER,
             retryable=True,
         )
+
+
+def _text_of(schemas: Any) -> str:
+    try:
+        return json.dumps(schemas)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnreadableError(f"the schema is no JSON ({error})") from error
 
 
 @lru_cache(maxsize=64)

@@ -22,7 +22,7 @@ KEYWORDS = (
         "dependentRequired",
     ),
 )
-VALUES = (
+VALUES: tuple[Any, ...] = (
     *(True, False, None, 0, 1, 2.0, 2.5, -1, 10**9, 1e308, -1e-308, float("nan"), float("inf"), 10**400, "", "x", "#"),
     *(
         "object",

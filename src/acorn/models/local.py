@@ -4,6 +4,7 @@ It needs no key and no network. Every reply is a call of a tool by construction:
 grammar, and the model can write nothing else. The engine is in `engine`, the weights in `weights`.
 
     model = "local/smollm2"
+    model = {"model": "local/smollm2", "max_prompt": 12000}
     model = {"model": "local/models/qwen.gguf", "n_ctx": 16384, "n_threads": 4, "max_string": 2000, "timeout": 60}
 """
 

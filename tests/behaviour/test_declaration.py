@@ -16,13 +16,14 @@ from types import MappingProxyType, ModuleType
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import pytest
-from pydantic import BaseModel, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 from typing_extensions import TypedDict
 
 from acorn import AcornError, DeclarationError, Module, ToolConflictError, module, tool
 from acorn._declared import spec_of
 from acorn._spec import Prompt, read_prompt_file
 from acorn._tools.port import Tool
+from acorn.testing import ScriptedModel, finish
 
 Agent = module[Any, Any]
 AgentClass = type[module[Any, Any]]
@@ -2108,3 +2109,45 @@ def test_what_a_partial_has_filled_in_is_not_told() -> None:
     assert CANARY not in repr(by_name(agent, "fetch").schema)
     words = refusal(lambda: declare(tools=[functools.partial(cast(Any, _untyped), limit=CANARY)]))
     assert CANARY not in words
+
+
+# Patterns that Pydantic's core cannot compile
+
+LOOKAHEAD = r"^(?=.*\d)\w+$"
+
+
+class Late(BaseModel):
+    """A class that Pydantic builds when it is first used."""
+
+    model_config = ConfigDict(defer_build=True)
+    code: str = Field(pattern=LOOKAHEAD)
+
+
+@pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
+@pytest.mark.parametrize(
+    ("declared", "field"),
+    [
+        ([("text", str), ("code", str, Field(pattern=LOOKAHEAD))], "the field `code` of "),
+        ([("codes", list[Annotated[str, Field(pattern=LOOKAHEAD)]])], "the field `codes` of "),
+        ([("code", Annotated[str, Field(pattern=r"(a)\1")])], "the field `code` of "),
+        (Annotated[str, Field(pattern=LOOKAHEAD)], ""),
+        (Late, "the field `code` of "),
+    ],
+)
+def test_a_pattern_that_cannot_be_compiled_is_told_at_declaration(attribute: str, declared: Any, field: str) -> None:
+    other = {"initial_input": [("text", str)], "final_output": [("answer", str)]}
+    words = refusal(lambda: declare(**{"model": "x/y", "__doc__": "Judge.", **other, attribute: declared}))
+    assert f"the pattern of {field}`Agent.{attribute}`" in words
+    assert "not supported" in words
+    assert "python-re" in words
+
+
+def test_a_pattern_of_pythons_own_engine_may_look_ahead() -> None:
+    class Strong(BaseModel):
+        model_config = ConfigDict(regex_engine="python-re")
+        code: str = Field(pattern=LOOKAHEAD)
+
+    agent = declare(
+        model=ScriptedModel([finish(code="abc"), finish(code="abc1")]), __doc__="Invent.", final_output=Strong
+    )
+    assert agent()() == Strong(code="abc1")

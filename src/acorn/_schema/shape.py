@@ -7,6 +7,7 @@ values against them.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, ForwardRef, NamedTuple
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic_core import to_json
+from pydantic_core import SchemaError, to_json
 
 from acorn._json import shorten, told
 from acorn._schema.generate import JsonSchema, schema_of
@@ -208,6 +209,10 @@ def _probe(shape: Shape, owner: str, attribute: str) -> None:
     """Fail now where the type cannot be told to a model; wait where it names a class yet to come."""
     try:
         shape.json_schema  # noqa: B018 - computed once and kept
+        if not shape.schema.__pydantic_complete__:  # put off by its own configuration, or it waits for a class
+            shape.schema.model_rebuild(raise_errors=False)
+    except SchemaError as error:
+        raise _uncompiled(error, owner, attribute) from error
     except (PydanticUndefinedAnnotation, NameError):
         return
     except PydanticUserError as error:
@@ -269,10 +274,27 @@ def _make(name: str, fields: dict[str, Any], owner: str, attribute: str) -> type
             if lost := set(fields) - set(made.model_fields):
                 raise ValueError(f"{', '.join(sorted(lost))} cannot be a field")
             return made
+    except SchemaError as error:
+        raise _uncompiled(error, owner, attribute) from error
     except (PydanticUserError, TypeError, NameError, ValueError, AttributeError) as error:
         raise DeclarationError(
             f"`{owner}.{attribute}` must be {_FORMS}; Pydantic says: {shorten(str(error).splitlines()[0])}"
         ) from error
+
+
+def _uncompiled(error: SchemaError, owner: str, attribute: str) -> DeclarationError:
+    """Of what Pydantic's core says on many lines, the field and the reason."""
+    text = str(error)
+    field = ".".join(name for name in re.findall(r'Field "(.*)":', text) if name != RESULT)
+    where = f"the field `{field}` of `{owner}.{attribute}`" if field else f"`{owner}.{attribute}`"
+    reason = shorten(text.splitlines()[-1].strip().removeprefix("error: ").rstrip("."))
+    if "regex parse error" not in text:
+        return DeclarationError(f"Pydantic cannot check {where}: {reason}.")
+    return DeclarationError(
+        f"Pydantic cannot compile the pattern of {where}: {reason}. Write it without lookaround and backreferences, "
+        f"check the value in a validator, or declare a `BaseModel` class with "
+        f"`model_config = ConfigDict(regex_engine='python-re')`."
+    )
 
 
 def aliases_of(field: FieldInfo) -> list[str]:

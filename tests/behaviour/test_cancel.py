@@ -432,6 +432,7 @@ def test_results_that_were_there_are_kept_in_the_step(script: Script) -> None:
     assert [result.output for result in seen[0]] == [1, 2]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_ctrl_c_closes_branches_that_run_side_by_side_though_their_tools_go_on() -> None:
     busy, release = threading.Semaphore(0), threading.Event()

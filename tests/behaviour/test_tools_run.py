@@ -609,6 +609,7 @@ def test_an_interrupt_does_not_wait_for_the_other_tools(
     assert [message["role"] for message in runs[0].history] == ["system", "user", "assistant", "tool", "tool", "tool"]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("reply", ["call('hang')", "call('rest') & call('hang')"])
 @pytest.mark.parametrize("way", ["agent()", "asyncio.run(agent.acall())"])

@@ -37,6 +37,7 @@ def wait_until_saved(file: Path, kind: str, seconds: float = 15) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_broken_off_is_saved_whole(tmp_path: Path, how: signal.Signals, code: int) -> None:
     file = tmp_path / "run.json"
@@ -54,6 +55,7 @@ def test_a_run_that_is_broken_off_is_saved_whole(tmp_path: Path, how: signal.Sig
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_does_not_wait_for_tools_that_run_side_by_side(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     process = start("run", f"{SLOW}:Asleep", "--text", "x", "--save", file, "--json")
@@ -81,6 +83,7 @@ sys.meta_path.insert(0, Interrupting())
 """
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("script", [["-m", "acorn"], [str(Path(sys.executable).parent / "acorn")]])
 def test_ctrl_c_while_the_command_is_loaded_leaves_no_traceback(tmp_path: Path, script: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(IMPORTING)
@@ -94,6 +97,7 @@ def test_ctrl_c_while_the_command_is_loaded_leaves_no_traceback(tmp_path: Path, 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_while_a_file_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
     file, sign = tmp_path / "waits.py", tmp_path / "sign"
     file.write_text(f"import pathlib, time\npathlib.Path({str(sign)!r}).write_text('here')\ntime.sleep(60)\n")

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 TRIES = 500 if TORTURE else 10
-PATIENCE = 20.0
+PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
 
 

@@ -22,7 +22,7 @@ from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
 
 

@@ -28,7 +28,7 @@ from acorn._drive.sources import OpenSources
 from acorn._tools.collect import make_tool
 from acorn.record import Place
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
 
 

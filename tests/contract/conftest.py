@@ -104,26 +104,26 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def wire(protocol: str, way: str) -> Iterator[Wire]:
+def wire(protocol: str, way: str, litellm_is_loaded: None) -> Iterator[Wire]:
     with ExitStack() as stack:
         yield Wire(protocol, way, stack)
 
 
 @pytest.fixture
-def gpt(way: str) -> Iterator[Wire]:
+def gpt(way: str, litellm_is_loaded: None) -> Iterator[Wire]:
     """OpenAI's protocol alone."""
     with ExitStack() as stack:
         yield Wire("openai", way, stack)
 
 
 @pytest.fixture
-def claude(way: str) -> Iterator[Wire]:
+def claude(way: str, litellm_is_loaded: None) -> Iterator[Wire]:
     """Anthropic's protocol alone."""
     with ExitStack() as stack:
         yield Wire("anthropic", way, stack)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def litellm_is_loaded() -> None:
     """The import takes seconds, which belong to no test."""
     library()

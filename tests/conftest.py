@@ -7,6 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
+FIRST = ("test_clone.py", "test_local.py", "test_wire_streaming.py", "test_retries.py", "test_streaming.py")
+"""Files that take long. They begin first, so that no worker is left with one of them when the others are done."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers take file after file in this order; what the tests of a file share, they share in one process."""
+    order = {name: at for at, name in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:

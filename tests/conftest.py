@@ -5,7 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# How long an example takes depends on the machine.
+hypothesis.settings.register_profile("acorn", deadline=None)
+hypothesis.settings.load_profile("acorn")
 
 FIRST = ("test_clone.py", "test_local.py", "test_wire_streaming.py", "test_retries.py", "test_streaming.py")
 """Files that take long. They begin first, so that no worker is left with one of them when the others are done."""

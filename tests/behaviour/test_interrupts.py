@@ -7,6 +7,7 @@ comes when it likes, it is also made to come at one line of ours after the other
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import itertools
 import os
@@ -433,7 +434,8 @@ def struck(at: int) -> Strike:
     agent, strike = Everything(model=model, tools=[look]), Strike(at)
     with capture() as runs:
         try:
-            strike(agent)
+            # In a context of its own: a block that is struck as it begins or ends leaves its variable set.
+            contextvars.copy_context().run(strike, agent)
         except KeyboardInterrupt:
             assert strike.where is not None
         else:

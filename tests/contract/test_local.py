@@ -27,7 +27,7 @@ from acorn.models.port import ModelRequest, Price
 from acorn.models.weights import KNOWN, fetch
 
 MODEL = "local/smollm2"
-SCHEMAS = 200 if os.environ.get("ACORN_TORTURE") else 20
+SCHEMAS = 200 if os.environ.get("ACORN_TORTURE") else 8
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,7 +37,7 @@ from acorn._partial.push import PushParser
 from acorn._schema.shape import aliases_of
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-DOCUMENTS = documents(6_000 if TORTURE else 220)
+DOCUMENTS = documents(6_000 if TORTURE else 110)
 
 # The oracle, first part: a prefix as data.
 

@@ -6,6 +6,7 @@ Drivers do not notice: they know runs by their ids. What is under way goes on, a
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from acorn._drive.tree import Tree
@@ -15,6 +16,7 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.saved import load, save, saved_context
+from acorn.journal import BranchEnded
 
 
 class SavedTree(Tree):
@@ -49,7 +51,10 @@ class SavedTree(Tree):
             old, saved = before[run_id], json.loads(text)
             context, plan = saved_context(saved), self._plans[run_id]
             if context is not None:
-                plan = self.loops[context.parent_id].branch_plan(context, plan)
+                parent = self.loops[context.parent_id]
+                plan = parent.branch_plan(context, plan)
+                if any(isinstance(entry, BranchEnded) and entry.child_id == run_id for entry in parent.journal.entries):
+                    plan = replace(plan, above=())  # the parent has counted it
             new = load(plan, saved, old.run.deps)
             assert old.is_over or new.run.history == json.loads(json.dumps(to_plain(old.run.history)))
             self._keep_the_record(old, new)

@@ -12,7 +12,7 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any
 
-from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, own_hook, spec_of
+from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, module_name, own_hook, spec_of
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
@@ -119,7 +119,7 @@ def _plan(agent: Agent) -> Plan:
         tuple(tool.bound_to(agent) for tool in spec.tools),
         resolve=lambda declared: resolve(declared, spec.owner),
         agent=agent,
-        module=f"{type(agent).__module__}:{type(agent).__qualname__}",
+        module=module_name(type(agent)),
         prompt=agent.system_prompt if spec.prompt.is_method else None,
         on_step=own_hook(agent, "on_step"),
         on_finish=own_hook(agent, "on_finish"),

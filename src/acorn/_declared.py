@@ -7,13 +7,14 @@ this room knows the class `module` only by the mark that it carries.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import repeat
 from operator import is_
 from typing import Any
 
 from acorn._json import told
+from acorn._schema.shape import Shapes
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
 from acorn._tools.agent import AgentTool
 from acorn._tools.declare import ToolOptions, options_of
@@ -126,6 +127,28 @@ def _agent_tool(agent: Any, cls: type, place: str, owner: str) -> AgentTool:
         docstring_of(cls),
         lambda: read().input.json_schema,
     )
+
+
+class AsShapes:
+    """What a module class takes and gives, or one of its instances, whichever it is looked up on."""
+
+    def __get__(self, instance: Any, owner: type) -> Shapes | None:
+        if instance is None and owner is base_of(owner):
+            return None
+        spec = class_spec(owner) if instance is None else spec_of(instance)
+        return Shapes(module_name(owner), spec.input, spec.output, partial(_below, spec))
+
+
+def _below(spec: Spec, name: str) -> Any:
+    entry = spec.branches.get(name)
+    if entry is not None:
+        return entry["module"] if isinstance(entry, Mapping) else entry
+    return next((tool.function for tool in spec.tools if isinstance(tool, AgentTool) and tool.name == name), None)
+
+
+def module_name(cls: type) -> str:
+    """A class as a journal names it: `package.file:Class`."""
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 class _Seen:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
 
 from typing_extensions import TypeVar
 
-from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsTool, class_spec, spec_of
+from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsShapes, AsTool, class_spec, spec_of
 from acorn._drive.record import LAST, last_run
+from acorn._schema.shape import SHAPES
 from acorn._spec import SETTINGS
 from acorn._tools.agent import AS_TOOL
 from acorn.errors import AcornError, DeclarationError
@@ -251,12 +252,13 @@ class module(Generic[In, Out]):
 
     @property
     def last(self) -> Run[Out] | None:
-        """The record of the last run that ended in this thread or task, well or not."""
+        """The record of the last run that ended in this task, else in this thread, well or not."""
         return last_run(self)
 
 
 setattr(module, BASE, module)
 setattr(module, AS_TOOL, AsTool())
+setattr(module, SHAPES, AsShapes())
 Module = module
 
 

@@ -98,9 +98,22 @@ class StreamChunk(Generic[Out]):
             vars(self).update(given)
 
     def __repr__(self) -> str:
-        shown = {name: getattr(self, name) for name in ("content", "reasoning", "tool_result", "branch", "result")}
+        names = (
+            "content",
+            "reasoning",
+            "partial",
+            "completed",
+            "tool_call",
+            "tool_result",
+            "branch",
+            "run_id",
+            "result",
+        )
+        shown = {name: getattr(self, name) for name in names} | {"completed": self.completed or None}
         parts = [f"{name}={value!r}" for name, value in shown.items() if value is not None]
-        return f"StreamChunk({', '.join([*parts, f'done={self.done}'])})"
+        if self.run is not None:
+            parts.append(f"run=<Run {self.run.id}>")
+        return f"StreamChunk({', '.join([*parts, 'done=True'] if self.done else parts)})"
 
     @property
     def partial(self) -> Partial[Out] | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from inspect import iscoroutinefunction
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, overload
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
@@ -29,7 +29,16 @@ if TYPE_CHECKING:
 
 Out = TypeVar("Out", default=Any)
 
+Made = TypeVar("Made")
+Given_co = TypeVar("Given_co", covariant=True)
+
 Message = dict[str, Any]
+
+
+class _Runs(Protocol[Given_co]):
+    """A module, as far as a type checker needs to know it here."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Given_co: ...
 
 
 class Journal:
@@ -81,6 +90,41 @@ class Run(Generic[Out]):
         from acorn.thread.recall import recall  # the events' classes cost more than a run that nobody looks at
 
         return recall(self)
+
+    def new_messages(self) -> list[Message]:
+        """The messages of this run that are in its history: without the system message and what it began with.
+
+        run = agent.using(history=conversation).run(question="And in 1990?")
+        conversation += run.new_messages()
+        """
+        from acorn._history import own_messages  # with the entries' classes, as below
+
+        return own_messages(self.history, self.journal.entries)
+
+    def to_json(self) -> str:
+        """All of this as JSON text, its branches included, but for `deps` and the error's traceback."""
+        from acorn._record_json import write_run  # as above
+
+        return write_run(self)
+
+    @overload
+    @staticmethod
+    def from_json(text: str) -> Run[Any]: ...
+    @overload
+    @staticmethod
+    def from_json(text: str, agent: type[_Runs[Made]]) -> Run[Made]: ...
+    @staticmethod
+    def from_json(text: str, agent: Any = None) -> Run[Any]:
+        """The record that `to_json` wrote; the class of the module gives the types of its input and output.
+
+            run = Run.from_json(path.read_text(), MyAgent)
+
+        Without the class they are plain data. An error that was none of acorn's is an `AcornError` that says its class.
+        """
+        from acorn._record_json import read_run  # as above
+
+        found: Run[Any] = read_run(Run, text, agent)
+        return found
 
     @property
     def step(self) -> int:

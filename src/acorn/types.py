@@ -54,6 +54,14 @@ class Usage:
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
+    def __add__(self, other: Usage) -> Usage:
+        """Both together, as a new one: `sum((run.usage for run in runs), Usage())`."""
+        if not isinstance(other, Usage):
+            return NotImplemented
+        both = self.copy()
+        both.add(other)
+        return both
+
     def copy(self) -> Usage:
         """The same counts, to be added to or kept."""
         return Usage(self.input_tokens, self.output_tokens, self.cached_tokens, self.reasoning_tokens, self.requests)

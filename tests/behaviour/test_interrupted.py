@@ -347,5 +347,5 @@ def test_what_would_only_happen_again_closes_the_run(what: str, way: Way) -> Non
     assert again.is_over
     assert again.asks(0.0) == ()
     assert again.run.stop_reason == "error"
-    assert type(caught.value).__name__ in str(again.run.error)
+    assert type(caught.value).__name__ in repr(again.run.error)
     assert len(model.requests) == len(script)

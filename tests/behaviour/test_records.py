@@ -114,6 +114,20 @@ def test_the_record_of_a_run_that_went_well(call: Call, script: Script) -> None:
     assert run.history[3] == {"role": "tool", "tool_call_id": "c1", "content": '["about acorns"]'}
 
 
+def test_usages_add_up() -> None:
+    one, other = Usage(1, 2, 3, 4, 5), Usage(10, 20, 30, 40, 50)
+    assert one + other == Usage(11, 22, 33, 44, 55)
+    assert (one, other) == (Usage(1, 2, 3, 4, 5), Usage(10, 20, 30, 40, 50))
+    assert sum([one, other], Usage()) == one + other
+    assert sum(list[Usage](), Usage()) == Usage()
+    assert (one + other) != one
+    total = one
+    total += other
+    assert (total, one) == (Usage(11, 22, 33, 44, 55), Usage(1, 2, 3, 4, 5))
+    with pytest.raises(TypeError):
+        one + 1  # type: ignore[operator]
+
+
 def test_every_run_has_an_id_of_its_own(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(answer="a"), finish(answer="b")))
     assert call.run(agent, question="?").id != call.run(agent, question="?").id
@@ -263,9 +277,11 @@ def test_the_last_run_of_a_task(script: Script) -> None:
         with pytest.raises(ModelError) as caught:
             await agent.acall(question="2")
         assert agent.last is caught.value.run
+        failed.append(agent.last)
 
+    failed: list[Run[Any] | None] = []
     asyncio.run(main())
-    assert agent.last is None
+    assert [agent.last] == failed
 
 
 def test_what_fails_before_a_run_begins_leaves_no_record(call: Call, script: Script) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from acorn import Run, Step, current_run, listen, module, tool
+from acorn import ModelError, Run, Step, current_run, listen, module, tool
 from acorn._call import new_loop
 from acorn._drive.aio import adrive
 from acorn._drive.sync import drive
@@ -24,7 +26,7 @@ from acorn._loop.saved import load, save
 from acorn.journal import BranchBegun, Entry
 from acorn.models import ModelRequest
 from acorn.record import Place
-from acorn.testing import ScriptedModel, call, finish
+from acorn.testing import Failure, ScriptedModel, call, finish
 from acorn.thread import dump_events
 
 PATIENCE = 120.0
@@ -125,6 +127,57 @@ def test_a_piece_of_a_long_run_is_as_small_as_one_of_a_short_run() -> None:
             sizes[loop.run.steps] = len(text_of(loop, since).encode())
             since = len(loop.journal.entries)
     assert sizes[200] < sizes[10] * 1.05, (sizes[10], sizes[200])
+
+
+def calls_in(function: Callable[[], Any]) -> int:
+    """How many functions are called while one is."""
+    made: list[str] = []
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        made.append(event)
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return len([event for event in made if event in ("call", "c_call")])
+
+
+def test_a_save_of_a_long_run_takes_no_more_work_than_one_of_a_short_run() -> None:
+    loop = fixed(Looker(model=many_steps(210)))
+    calls: dict[int, int] = {}
+    since = 0
+    for ask in told(loop):
+        if isinstance(ask, AskTool):
+            calls[loop.run.steps] = calls_in(partial(save, loop, since))
+            since = len(loop.journal.entries)
+    assert calls[200] == calls[10], (calls[10], calls[200])
+
+
+def test_what_was_edited_in_place_is_in_the_next_piece() -> None:
+    loop = fixed(Looker(model=many_steps(8)))
+    journal: list[Any] = []
+    for ask in told(loop):
+        since = len(journal)
+        if isinstance(ask, AskTool) and loop.run.steps in (3, 5):
+            loop.run.history[2]["content"] = f"edited in step {loop.run.steps}"
+            loop.run.history[1]["content"] = [{"type": "text", "text": f"in step {loop.run.steps}"}]
+        piece = json.loads(text_of(loop, since))
+        journal += piece["journal"]
+        assert load(loop.plan, {**piece, "since": 0, "journal": journal}).run.history == loop.run.history
+    assert loop.run.history[2]["content"] == "edited in step 5"
+
+
+def test_a_run_of_the_first_format_can_be_read() -> None:
+    loop = fixed(Looker(model=ScriptedModel([Failure(400)])))
+    with pytest.raises(ModelError) as caught:
+        drive(Tree(loop), "fixed")
+    saved = json.loads(text_of(loop)) | {"format": 1}
+    words = f"ModelError: {caught.value}"
+    saved["run"] = {name: value for name, value in saved["run"].items() if name != "branch"} | {"error": words}
+    again = load(loop.plan, saved).run
+    assert (str(again.error), again.stop_reason, again.history) == (words, "error", loop.run.history)
 
 
 # What is asked

@@ -542,12 +542,13 @@ def test_outside_a_run_it_is_the_last_ones_of_this_thread_or_task(script: Script
     assert other[0].thread == other[1]
     assert agent.thread == caught.value.run.thread
 
-    async def main() -> None:
+    async def main() -> Run[Answer]:
         run = await agent.arun(question="4")
         assert agent.thread == run.thread
+        return run
 
-    asyncio.run(main())
     assert agent.thread == caught.value.run.thread
+    assert asyncio.run(main()).thread == agent.thread  # its task was one of this thread
 
 
 def test_streamed_runs_have_the_same_thread(script: Script) -> None:

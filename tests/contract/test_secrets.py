@@ -13,7 +13,7 @@ import pytest
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Request
 
-from acorn import ModelError, Step, module, tool
+from acorn import ModelError, Run, Step, module, tool
 from acorn._call import new_loop
 from acorn._drive.tools import attempt
 from acorn._loop.asks import AskHook, AskModel, AskTool
@@ -141,6 +141,8 @@ class Watch:
             self.add(here, here.args, getattr(here, "__notes__", []))
             texts = {name: value for name, value in vars(here).items() if isinstance(value, str | dict | list | tuple)}
             self.add(texts)
+            if isinstance(getattr(here, "run", None), Run):
+                self.add(here.run.to_json())  # type: ignore[attr-defined]
         assert len(known) > 1, "the cause is gone"
 
     def check(self) -> None:
@@ -189,7 +191,7 @@ def test_what_was_given_does_reach_the_provider(wire: Wire, watch: Watch, given:
         in_the_query: QUERY,
     }.get(given)
     assert expected is None or expected in sent
-    watch.add(agent, run, run.history, vars(run), agent.history, agent.last)
+    watch.add(agent, run, run.history, vars(run), agent.history, agent.last, run.to_json())
 
 
 @pytest.mark.parametrize("given", GIVEN)

@@ -30,6 +30,8 @@ FLOORS = {
     "partial": 1,
     "record": 2,
     "journal": 2,
+    "_history": 2,
+    "_record_json": 2,
     "thread": 2,
     "models/__init__": 2,
     "models/port": 2,

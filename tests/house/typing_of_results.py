@@ -173,6 +173,8 @@ def methods_that_are_tools_keep_their_types() -> None:
 
 def using_keeps_the_type_of_the_agent() -> None:
     assert_type(ResearchAgent().using(temperature=0.0), ResearchAgent)
+    assert_type(Run.from_json("", Sentiment), Run[Verdict])
+    assert_type(Run.from_json(""), Run[Any])
     assert_type(ResearchAgent(model="openai/gpt-4o", temperature=0.2), ResearchAgent)
     assert_type(WithInit("a", temperature=0.2).using(max_steps=3), WithInit)
     assert_type(WithInit("a").using(max_steps=3).name, str)

@@ -18,6 +18,7 @@ from acorn.chunk import AnswerReader, StreamChunk
 from acorn.models.assemble import Assembly, as_deltas
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.partial import Partial
+from acorn.record import Run
 from acorn.types import ToolResult, Usage
 
 FINISH = "__finish__"
@@ -91,7 +92,6 @@ def test_nothing_is_parsed_when_nobody_reads() -> None:
     (answer,) = {id(chunk._answer): chunk._answer for chunk in found}.values()
     assert answer is not None
     assert answer._parser is None
-    repr(found)
     assert [chunk.content for chunk in found] == [None] * len(found)
     assert answer._parser is None
     assert found[4].partial.title == "Acorn"
@@ -263,7 +263,7 @@ def test_a_tool_result_is_a_chunk_of_its_own() -> None:
     result = ToolResult("c1", "search", output=5)
     chunk = StreamChunk(tool_result=result)
     assert (chunk.tool_result, chunk.partial, chunk.tool_call, chunk.done) == (result, None, None, False)
-    assert repr(chunk) == f"StreamChunk(tool_result={result!r}, done=False)"
+    assert repr(chunk) == f"StreamChunk(tool_result={result!r})"
 
 
 # Several calls
@@ -537,3 +537,31 @@ def test_an_empty_piece_does_not_tell_half_the_name_of_finish() -> None:
     assert first.partial is None
     assert all(chunk.tool_call is None for chunk in [first, *others])
     assert others[-1].partial.score == 12
+
+
+def test_a_chunk_shows_what_it_holds() -> None:
+    chunks = chunks_of([Delta(content="Hm."), Delta(reasoning="Why?"), call('{"q": 1', name="look", id="c1")])
+    shown = list(map(repr, chunks))
+    assert shown[:2] == ["StreamChunk(content='Hm.')", "StreamChunk(reasoning='Why?')"]
+    assert shown[2] == ("StreamChunk(tool_call={'index': 0, 'id': 'c1', 'name': 'look', 'arguments': '{\"q\": 1'})")
+    assert shown[3] == "StreamChunk(done=True)"
+    answer = chunks_of([call('{"title": "Acorns", "sc', name=FINISH, id="f1")])
+    assert repr(answer[0]) == f"StreamChunk(partial={answer[0].partial!r}, completed=('title',))"
+    assert "title='Acorns'" in repr(answer[0])
+    assert repr(answer[-1]) == f"StreamChunk(partial={answer[0].partial!r}, completed=('title',), done=True)"
+
+
+def test_a_chunk_that_shows_an_answer_whose_equality_is_odd() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("not comparable")
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __repr__(self) -> str:
+            return "odd"
+
+    run: Run[Any] = Run("r1", Answer(title="t", score=1))
+    chunk: StreamChunk[Any] = StreamChunk(result=Odd(), run=run, branch="outer/inner", run_id="r2")
+    assert repr(chunk) == "StreamChunk(branch='outer/inner', run_id='r2', result=odd, run=<Run r1>)"
+    assert repr(StreamChunk()) == "StreamChunk()"

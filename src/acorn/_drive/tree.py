@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from acorn._drive.log import is_wanted, log
-from acorn._drive.record import close_record, open_record
+from acorn._drive.record import Whereabouts, close_record, open_record
 from acorn._json import to_plain
 from acorn._log import logger
 from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
@@ -21,7 +21,7 @@ from acorn._loop.branch import branch_result
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
-from acorn._loop.saved import load
+from acorn._loop.saved import hang_records, load
 from acorn.errors import ModelError
 from acorn.record import Heard, Place, Run, listeners, unheard
 from acorn.types import ToolCall
@@ -39,11 +39,11 @@ class _Life:
 
     __slots__ = ("began", "handed", "heard", "is_closed", "where")
 
-    def __init__(self, began: float, where: object, heard: tuple[Heard, ...], handed: int) -> None:
+    def __init__(self, began: float, where: Whereabouts, heard: tuple[Heard, ...], handed: int) -> None:
         self.began = began
         """The reading of the clock from which its seconds count."""
         self.where = where
-        """The thread or task that it began in."""
+        """The task and the thread that it began in."""
         self.heard = heard
         """Who listens to it."""
         self.handed = handed
@@ -57,6 +57,8 @@ class Tree:
     def __init__(self, root: Loop, saved: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self._saved = dict(saved or {})
         """Branches as they were saved, by the ids of their runs: found again when their parents ask for them."""
+        if self._saved:
+            hang_records(root.run, self._saved.values())
         self.loops: dict[str, Loop] = {root.run.id: root}
         self._lives: dict[str, _Life] = {}
         self._lock = threading.RLock()
@@ -137,14 +139,17 @@ class Tree:
                     self._hand_over(run_id)
             if len(self.loops) > 1 and loop.run.stop_reason is not None:
                 # A tool whose time was up, or a thread of its own, may still be at it.
-                for below in self._stop_below(run_id):
-                    self._hand_over(below)
+                below = self._stop_below(run_id)
+                loop.count_open_branches()
+                for each in below:
+                    self._hand_over(each)
 
     def stop(self, run_id: str, error: BaseException) -> None:
         """A run ends here; so do those below it. Who listens hears of it when all have ended."""
         with self._lock:
             below, loop = self._stop_below(run_id), self.loops[run_id]
             loop.stop(error, self.now(run_id))
+            loop.count_open_branches()
             if error is self.lost:  # though it had ended: its end was not kept
                 loop.spoil(error, self.now(run_id))
             for each in (*below, run_id):
@@ -155,6 +160,7 @@ class Tree:
         below = [each for each in reversed(list(self._below(run_id))) if not self.loops[each].is_over]
         for each in below:
             self.loops[each].stop(ParentEndedError(), self.now(each))
+            self.loops[each].count_open_branches()
             self.close(each)
         return below
 
@@ -190,7 +196,7 @@ class Tree:
             else:
                 child = parent.branch(context, plan)
             self.loops[context.run_id] = child
-            parent.run.branches.append(child.run)
+            _hang(parent.run.branches, child.run)
 
     def birth(self, place: Place, place_id: str, name: str, plan: Plan, given: Any) -> BranchContext:
         """A branch that the user's code begins, inside of one of its asks."""
@@ -253,6 +259,16 @@ class Tree:
 def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool:
     """Whether this is the branch that was begun at this place, and not another class or input by now."""
     return bool(saved["module"] == plan.module and saved["run"]["input"] == to_plain(context.input))
+
+
+def _hang(branches: list[Run[Any]], run: Run[Any]) -> None:
+    """Put a run below its parent; where its saved record hangs, in place of that."""
+    for at, record in enumerate(branches):
+        if record.id == run.id:
+            run.branches += record.branches
+            branches[at] = run
+            return
+    branches.append(run)
 
 
 def raise_if_late(loop: Loop, error: ModelError, now: float) -> None:

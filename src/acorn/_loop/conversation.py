@@ -38,6 +38,8 @@ class Conversation:
         self.journal = run.journal
         self.transcript = Transcript(run)
         self.budgets = Budgets(self.spec.owner, plan.limits, self.state.meter, plan.above)
+        self.is_counted = False
+        """Whether what its open branches had used at its end is part of what it used."""
         self._is_single = self.spec.max_steps is None
         self._is_timed = plan.limits.seconds is not None
         self._request: ModelRequest | None = None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from acorn._content import content_of
+from acorn._history import assistant as assistant
+from acorn._history import call_ids as call_ids
+from acorn._history import copied as copied
+from acorn._history import tool as tool
+from acorn._history import user as user
 from acorn._tools.collect import FINISH
 from acorn.errors import AcornError
-from acorn.journal import Called
 from acorn.record import Message
 from acorn.types import TOOL_ERROR, Content, ToolResult
 
@@ -21,34 +25,6 @@ NO_RESULT = "There is no result of this call."
 STOPPED = "This call was not completed: the run was stopped."
 ELSEWHERE = "The result follows in a user message."
 OMITTED = "The beginning of this conversation was left out."
-
-
-def user(content: Content) -> Message:
-    return {"role": "user", "content": content}
-
-
-def assistant(content: str, calls: Sequence[Called], extra: Mapping[str, Any]) -> Message:
-    """The model's turn, its arguments to the letter."""
-    message: Message = {"role": "assistant", "content": content}
-    if calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in calls
-        ]
-    if extra:
-        message.update(extra)
-    return message
-
-
-def copied(value: Any) -> Any:
-    """A message whose dicts and lists nobody else holds."""
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
-
-
-def tool(call_id: str, content: Content) -> Message:
-    return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
 def result_content(result: ToolResult) -> Content:
@@ -76,16 +52,6 @@ def sent_result(content: Content, name: str, call_id: str) -> tuple[Content, lis
         line = f"Part {number} of the result of `{name}` (call `{call_id}`):"
         labelled += [{"type": "text", "text": line}, part]
     return (texts[0]["text"] if is_plain else texts or ELSEWHERE), labelled
-
-
-def call_ids(message: Any) -> list[str]:
-    """The ids of the calls in an assistant message, whoever wrote it."""
-    if not isinstance(message, dict) or message.get("role") != "assistant":
-        return []
-    calls: Any = message.get("tool_calls")
-    if not isinstance(calls, list | tuple):
-        return []
-    return [str(call.get("id") or "") if isinstance(call, dict) else "" for call in calls]
 
 
 def fresh_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:

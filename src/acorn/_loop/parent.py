@@ -6,12 +6,11 @@ the machine of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
 from pydantic import BaseModel
-from pydantic_core import to_json
 
 from acorn._json import to_text
 from acorn._loop import messages
@@ -20,12 +19,12 @@ from acorn._loop.branch_context import BranchContext, branch_id
 from acorn._loop.conversation import Conversation
 from acorn._loop.limits import Budget, Limits
 from acorn._loop.plan import Plan, named_tools
-from acorn._loop.state import restored
+from acorn._record_json import restored
 from acorn._tools.port import Tool
 from acorn.errors import AcornError, BranchError
 from acorn.journal import BranchBegun, BranchEnded
 from acorn.record import Message, Run
-from acorn.types import ToolResult
+from acorn.types import ToolResult, Usage
 
 
 class Parent(Conversation):
@@ -99,7 +98,7 @@ class Parent(Conversation):
         """The run of a branch that was born here."""
         whole, given = self.branch_plan(context, plan), context.input
         if not isinstance(given, BaseModel):  # it was saved
-            given = restored(plan.spec.input.schema, to_json(given, inf_nan_mode="constants"), "input of a branch")
+            given = restored(plan.spec.input.schema, given, "input of a branch")
         run: Run[Any] = Run(context.run_id, given, deps=whole.deps, branch=context.path)
         return type(self)(whole, run, wire=self.wire.fork(context.history) if context.inherits else None)
 
@@ -128,9 +127,20 @@ class Parent(Conversation):
                 child.cost,
             )
         )
-        self.run.usage.add(child.usage)
-        if child.cost is not None:
-            self.run.cost = (self.run.cost or 0.0) + child.cost
+        self._count(child.usage, child.cost)
+
+    def count_open_branches(self) -> None:
+        """What branches that had not ended when the run did have used by then was used all the same: count it, once."""
+        if self.is_counted or not self.is_over:
+            return
+        self.is_counted = True
+        for usage, cost in used_below(self.run):
+            self._count(usage, cost)
+
+    def _count(self, usage: Usage, cost: float | None) -> None:
+        self.run.usage.add(usage)
+        if cost is not None:
+            self.run.cost = (self.run.cost or 0.0) + cost
 
     # As the hook has left it by now
 
@@ -152,6 +162,18 @@ class Parent(Conversation):
         if self._step is None:
             return self.state.settings, self.toolset.tools
         return self.state.settings | self._step.changes(), self._step.chosen_tools()
+
+
+def used_below(run: Run[Any]) -> Iterator[tuple[Usage, float | None]]:
+    """What the branches of a run have used that it does not count yet, since they have not ended for it."""
+    if not run.branches:
+        return
+    ended = {entry.child_id for entry in run.journal.entries if isinstance(entry, BranchEnded)}
+    for child in run.branches:
+        if child.id not in ended:
+            yield child.usage, child.cost
+            if child.stop_reason is None:  # saved on its way, and never gone on with
+                yield from used_below(child)
 
 
 def checked_results(results: Any) -> list[ToolResult]:

@@ -28,8 +28,9 @@ from acorn._loop.opening import first_messages, prompt_text
 from acorn._loop.parent import checked_results
 from acorn._loop.plan import BranchTool, Plan, listed_tools
 from acorn._loop.reply import may_go_on, read_calls, refusal
-from acorn._loop.state import State, restored
+from acorn._loop.state import State
 from acorn._loop.wire_history import WireHistory
+from acorn._record_json import restored_text
 from acorn._spec import read_prompt_file
 from acorn._tools.agent import AgentTool
 from acorn._tools.collect import FINISH, gather, merge
@@ -188,7 +189,7 @@ class Loop(Calls):
         state = self.state
         if state.answer is not None and state.phase == "judge":
             said = [call.raw_arguments for call in state.calls if call.id == state.answered_by]
-            self._candidate = restored(self.spec.output.schema, said[0] if said else state.answer, "answer")
+            self._candidate = restored_text(self.spec.output.schema, said[0] if said else state.answer, "answer")
         for call in state.calls:  # what a branch returned is no plain data
             branch, result = self.plan.branches.get(call.name), state.results.get(call.id)
             agent = self.toolset.named.get(call.name)

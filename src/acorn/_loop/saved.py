@@ -7,77 +7,58 @@ continued from what was saved, never replayed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any
 
-from pydantic_core import to_json
-
-from acorn._json import to_plain
+from acorn._history import history_of
 from acorn._loop import messages
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
-from acorn._loop.state import State, restored
-from acorn._loop.transcript import history_of, words_without_secrets
-from acorn.errors import AcornError, StoreError
-from acorn.journal import (
-    Called,
-    Entry,
-    ModelAnswered,
-    ResultSaid,
-    RunBegun,
+from acorn._loop.state import State
+from acorn._record_json import (
+    FORMAT,
+    check_format,
+    fill_journal,
+    read_entries,
+    read_error,
+    read_output,
+    read_record,
+    restored,
+    written_entry,
+    written_record,
 )
+from acorn.journal import BranchBegun, BranchEnded, Called, ModelAnswered
 from acorn.record import Run
 from acorn.types import Usage
-
-FORMAT = 1
-"""The version of what is written here; a reader knows its own and those before it."""
 
 
 def save(loop: Loop, since: int = 0) -> dict[str, Any]:
     """Everything that is needed to go on, but for functions and keys; of the journal the entries from `since` on."""
     run, context = loop.run, loop.context
     if not loop.is_over:
-        loop.transcript.notice()
-        loop.transcript.notice_inside(history_of(run.journal.entries))
+        loop.transcript.notice_all()
     return {
         "format": FORMAT,
         "module": loop.plan.module,
-        "run": {
-            "id": run.id,
-            "input": to_plain(run.input),
-            "output": to_plain(run.output),
-            "usage": {name: getattr(run.usage, name) for name in run.usage.__slots__},
-            "cost": run.cost,
-            "model": run.model,
-            "steps": run.steps,
-            "stop_reason": run.stop_reason,
-            "started": None if run.started is None else run.started.isoformat(),
-            "seconds": run.journal.now,
-            "error": None if run.error is None else words_without_secrets(run.error, loop.setting("model")),
-        },
+        "run": {**written_record(run), "seconds": run.journal.now},
         "branch": None if context is None else context.to_json(),
         "since": since,
-        "journal": [written(entry) for entry in run.journal.entries[since:]],
+        "journal": [written_entry(entry) for entry in run.journal.entries[since:]],
         "state": {**loop.state.to_json(), "turn": loop.whereabouts()},
     }
 
 
 def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     """The run as it was saved, ready for its next asks. `plan` is of a branch if the run is one."""
-    if saved["format"] > FORMAT:
-        raise StoreError(
-            f"The run was saved in format {saved['format']}, and this acorn knows up to {FORMAT}; upgrade acorn."
-        )
+    check_format(saved)
     kept = saved["run"]
-    given = restored(plan.spec.input.schema, to_json(kept["input"], inf_nan_mode="constants"), "input")
+    given = restored(plan.spec.input.schema, kept["input"], "input")
     state = State.from_json(saved["state"])
     run: Run[Any] = Run(
         kept["id"],
         given,
-        usage=Usage(**kept["usage"]),
-        cost=kept["cost"],
         model=kept["model"],
         steps=kept["steps"],
         started=None if kept["started"] is None else datetime.fromisoformat(kept["started"]),
@@ -85,15 +66,14 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
         deps=deps,
         branch=None if plan.context is None else plan.context.path,
     )
-    entries = map(read, saved["journal"])
-    run.journal.entries[:] = [each._replace(input=given) if isinstance(each, RunBegun) else each for each in entries]
+    fill_journal(run, read_entries(saved["journal"]))
     run.journal.now = kept["seconds"]
-    run.journal.step = max((entry.step for entry in run.journal.entries if isinstance(entry, ModelAnswered)), default=0)
     run.history = history_of(run.journal.entries)
     loop = Loop(plan, run, state)
-    _count_spending(loop)
+    _count_again(loop)
     if state.phase == "done":
         _close(run, plan, kept)
+        loop.is_counted = True
     if state.response is not None:
         # The user has removed the turn where it is not in the history, or may yet put it back.
         called = [Called(call.id, call.name, call.raw_arguments) for call in state.calls]
@@ -107,11 +87,15 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     return loop
 
 
-def _count_spending(loop: Loop) -> None:
-    """What the run has spent itself; what was spent below it is added by each branch that is loaded."""
-    answered = [entry for entry in loop.journal.entries if isinstance(entry, ModelAnswered)]
-    tokens = sum(entry.usage.total_tokens for entry in answered)
-    cost = sum(entry.cost or 0.0 for entry in answered)
+def _count_again(loop: Loop) -> None:
+    """What the run has used and spent, by its journal; an open branch is counted when it goes on, or never will."""
+    run = loop.run
+    for entry in loop.journal.entries:
+        if isinstance(entry, ModelAnswered | BranchEnded):
+            run.usage.add(entry.usage)
+            if entry.cost is not None:
+                run.cost = (run.cost or 0.0) + entry.cost
+    tokens, cost = run.usage.total_tokens, run.cost or 0.0
     loop.state.meter.spent.tokens, loop.state.meter.spent.cost = tokens, cost
     for budget in loop.plan.above:
         budget.spent.add(tokens, cost)
@@ -119,47 +103,32 @@ def _count_spending(loop: Loop) -> None:
 
 def _close(run: Run[Any], plan: Plan, kept: Mapping[str, Any]) -> None:
     """What became of a run that was over."""
+    run.usage, run.cost = Usage(**kept["usage"]), kept["cost"]
     run.stop_reason = kept["stop_reason"]
     if kept["error"] is not None:
-        run.error = AcornError(kept["error"])
+        run.error = read_error(kept["error"])
         return
-    run.output = plan.spec.output.revive(kept["output"])
+    run.output = read_output(kept, plan.spec.output)
+
+
+def hang_records(run: Run[Any], saved: Iterable[Mapping[str, Any]]) -> None:
+    """Put the records of saved branches below the run, as plain data, in the order in which they were begun."""
+    below: dict[str, list[Run[Any]]] = {}
+    for each in saved:
+        context = each["branch"]
+        check_format(each)
+        record: Run[Any] = read_record(Run, each, None)
+        record.branch = context["path"]
+        below.setdefault(context["parent_id"], []).append(record)
+    parents = [run]
+    for parent in parents:
+        begun = [entry.child_id for entry in parent.journal.entries if isinstance(entry, BranchBegun)]
+        places = {child_id: at for at, child_id in enumerate(begun)}
+        children = below.get(parent.id, [])
+        parent.branches += sorted(children, key=lambda child: places.get(child.id, len(places)))
+        parents += children
 
 
 def saved_context(saved: Mapping[str, Any]) -> BranchContext | None:
     """What a saved branch was born with."""
     return None if saved["branch"] is None else BranchContext.from_json(saved["branch"])
-
-
-# Entries as JSON
-
-
-def written(entry: Entry) -> dict[str, Any]:
-    """An entry as plain data, with the name of its class."""
-    plain: dict[str, Any] = {"entry": type(entry).__name__, **entry._asdict()}
-    if isinstance(entry, RunBegun):
-        plain["input"] = to_plain(entry.input)
-    if "usage" in plain:
-        plain["usage"] = {name: getattr(plain["usage"], name) for name in Usage.__slots__}
-    return plain
-
-
-_KINDS = {kind.__name__: kind for kind in get_args(Entry)}
-_NESTED = {"calls": Called, "results": ResultSaid}
-_TUPLES = ("messages", "waits", "added")
-
-
-def read(plain: Mapping[str, Any]) -> Entry:
-    """An entry as it was written."""
-    fields = dict(plain)
-    kind: Any = _KINDS[fields.pop("entry")]
-    for name, inner in _NESTED.items():
-        if name in fields:
-            fields[name] = tuple([inner(*each) for each in fields[name]])
-    for name in _TUPLES:
-        if isinstance(fields.get(name), list):
-            fields[name] = tuple(fields[name])
-    if "usage" in fields:
-        fields["usage"] = Usage(**fields["usage"])
-    entry: Entry = kind(**fields)
-    return entry

@@ -10,15 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
-
-from acorn._content import restore_parts, save_parts
-from acorn._json import shorten, to_plain
+from acorn._json import to_plain
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Meter, Spent
 from acorn._loop.settings import read_settings, written_settings
-from acorn.errors import AcornError
+from acorn._record_json import fields_of, read_result, written_result
 from acorn.models.port import ModelResponse, RawCall
 from acorn.types import ToolCall, ToolResult, Usage
 
@@ -67,14 +63,14 @@ class State:
         """As plain data; what the model would read of a tool's output is the same afterwards."""
         plain = dict(vars(self))
         plain["response"] = None if self.response is None else _response(self.response)
-        plain["calls"] = to_plain([_fields(call) for call in self.calls])  # a hook may have made anything of them
-        plain["results"] = [_result(result) for result in self.results.values()]
+        plain["calls"] = to_plain([fields_of(call) for call in self.calls])  # a hook may have made anything of them
+        plain["results"] = [written_result(result) for result in self.results.values()]
         plain["branches"] = [context.to_json() for context in self.branches.values()]
         plain["settings"] = written_settings(self.settings)
         last = self.meter.last
         plain["meter"] = {
             **vars(self.meter),
-            "last": None if last is None else _fields(last),
+            "last": None if last is None else fields_of(last),
             "spent": vars(self.meter.spent),
         }
         return plain
@@ -90,7 +86,7 @@ class State:
             reply["waits"] = tuple(reply["waits"])
             fields["response"] = ModelResponse(**reply)
         fields["calls"] = [ToolCall(**call) for call in fields["calls"]]
-        fields["results"] = {result["id"]: _read_result(result) for result in fields["results"]}
+        fields["results"] = {result["id"]: read_result(result) for result in fields["results"]}
         born = map(BranchContext.from_json, fields["branches"])
         fields["branches"] = {str(context.call_id): context for context in born}
         fields["marks"] = [tuple(mark) for mark in fields["marks"]]
@@ -101,41 +97,6 @@ class State:
         return cls(**fields)
 
 
-def _fields(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass with slots; nothing in it is copied."""
-    return {name: getattr(record, name) for name in record.__slots__}
-
-
 def _response(response: ModelResponse) -> dict[str, Any]:
-    calls = [_fields(call) for call in response.tool_calls]
-    return {**vars(response), "tool_calls": calls, "usage": _fields(response.usage)}
-
-
-def restored(schema: type[BaseModel], text: str | bytes, what: str) -> BaseModel:
-    """An instance as it was saved; its class may have changed since."""
-    try:
-        return schema.model_validate_json(text, by_alias=True, by_name=True)
-    except ValidationError as error:
-        raise AcornError(
-            f"The {what} of the saved run does not fit its class any more: {shorten(str(error))}"
-        ) from error
-
-
-def _result(result: ToolResult) -> dict[str, Any]:
-    """A string as it is, anything else as JSON; what JSON writes as a string keeps its quotes, as a model reads it."""
-    plain = _fields(result)
-    if isinstance(result.output, str):
-        return {**plain, "output": str.__str__(result.output)}
-    text, parts = save_parts(result.output)
-    output = from_json(text)
-    plain["output"] = text if isinstance(output, str) else output
-    return plain if parts is None else {**plain, "parts": parts}
-
-
-def _read_result(plain: Mapping[str, Any]) -> ToolResult:
-    fields = dict(plain)
-    parts = fields.pop("parts", None)
-    result = ToolResult(**fields)
-    if parts is not None:
-        result.output = restore_parts(result.output, parts)
-    return result
+    calls = [fields_of(call) for call in response.tool_calls]
+    return {**vars(response), "tool_calls": calls, "usage": fields_of(response.usage)}

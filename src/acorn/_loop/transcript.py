@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from acorn._content import content_of, text_of
+from acorn._history import change_of, history_of
 from acorn._json import to_plain, to_text, words_of
 from acorn._loop import messages
 from acorn._loop.wire_history import ROLES
@@ -19,7 +20,6 @@ from acorn._secrets import redact, secrets_in
 from acorn._xml.report import INVALID
 from acorn.journal import (
     Called,
-    Entry,
     Failed,
     Finished,
     Form,
@@ -48,6 +48,10 @@ class Transcript:
         self._unanswered: list[ToolCall] = []
         self._noted: list[Message] = list(run.history)
         """What the history is if nobody else has written in it."""
+        self._told: list[Message] = []
+        """What the journal tells of the history, as far as somebody has asked; in messages of its own."""
+        self._told_of = 0
+        """How many entries that is."""
         self.written: list[Message] | None = None
         """Copies of what we wrote last, a turn and its results, for who sends them; None if it needs a closer look."""
 
@@ -188,6 +192,23 @@ class Transcript:
         self._edited(where, gone - where, history[where:there], [at - where for at in added])
         self._noted = history.copy()
 
+    def notice_all(self) -> None:
+        """Note whatever the user has changed, also inside of messages, at the cost of what is new."""
+        self.notice()
+        entries, told = self.journal.entries, self._told
+        for entry in entries[self._told_of :]:
+            change = change_of(entry, len(told))
+            if change is not None:
+                where, removed, made = change
+                told[where : where + removed] = made
+        self._told_of = len(entries)
+        try:
+            if self.run.history == told:
+                return
+        except Exception:  # somebody's own `==`
+            pass
+        self.notice_inside(told)
+
     def notice_inside(self, copies: Sequence[Message]) -> None:
         """Note messages that were edited in place since these copies were made."""
         for at, (message, copy) in enumerate(zip(self.run.history, copies, strict=False)):
@@ -253,30 +274,6 @@ class Transcript:
         journal.entries.append(
             kind(self._id, journal.step, journal.now, words_without_secrets(error, model), tuple(said))
         )
-
-
-def history_of(entries: Iterable[Entry]) -> list[Message]:
-    """The history that a journal tells of, in messages of its own."""
-    history: list[Message] = []
-    for entry in entries:
-        match entry:
-            case MessagesSaid():
-                at = len(history) if entry.where is None else entry.where
-                history[at:at] = map(messages.copied, entry.messages)
-            case ModelAnswered() if entry.refusal is None:
-                history.append(messages.assistant(entry.content, entry.calls, messages.copied(entry.extra)))
-            case ResultsSaid():
-                made = (
-                    [] if entry.where is None else [messages.tool(each.call_id, each.content) for each in entry.results]
-                )
-                made += [] if entry.context is None else [messages.user(entry.context)]
-                at = len(history) if entry.where is None else entry.where
-                history[at:at] = map(messages.copied, made)
-            case HistoryEdited():
-                history[entry.where : entry.where + entry.removed] = map(messages.copied, entry.messages)
-            case _:
-                pass
-    return history
 
 
 def _is_object(call: ToolCall) -> bool:

@@ -8,10 +8,10 @@ values against them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ForwardRef
+from typing import Any, ForwardRef, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
@@ -132,6 +132,21 @@ class Shape:
         parts += [f"`{name}` is not an input" for name in unknown]
         takes = _names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
         return f"Wrong input for `{owner}`: {'; '.join(parts)}. It takes {takes}."
+
+
+class Shapes(NamedTuple):
+    """What a module takes and gives, to read the records of its runs by."""
+
+    module: str
+    """The class, `package.file:Class`."""
+    input: Shape
+    output: Shape
+    below: Callable[[str], Any]
+    """The class, or instance, that is a branch or a tool of this name; None where there is none."""
+
+
+SHAPES = "_acorn_shapes"
+"""Where a module class has them."""
 
 
 def _part(problem: Problem) -> str:

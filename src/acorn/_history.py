@@ -1,0 +1,150 @@
+"""From the journal of a run to its history, and whose each message of it is.
+
+The loop writes both books with the messages made here; a record reads the one back from the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import Any
+
+from acorn._json import compact
+from acorn.journal import (
+    Called,
+    Entry,
+    HistoryEdited,
+    Message,
+    MessagesSaid,
+    ModelAnswered,
+    ResultsSaid,
+)
+from acorn.types import Content
+
+
+def user(content: Content) -> Message:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str, calls: Sequence[Called], extra: Mapping[str, Any]) -> Message:
+    """The model's turn, its arguments to the letter."""
+    message: Message = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    if extra:
+        message.update(extra)
+    return message
+
+
+def tool(call_id: str, content: Content) -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def copied(value: Any) -> Any:
+    """A message whose dicts and lists nobody else holds."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
+def call_ids(message: Any) -> list[str]:
+    """The ids of the calls in an assistant message, whoever wrote it."""
+    if not isinstance(message, dict) or message.get("role") != "assistant":
+        return []
+    calls: Any = message.get("tool_calls")
+    if not isinstance(calls, list | tuple):
+        return []
+    return [str(call.get("id") or "") if isinstance(call, dict) else "" for call in calls]
+
+
+def history_of(entries: Iterable[Entry]) -> list[Message]:
+    """The history that a journal tells of, in messages of its own."""
+    history: list[Message] = []
+    for entry in entries:
+        change = change_of(entry, len(history))
+        if change is not None:
+            where, removed, made = change
+            history[where : where + removed] = made
+    return history
+
+
+def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | None:
+    """What an entry does to a history of this length: where, how many messages go, and which come, as new dicts."""
+    match entry:
+        case MessagesSaid():
+            return (length if entry.where is None else entry.where), 0, copied(list(entry.messages))
+        case ModelAnswered() if entry.refusal is None:
+            return length, 0, [assistant(entry.content, entry.calls, copied(entry.extra))]
+        case ResultsSaid():
+            made = [] if entry.where is None else [tool(each.call_id, copied(each.content)) for each in entry.results]
+            made += [] if entry.context is None else [user(copied(entry.context))]
+            return (length if entry.where is None else entry.where), 0, made
+        case HistoryEdited():
+            return entry.where, entry.removed, copied(list(entry.messages))
+        case _:
+            return None
+
+
+# Whose each message is
+
+
+def own_messages(history: Any, entries: Iterable[Entry]) -> list[Message]:
+    """What is in a history of the run that has this journal: not its prompt, nor what it began with."""
+    if not isinstance(history, list):  # the user may have put anything there
+        return []
+    told: list[Message] = []
+    owned: list[bool] = []
+    has_begun = False
+    for entry in entries:
+        change = change_of(entry, len(told))
+        if change is None:
+            continue
+        where, removed, made = change
+        behind = where + removed
+        if isinstance(entry, HistoryEdited):
+            found = _owned(told[where:behind], owned[where:behind], made)
+        elif isinstance(entry, MessagesSaid) and not has_begun:
+            # A branch has the first ones from its parent; what else a run begins with stands before its input.
+            before, has_begun = entry.inherited or len(made) - 1, True
+            found = [at >= before for at in range(len(made))]
+        else:
+            found = [True] * len(made)
+        told[where:behind], owned[where:behind] = made, found
+    return [message for message, is_own in zip(history, _owned(told, owned, history), strict=True) if is_own]
+
+
+def _owned(before: Sequence[Any], owned: Sequence[bool], after: Sequence[Any]) -> list[bool]:
+    """Whose the messages of a changed history are: those that stayed, moved or were edited keep what they were."""
+    if list(before) == list(after):
+        return list(owned)
+    texts, new = [compact(message) for message in before], [compact(message) for message in after]
+    found: list[bool | None] = [None] * len(after)
+    left: list[int] = []
+    strangers: list[int] = []
+    for kind, a, behind_a, b, behind_b in SequenceMatcher(None, texts, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            found[b:behind_b] = owned[a:behind_a]
+        else:
+            left += range(a, behind_a)
+            strangers += range(b, behind_b)
+        if kind == "replace" and behind_a - a == behind_b - b:  # edited, each in its place
+            found[b:behind_b] = owned[a:behind_a]
+    for at in strangers:
+        if found[at] is None:
+            same = [other for other in left if texts[other] == new[at] or _is_copy(before[other], after[at])]
+            found[at] = owned[same[0]] if same else True
+            left = [other for other in left if other not in same[:1]]
+    return [bool(is_own) for is_own in found]
+
+
+def _is_copy(message: Any, other: Any) -> bool:
+    """Whether two messages are the same turn or the same result, though one was edited."""
+    ids = set(call_ids(message)) - {""}
+    if ids:
+        return not ids.isdisjoint(call_ids(other))
+    if not (isinstance(message, dict) and isinstance(other, dict) and message.get("role") == other.get("role")):
+        return False
+    return message["role"] == "tool" and message.get("tool_call_id") == other.get("tool_call_id")

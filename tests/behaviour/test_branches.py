@@ -40,7 +40,7 @@ from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 BEGUN = "The branch `check` has begun."
 NOT_YET = "This call has not returned yet."
@@ -1462,15 +1462,13 @@ def test_the_seconds_of_branches_count(call: Call, script: Script) -> None:
                 self.branch(Checker)
             assert isinstance(raised.value.__cause__, LimitError)
 
-    slow = Reply(delay=20.0) & TRUE
-    began = time.monotonic()
-    run = run_main(call, script(calling("check"), slow, DONE), max_seconds=1.2)
-    assert time.monotonic() - began < 10.0
+    slow = Reply(delay=PATIENCE) & TRUE
+    run = run_main(call, script(calling("check"), slow, DONE), max_seconds=2)
+    assert run.seconds < PATIENCE / 2
     assert "LimitError: `Checker` used up its `max_seconds`" in told(run)[0]
     assert (run.output, run.stop_reason) == ("yes", "limit")
-    began = time.monotonic()
-    run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=1.2)
-    assert time.monotonic() - began < 10.0
+    run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=2)
+    assert run.seconds < PATIENCE / 2
     assert run.output == "yes"
 
 

@@ -23,7 +23,7 @@ from acorn.journal import Entry, Failed, Finished, Interrupted, ToolBegun, ToolR
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 from acorn.thread import to_messages
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 STOPPED = "This call was not completed: the run was stopped."
 
 Way = Literal["sync", "async"]

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import random
+import re
 import textwrap
 import threading
 import time
@@ -1505,7 +1506,7 @@ def outcome(run: Run[Any], requests: list[ModelRequest]) -> dict[str, Any]:
     """All that a run leaves behind, but for its id and its times."""
     return {
         "output": repr(run.output),  # NaN equals nothing
-        "error": (type(run.error), str(run.error)),
+        "error": (type(run.error), re.sub(r"[\d.]+ s\b", "", str(run.error))),
         "history": run.history,
         "usage": run.usage,
         "cost": run.cost,

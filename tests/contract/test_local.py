@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, RootModel
+from tests.patience import AGES
 from tests.unit.random_schemas import schema
 
 from acorn import DeclarationError, ModelError, module, tool
@@ -27,7 +28,7 @@ from acorn.models.port import ModelRequest, Price
 from acorn.models.weights import KNOWN, fetch
 
 MODEL = "local/smollm2"
-SCHEMAS = 200 if os.environ.get("ACORN_TORTURE") else 20
+SCHEMAS = 200 if os.environ.get("ACORN_TORTURE") else 8
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -271,7 +272,7 @@ def test_async_calls_leave_the_event_loop_free() -> None:
             nonlocal ticks
             while True:
                 ticks += 1
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.001)
 
         ticking = asyncio.create_task(tick())
         people = await asyncio.gather(*(Person().acall(text=f"Maria is {age} years old.") for age in (41, 42)))
@@ -528,7 +529,7 @@ def process(script: str, **environment: str) -> subprocess.CompletedProcess[str]
         [sys.executable, "-c", PERSON + script],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=AGES,
         env={**os.environ, **environment},
         check=False,
     )

@@ -57,7 +57,7 @@ from acorn.partial import Partial
 P: Any = Partial
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-DOCUMENTS = documents(6_000 if TORTURE else 220)
+DOCUMENTS = documents(6_000 if TORTURE else 110)
 
 # The oracle, first part: a prefix as data.
 

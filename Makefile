@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# A worker for each core; a file stays with one of them.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo picture test check format bench torture litellm-range clean help
+.PHONY: demo picture test check check-style check-mypy check-pyright format bench torture litellm-range clean help
 
 help:
 	@echo "make demo     a tour of a minute, on a language model inside the process"
@@ -36,13 +38,20 @@ picture: $(VENV)/.installed
 	$(BIN)/python docs/picture.py
 
 check: $(VENV)/.installed-dev
+	@$(MAKE) --no-print-directory --jobs=2 check-style check-mypy check-pyright
+
+check-style:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check-mypy:
 	$(BIN)/mypy
+
+check-pyright:
 	$(BIN)/basedpyright
 
 test: check
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
@@ -52,7 +61,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python bench/run.py
 
 torture: $(VENV)/.installed-dev
-	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/unit tests/behaviour tests/contract/test_local.py
+	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/contract/test_local.py
 
 litellm-range: $(VENV)/.installed
 	$(BIN)/python tests/live/try_litellm_range.py

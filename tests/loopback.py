@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.patience import PATIENCE
+
 from acorn.testing import Reply
 
 
@@ -37,9 +39,11 @@ class Fault:
     """Send exactly this, whatever it is."""
     content_type: str = "application/json"
     delay: float = 0.0
-    """Seconds before anything is sent."""
+    """Seconds before anything is sent; at most until the server is closed."""
     drip: float = 0.0
     """Seconds between the pieces of the answer."""
+    hold: threading.Event | None = None
+    """What has to happen before the last event of a stream is sent."""
     cut: int | None = None
     """Send only so many bytes of what the body would be, then break the connection."""
     gently: bool = False
@@ -90,6 +94,7 @@ class Loopback:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._listener.getsockname()[1]
         self._open = True
+        self._ended = threading.Event()
         self._connections: set[socket.socket] = set()
 
     def __enter__(self) -> Loopback:
@@ -98,6 +103,7 @@ class Loopback:
 
     def __exit__(self, *_: object) -> None:
         self._open = False
+        self._ended.set()
         with self._lock:
             for waiting in (self._listener, *self._connections):
                 with suppress(OSError):  # closing alone would not wake the thread that waits on it
@@ -184,7 +190,7 @@ class Loopback:
             answer = Reply(answer)
         fault = answer if isinstance(answer, Fault) else Fault()
         if fault.delay:
-            time.sleep(fault.delay)
+            self._ended.wait(fault.delay)
         if fault.reset == "before":
             return self._reset(connection)
         payload, is_stream = self._payload(request, answer, fault)
@@ -197,7 +203,7 @@ class Loopback:
             connection.sendall(data[: len(data) - max(1, len(payload) // 2)])
             return self._reset(connection)
         try:
-            self._trickle(connection, data, fault.drip, is_stream)
+            self._trickle(connection, data, fault, is_stream)
         except OSError:
             self.closed_early += 1
             return False
@@ -205,14 +211,19 @@ class Loopback:
             return self._reset(connection)
         return not is_stream
 
-    def _trickle(self, connection: socket.socket, data: bytes, drip: float, is_stream: bool) -> None:
-        if not drip:
+    def _trickle(self, connection: socket.socket, data: bytes, fault: Fault, is_stream: bool) -> None:
+        if fault.hold is not None:
+            at = data.rindex(b"\n\n", 0, -2) + 2
+            connection.sendall(data[:at])
+            assert fault.hold.wait(PATIENCE), "what the stream was held for never came"
+            data = data[at:]
+        if not fault.drip:
             connection.sendall(data)
             return
         pieces = data.split(b"\n\n") if is_stream else [data[at : at + 64] for at in range(0, len(data), 64)]
         for piece in pieces:
             connection.sendall(piece + (b"\n\n" if is_stream else b""))
-            time.sleep(drip)
+            time.sleep(fault.drip)
 
     def _reset(self, connection: socket.socket) -> bool:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -11,27 +11,38 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from acorn._declared import BROUGHT, class_spec, docstring_of, is_module_class, module_name, own_hook, spec_of
+from acorn._brackets import check_deps, deps_type
+from acorn._declared import (
+    Branch,
+    brought_by,
+    check_branch,
+    docstring_of,
+    instance_of,
+    module_name,
+    own_hook,
+    spec_of,
+)
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
 from acorn._drive.sync import drive, walk
 from acorn._drive.tree import Tree
+from acorn._json import told
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
 from acorn._override import Overrides, held, prompt_within, spec_within
-from acorn._spec import Spec
+from acorn._spec import SETTINGS, Spec
 from acorn._tools.agent import AgentTool
 from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.models.resolve import resolve
-from acorn.record import Run, current_place
+from acorn.record import Place, Run, current_place, place_of
 from acorn.types import Unfinished
 
 __all__ = [
@@ -49,75 +60,88 @@ __all__ = [
     "alet_go",
 ]
 
-Agent = Any
-"""An instance of a module class."""
+OPTIONS = frozenset({"history", "deps", *SETTINGS})
+"""What `using` takes."""
+Out = TypeVar("Out")
+Deps = TypeVar("Deps")
 Arguments = tuple[Any, ...]
 
 
-def run(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Run[Any]:
+class Agent(Protocol[Out, Deps]):
+    """An instance of a module class, as far as a call must know it."""
+
+    system_prompt: Any
+
+    @property
+    def last(self) -> Run[Out, Deps] | None: ...
+
+
+def run(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
     tree, run_id = _begin(agent, args, kwargs)
     drive(tree, run_id)
     return tree.loops[run_id].run
 
 
-async def arun(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Run[Any]:
+async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
     tree, run_id = _begin(agent, args, kwargs)
     await adrive(tree, run_id)
     return tree.loops[run_id].run
 
 
-def stream(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Any]]:
+def stream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Out]]:
     return _stream(*_begin(agent, args, kwargs))
 
 
-def astream(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk[Any]]:
+def astream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk[Out]]:
     return _astream(*_begin(agent, args, kwargs))
 
 
-def branch(cls: Any, inputs: dict[str, Any], place_id: str | None = None) -> Any:
-    with _branching(cls, inputs, place_id) as (tree, run_id):
-        if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
-            drive(tree, run_id)
-    return tree.loops[run_id].run.output
+def branch(agent: Agent[Any, Any], which: type[Agent[Out, Any]] | Agent[Out, Any], inputs: dict[str, Any]) -> Out:
+    return cast(Out, _walk_branch(_birthplace(agent), which, inputs))
 
 
-async def abranch(cls: Any, inputs: dict[str, Any]) -> Any:
-    with _branching(cls, inputs, None) as (tree, run_id):
+async def abranch(
+    agent: Agent[Any, Any], which: type[Agent[Out, Any]] | Agent[Out, Any], inputs: dict[str, Any]
+) -> Out:
+    with _branching(_birthplace(agent), which, inputs) as (tree, run_id):
         if not tree.loops[run_id].is_over:
             await adrive(tree, run_id)
-    return tree.loops[run_id].run.output
+    return cast(Out, tree.loops[run_id].run.output)
 
 
-def branch_all(branches: Sequence[tuple[Any, Mapping[str, Any]]], concurrency: int | None) -> list[Any]:
-    place = current_place()
+def branch_all(
+    agent: Agent[Any, Any], branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None
+) -> list[Any]:
+    _check_branches(branches, concurrency)
     # Each has its id before the first begins: threads come in any order.
-    ids = [None if place is None else place.next() for _ in branches]
+    places = [_birthplace(agent) for _ in branches]
 
-    def attempt(cls: Any, inputs: Mapping[str, Any], place_id: str | None) -> Any:
+    def attempt(which: Branch, inputs: Mapping[str, Any], born: _Birthplace) -> Any:
         try:
-            return branch(cls, dict(inputs), place_id)
+            return _walk_branch(born, which, dict(inputs))
         except BranchError as error:
             return error
 
-    acts = [partial(attempt, cls, inputs, id) for (cls, inputs), id in zip(branches, ids, strict=True)]
+    acts = [partial(attempt, which, inputs, born) for (which, inputs), born in zip(branches, places, strict=True)]
     return side_by_side(acts, concurrency)
 
 
-def _begin(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
+def _begin(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
     loop = new_loop(agent, args, kwargs)
     return Tree(loop), loop.run.id
 
 
-def new_loop(agent: Agent, args: Arguments, kwargs: dict[str, Any]) -> Loop:
+def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
     plan = _plan(agent, held())
-    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs)
+    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
     return Loop(plan, Run(os.urandom(16).hex(), given, deps=plan.deps))
 
 
-def _plan(agent: Agent, overrides: Overrides = ()) -> Plan:
+def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
-    brought: dict[str, Any] = vars(agent).get(BROUGHT, {})
+    brought = brought_by(agent)
     return Plan(
         spec,
         _tools(agent, spec, overrides),
@@ -125,17 +149,19 @@ def _plan(agent: Agent, overrides: Overrides = ()) -> Plan:
         agent=agent,
         module=module_name(type(agent)),
         prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
+        on_start=own_hook(agent, "on_start"),
         on_step=own_hook(agent, "on_step"),
         on_finish=own_hook(agent, "on_finish"),
         on_stream=own_hook(agent, "on_stream"),
-        prior=brought.get("prior", ()),
-        deps=brought.get("deps"),
+        prior=brought.prior,
+        deps=brought.deps,
+        deps_type=deps_type(agent),
         branches={name: _branch_tool(name, entry, overrides) for name, entry in spec.branches.items()},
         start=partial(_start, overrides),
     )
 
 
-def _tools(agent: Agent, spec: Spec, overrides: Overrides) -> tuple[Tool, ...]:
+def _tools(agent: Agent[Any, Any], spec: Spec, overrides: Overrides) -> tuple[Tool, ...]:
     tools = tuple(tool.bound_to(agent) for tool in spec.tools)
     if not overrides:
         return tools
@@ -154,45 +180,97 @@ def _parameters(overrides: Overrides, agent: Any) -> dict[str, Any]:
 
 def _start(overrides: Overrides, tool: AgentTool) -> BranchTool:
     """An agent that is a tool, as a branch with a conversation of its own."""
-    agent = tool.function
-    spec = spec_within(overrides, agent)
-    make = (lambda: _plan(agent(), overrides)) if isinstance(agent, type) else (lambda: _plan(agent, overrides))
-    return BranchTool(tool.name, None, spec, make, inherits=False)
+    which: Branch = tool.function
+    spec = spec_within(overrides, which)
+    return BranchTool(tool.name, None, spec, lambda: _plan(instance_of(which), overrides), inherits=False)
 
 
 def _branch_tool(name: str, entry: Any, overrides: Overrides) -> BranchTool:
-    cls, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
-    spec = spec_within(overrides, cls)
-    return BranchTool(name, described, spec, lambda: _plan(cls(), overrides), docstring_of(cls))
+    which, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
+    spec = spec_within(overrides, which)
+    return BranchTool(name, described, spec, lambda: _plan(instance_of(which), overrides), docstring_of(which))
+
+
+class _Birthplace(NamedTuple):
+    """Where code of the user's begins a branch."""
+
+    tree: Tree
+    parent_id: str
+    """The run that it is a branch of."""
+    place: Place
+    """Where the code is: in that run, or in a branch of it."""
+    id: str
+
+
+def _birthplace(agent: Agent[Any, Any]) -> _Birthplace:
+    """Where a branch of this instance's run begins; an error where the calling code is not inside of one."""
+    found = place_of(agent)
+    if found is not None and found[1].stop_reason is None:
+        place, run = found
+        # Branches side by side may call one tool of their parent's, so the id says in which of them it is.
+        place_id = place.next() if place.run_id == run.id else f"{place.run_id}/{place.next()}"
+        return _Birthplace(place.tree, run.id, place, place_id)
+    here, name = current_place(), type(agent).__name__
+    if here is not None and not here.tree.loops[here.run_id].is_over:
+        running = type(here.tree.loops[here.run_id].plan.agent).__name__
+        raise AcornError(
+            f"This `{name}` has no run to branch from: this code is inside a run of another instance, of `{running}`; "
+            f"call `branch` on that one."
+        )
+    raise AcornError(
+        "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
+        "being called."
+    )
+
+
+def _check_branches(branches: Any, concurrency: Any) -> None:
+    """Judge what `branch_all` was given, before anything is begun."""
+    if not isinstance(branches, list | tuple):
+        raise DeclarationError(
+            f"`branch_all` takes a list of pairs, each a module class and a dict of its inputs, got {told(branches)}."
+        )
+    for at, pair in enumerate(branches):
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], Mapping)
+        if not is_pair:
+            raise DeclarationError(
+                f"`branch_all` takes pairs of a module class and a dict of its inputs, as in `(Review, {{}})`; "
+                f"`branches[{at}]` is {told(pair)}."
+            )
+        check_branch(pair[0], f"`branches[{at}][0]` of `branch_all`")
+    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
+    if concurrency is not None and not is_count:
+        raise DeclarationError(
+            f"`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, "
+            f"got {told(concurrency)}."
+        )
+
+
+def _walk_branch(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Any:
+    with _branching(born, which, inputs) as (tree, run_id):
+        if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
+            drive(tree, run_id)
+    return tree.loops[run_id].run.output
 
 
 @contextmanager
-def _branching(cls: Any, inputs: dict[str, Any], place_id: str | None) -> Generator[tuple[Tree, str]]:
-    """A branch of the run that the calling code is inside of; what goes wrong with it is a `BranchError`."""
-    place = current_place()
-    if place is None or place.tree.loops[place.run_id].is_over:
-        raise AcornError(
-            "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
-            "being called."
-        )
-    if not is_module_class(cls):
-        raise DeclarationError(f"A branch must be a module class, got {cls!r}.")
-    if class_spec(cls).output.is_empty:
-        raise DeclarationError(f"`{cls.__name__}` has no `final_output`; a branch must return something.")
-    tree: Tree = place.tree
+def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Generator[tuple[Tree, str]]:
+    """A branch that the user's code begins; what goes wrong with it is a `BranchError`."""
+    check_branch(which, "A branch")
+    name = (which if isinstance(which, type) else type(which)).__name__
+    tree = born.tree
     context: BranchContext | None = None
     failed: BaseException | None = None
     try:
-        plan = _plan(cls(), held())
-        given = plan.spec.input.from_call(cls.__name__, (), inputs)
-        context = tree.birth(place, place_id or place.next(), cls.__name__, plan, given)
+        plan = _plan(instance_of(which), held())
+        given = plan.spec.input.from_call(name, (), inputs)
+        context = tree.birth(born.place, born.parent_id, born.id, name, plan, given)
         yield tree, context.run_id
     except BaseException as error:
         failed = error
         if not isinstance(error, Exception) or error is tree.lost:  # no failure of the branch's own
             raise
-        name = cls.__name__ if context is None else context.path
-        raise BranchError(f"The branch `{name}` failed: {type(error).__name__}: {error}") from error
+        path = name if context is None else context.path
+        raise BranchError(f"The branch `{path}` failed: {type(error).__name__}: {error}") from error
     finally:
         is_interrupted = failed is not None and not isinstance(failed, Exception)
         if context is not None and not is_interrupted:  # it may go on, and is counted when it has ended

@@ -7,19 +7,22 @@ this room knows the class `module` only by the mark that it carries.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from operator import is_
-from typing import Any
+from typing import Any, get_origin
 
-from acorn._json import told
+from acorn._brackets import MADE_WITH, brackets_of
+from acorn._json import safe_repr, shorten, told
 from acorn._schema.shape import Shapes
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
 from acorn._tools.agent import AgentTool
+from acorn._tools.collect import is_tool_name
 from acorn._tools.declare import ToolOptions, options_of
 from acorn._xml.encode import snake_case
-from acorn.errors import DeclarationError
+from acorn.errors import DeclarationError, ToolConflictError
 
 BASE = "_acorn_base"
 """Where `module` says that it is the class all others derive from; nobody else sets it."""
@@ -28,21 +31,37 @@ LOCALS = "_acorn_locals"
 KEPT = "_acorn_spec"
 """Where a class or an instance keeps its spec."""
 BROUGHT = "_acorn_brought"
-"""What `using` brought along for the next call."""
+"""Where an instance keeps what it was brought."""
 OPEN = "_acorn_open"
 """The sources that an instance keeps open."""
 _UNSET: Any = object()
+
+
+@dataclass(frozen=True, eq=False)
+class Brought:
+    """What `using` brought along for the next call."""
+
+    prior: Sequence[dict[str, Any]] = ()
+    """An earlier conversation."""
+    deps: Any = None
+
+
+_NOTHING = Brought()
+
+Branch = Any
+"""A module class, or an instance of one."""
+
+
+def brought_by(agent: object) -> Brought:
+    """What an instance brings to its next call."""
+    found: Brought = vars(agent).get(BROUGHT, _NOTHING)
+    return found
 
 
 def base_of(cls: type) -> type:
     """The class `module` that a module class derives from."""
     found: type = getattr(cls, BASE)
     return found
-
-
-def is_module_class(value: object) -> bool:
-    """Whether it is `module` or derives from it."""
-    return isinstance(value, type) and hasattr(value, BASE)
 
 
 def spec_of(agent: object) -> Spec:
@@ -55,12 +74,15 @@ def spec_of(agent: object) -> Spec:
     spec = class_spec(cls)
     # A run that ends in another thread leaves its record in the same dict.
     own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
-    if not own:
+    made_with = vars(agent).get(MADE_WITH)
+    if not own and made_with is None:
         return spec
-    values = [*own, *own.values()]
+    values = [made_with, *own, *own.values()]
     kept: tuple[Spec, _Seen, Spec] | None = vars(agent).get(KEPT)
     if kept is None or kept[0] is not spec or not kept[1].is_same(values):
-        kept = (spec, _Seen(values), revise_spec(spec, cls, base_of(cls), own, getattr(cls, LOCALS, {})))
+        if made_with is not None:
+            own = {**brackets_of(agent).attributes(), **own}
+        kept = (spec, _Seen(values), checked_spec(revise_spec(spec, cls, own, getattr(cls, LOCALS, {}))))
         vars(agent)[KEPT] = kept
     return kept[2]
 
@@ -71,13 +93,14 @@ def class_spec(cls: type) -> Spec:
     kept: tuple[_Seen, Spec] | None = vars(cls).get(KEPT)
     if kept is None or not kept[0].is_same(values):
         named = dict(zip(SETTINGS, values, strict=True))
-        kept = (_Seen(values), compile_spec(cls, base_of(cls), named, getattr(cls, LOCALS, {})))
+        kept = (_Seen(values), checked_spec(compile_spec(cls, base_of(cls), named, getattr(cls, LOCALS, {}))))
         setattr(cls, KEPT, kept)
     return kept[1]
 
 
-def docstring_of(cls: type) -> str | None:
+def docstring_of(which: Branch) -> str | None:
     """The nearest docstring of a module class, never that of `module` itself."""
+    cls = class_of(which)
     base = base_of(cls)
     docs = [vars(above).get("__doc__") for above in cls.__mro__ if issubclass(above, base) and above is not base]
     return next(filter(None, docs), None)
@@ -93,6 +116,90 @@ def own_hook(agent: object, hook: str) -> Any:
     return found
 
 
+# Modules that another one starts
+
+
+def class_of(which: Branch) -> type:
+    """The class that is meant, or that an instance is of."""
+    if isinstance(which, type):
+        return which
+    origin: Any = get_origin(which)  # of `Extract[Person]`
+    return type(which) if origin is None else origin
+
+
+def instance_of(which: Branch) -> Any:
+    """A new instance of a class; an instance is itself."""
+    return which if isinstance(which, base_of(class_of(which))) else which()
+
+
+def read_spec(which: Branch) -> Spec:
+    """The spec of a class or an instance as it is now."""
+    return class_spec(which) if isinstance(which, type) else spec_of(instance_of(which))
+
+
+def check_branch(which: Any, place: str) -> None:
+    """Judge what is to be a branch; `place` names it."""
+    cls = class_of(which)
+    if not hasattr(cls, BASE):
+        shown = shorten(safe_repr(which), 120)
+        raise DeclarationError(f"{place} must be a module class or an instance of one, got {shown}.")
+    _check_makeable(which, place)
+    if _output_of(instance_of(which) if get_origin(which) else which) in ([], (), None, type(None)):
+        raise DeclarationError(
+            f"{place} is `{cls.__name__}`, which has no `final_output`; a branch must return something."
+        )
+    if isinstance(which, base_of(cls)) and brought_by(which).prior:
+        raise DeclarationError(
+            f"{place} is a `{cls.__name__}` with `using(history=...)`; a branch goes on with its parent's conversation."
+        )
+
+
+def _output_of(which: Branch) -> Any:
+    """What a class or an instance gives. Not by its spec: a module may be its own branch, and is being compiled."""
+    if not isinstance(which, type) and MADE_WITH in vars(which) and "final_output" not in vars(which):
+        return brackets_of(which).attributes().get("final_output")
+    return getattr(which, "final_output", None)
+
+
+def _check_makeable(which: Branch, place: str) -> None:
+    """Whether an instance can be made of it, where it is none."""
+    cls = class_of(which)
+    if isinstance(which, base_of(cls)):
+        return
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise DeclarationError(
+            f"{place} is the class `{cls.__name__}`, which cannot be made without arguments ({error}); "
+            f"give an instance."
+        ) from error
+
+
+def checked_spec(spec: Spec) -> Spec:
+    """A new spec whose branches were judged, and named unlike its tools."""
+    tools = {tool.name: tool for tool in spec.tools}
+    for name, entry in spec.branches.items():
+        place = f"`{spec.owner}.branches[{name!r}]`"
+        which = entry
+        if isinstance(entry, dict):
+            which = entry.get("module")
+            if set(entry) - {"module", "description"} or not isinstance(entry.get("description"), str | None):
+                raise DeclarationError(
+                    f"{place} must be a module class or {{'module': Class, 'description': 'text'}}, got {told(entry)}."
+                )
+        check_branch(which, place)
+        if not is_tool_name(name):
+            raise DeclarationError(
+                f"{place} needs a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
+            )
+        if name in tools:
+            raise ToolConflictError(
+                f"Tool '{name}' of `{spec.owner}` is defined twice: as {tools[name].place} and in `branches`; "
+                f"rename one."
+            )
+    return spec
+
+
 class AsTool:
     """Makes a tool of a module class or of one of its instances, whichever it is looked up on."""
 
@@ -104,28 +211,20 @@ def _agent_tool(agent: Any, cls: type, place: str, owner: str) -> AgentTool:
     is_class = agent is cls
     if is_class and agent is base_of(cls):
         raise DeclarationError(f"`{owner}.{place}` is the base class of all modules; give one of your own.")
-    if is_class:
-        try:
-            inspect.signature(cls).bind()
-        except TypeError as error:
-            raise DeclarationError(
-                f"`{owner}.{place}` is the class `{cls.__name__}`, which cannot be made without arguments ({error}); "
-                f"give an instance."
-            ) from error
+    _check_makeable(agent, f"`{owner}.{place}`")
     options = options_of(agent) or ToolOptions()
     if options.timeout is not None:
         raise DeclarationError(
             f"`{owner}.{place}` is the agent `{cls.__name__}` with `@tool(timeout=...)`; bound it by `max_seconds` "
             f"instead."
         )
-    read = partial(class_spec, cls) if is_class else partial(spec_of, agent)
     return AgentTool(
         options.name or snake_case(cls.__name__),
         agent,
         options,
         f"{place} (`{cls.__module__}.{cls.__qualname__}`)",
         docstring_of(cls),
-        lambda: read().input.json_schema,
+        lambda: read_spec(agent).input.json_schema,
     )
 
 
@@ -142,7 +241,8 @@ class AsShapes:
 def _below(spec: Spec, name: str) -> Any:
     entry = spec.branches.get(name)
     if entry is not None:
-        return entry["module"] if isinstance(entry, Mapping) else entry
+        which: Branch = entry["module"] if isinstance(entry, Mapping) else entry
+        return which if isinstance(which, type) else instance_of(which)
     return next((tool.function for tool in spec.tools if isinstance(tool, AgentTool) and tool.name == name), None)
 
 

@@ -7,8 +7,9 @@ nothing here ever raises. The XML encoder and the reports of wrong values stand 
 from __future__ import annotations
 
 import base64
+import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -19,11 +20,51 @@ from pydantic_core import to_json, to_jsonable_python
 from acorn._secrets import redact, veiled
 
 _MAX_DEPTH = 150
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
+"""What Python shows of an object that says nothing of itself."""
+_Foreign = Callable[[object], Any]
+"""How a part that Pydantic does not know is written."""
 
 
-def to_plain(value: Any) -> Any:
-    """The value as dicts, lists, strings, numbers, booleans and None; fields under their own names."""
-    return _plain(value, ())
+def to_plain(value: Any, strangers: list[object] | None = None) -> Any:
+    """The value as dicts, lists, strings, numbers, booleans and None; fields under their own names.
+
+    What shows nothing of itself but where it lies in memory is added to `strangers`.
+    """
+    if strangers is None:
+        return _plain(value, (), _foreign)
+    known = strangers
+
+    def foreign(part: object) -> Any:
+        if _ADDRESS.search(safe_repr(part)):
+            known.append(part)
+        return _foreign(part)
+
+    return _plain(value, (), foreign)
+
+
+def path_to(part: object, value: Any, inside: tuple[int, ...] = ()) -> str | None:
+    """Where in a value this very part stands, `items.0.name`; "" for the value itself, None where it is not found."""
+    if value is part:
+        return ""
+    if id(value) in inside or len(inside) > _MAX_DEPTH:
+        return None
+    for key, item in _members(value):
+        rest = "" if key is part else path_to(part, item, (*inside, id(value)))
+        if rest is not None:
+            name = f"<{type(key).__name__}>" if key is part else str(key)
+            return f"{name}.{rest}" if rest else name
+    return None
+
+
+def _members(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, RootModel):
+        return [("root", value.root)]  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+        return attributes(value).items()
+    if isinstance(value, Mapping):
+        return value.items()
+    return enumerate(items_of(value) or ())
 
 
 def compact(value: Any) -> str:
@@ -86,41 +127,41 @@ def items_of(value: Any) -> list[Any] | None:
     return next((list(kind.__iter__(value)) for kind in kinds if isinstance(value, kind)), None)
 
 
-def _plain(value: Any, inside: tuple[int, ...]) -> Any:
+def _plain(value: Any, inside: tuple[int, ...], foreign: _Foreign) -> Any:
     """Pydantic's word, or part by part where it has none; `inside` are the containers around the value."""
     try:
         if inside and isinstance(value, Iterator):
             return safe_repr(value)  # the first attempt, on the whole, has used it up
         if isinstance(value, BaseModel):
-            return _dump(value)
-        return to_jsonable_python(value, by_alias=False, inf_nan_mode="constants", fallback=_foreign)
+            return _dump(value, foreign)
+        return to_jsonable_python(value, by_alias=False, inf_nan_mode="constants", fallback=foreign)
     except Exception:  # bad bytes, a circle, or a user's own serializer
         if id(value) in inside or len(inside) >= _MAX_DEPTH:
             return safe_repr(value)
     try:
-        return _parts(value, (*inside, id(value)))
+        return _parts(value, (*inside, id(value)), foreign)
     except Exception:  # a user's own container or property
         return safe_repr(value)
 
 
-def _parts(value: Any, inside: tuple[int, ...]) -> Any:
+def _parts(value: Any, inside: tuple[int, ...], foreign: _Foreign) -> Any:
     """One bad part does not cost its neighbours."""
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, Enum):
-        return _plain(value.value, inside)
+        return _plain(value.value, inside, foreign)
     if isinstance(value, RootModel):
-        return _plain(value.root, inside)  # pyright: ignore[reportUnknownMemberType]
+        return _plain(value.root, inside, foreign)  # pyright: ignore[reportUnknownMemberType]
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
-        return _fields(value, inside)
+        return _fields(value, inside, foreign)
     if isinstance(value, Mapping):
         pairs = dict.items(value) if isinstance(value, dict) else value.items()
-        return {_key(key): _plain(item, inside) for key, item in pairs}
+        return {_key(key, foreign): _plain(item, inside, foreign) for key, item in pairs}
     items = items_of(value)
-    return safe_repr(value) if items is None else [_plain(item, inside) for item in items]
+    return foreign(value) if items is None else [_plain(item, inside, foreign) for item in items]
 
 
-def _fields(value: Any, inside: tuple[int, ...]) -> dict[str, Any]:
+def _fields(value: Any, inside: tuple[int, ...], foreign: _Foreign) -> dict[str, Any]:
     """Each field as its class writes it, or by itself; excluded ones stay out either way."""
     described: Mapping[str, Any] = getattr(type(value), "__pydantic_fields__", {})
     plain: dict[str, Any] = {}
@@ -128,16 +169,16 @@ def _fields(value: Any, inside: tuple[int, ...]) -> dict[str, Any]:
         if getattr(described.get(name), "exclude", False):
             continue
         try:
-            plain.update(_dump(value, {name}))
+            plain.update(_dump(value, foreign, {name}))
         except Exception:  # this is the bad one, or the class is no schema
-            plain[name] = _plain(item, inside)
+            plain[name] = _plain(item, inside, foreign)
     return plain
 
 
-def _dump(value: Any, only: set[str] | None = None) -> Any:
+def _dump(value: Any, foreign: _Foreign, only: set[str] | None = None) -> Any:
     kind: Any = type(value)
     return kind.__pydantic_serializer__.to_python(
-        value, mode="json", by_alias=False, warnings=False, include=only, fallback=_foreign
+        value, mode="json", by_alias=False, warnings=False, include=only, fallback=foreign
     )
 
 
@@ -145,13 +186,13 @@ def _foreign(value: object) -> Any:
     return dict(value) if isinstance(value, Mapping) else safe_repr(value)
 
 
-def _key(key: object) -> str:
+def _key(key: object, foreign: _Foreign) -> str:
     if isinstance(key, str):
         return str.__str__(key)  # also half a surrogate pair, which Pydantic refuses
     try:
-        return str(next(iter(to_jsonable_python({key: None}, fallback=safe_repr))))
+        return str(next(iter(to_jsonable_python({key: None}, fallback=foreign))))
     except Exception:
-        return base64.b64encode(key).decode() if isinstance(key, bytes) else safe_repr(key)
+        return base64.b64encode(key).decode() if isinstance(key, bytes) else str(foreign(key))
 
 
 def _written(plain: Any, inf_nan_mode: Literal["constants", "null"]) -> str:

@@ -11,41 +11,63 @@ import sys
 import warnings
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, Self, cast, get_args, get_origin
-
-from typing_extensions import TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_origin
 
 from acorn import _override
-from acorn._declared import BASE, BROUGHT, KEPT, LOCALS, OPEN, AsShapes, AsTool, class_spec, spec_of
+from acorn._brackets import Deps, In, Out, check_deps, deps_type, take_brackets
+from acorn._declared import (
+    BASE,
+    BROUGHT,
+    KEPT,
+    LOCALS,
+    OPEN,
+    AsShapes,
+    AsTool,
+    Brought,
+    brought_by,
+    class_spec,
+    spec_of,
+)
 from acorn._drive.record import LAST, last_run
 from acorn._sampling import overruled, said_in
 from acorn._schema.shape import SHAPES
 from acorn._spec import SETTINGS
 from acorn._tools.agent import AS_TOOL
-from acorn.errors import AcornError, DeclarationError
+from acorn.errors import AcornError
 from acorn.record import Run, run_of
 
 if TYPE_CHECKING:
+    from acorn import _call
     from acorn.chunk import StreamChunk
     from acorn.step import Step
     from acorn.thread.events import AgentEvent
+else:
 
-_TYPES = "_acorn_types"
+    class _Late:
+        """The machinery of a call. It loads when something is called: a program that only declares needs none of it."""
+
+        def __getattr__(self, name: str) -> Any:
+            from acorn import _call
+
+            return getattr(_call, name)
+
+    _call = _Late()
+
 _UNSET: Any = object()
-_HOOKS = ("on_step", "on_stream", "on_finish", "system_prompt")
+_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "system_prompt")
 
-In = TypeVar("In", default=Any)
-Out = TypeVar("Out", default=Any)
 Branched = TypeVar("Branched")
 
 
-class module(Generic[In, Out]):
+class module(Generic[In, Out, Deps]):
     """An LLM agent as a class.
 
-    class Sentiment(module[Text, Verdict]):
-        \"\"\"Classify the sentiment of the text.\"\"\"
+        class Sentiment(module[Text, Verdict]):
+            \"\"\"Classify the sentiment of the text.\"\"\"
 
-        model = "openai/gpt-4o"
+            model = "openai/gpt-4o"
+
+    A third type in the brackets is that of `deps`, which `using(deps=...)` brings along.
     """
 
     model: Any = SETTINGS["model"].default
@@ -102,7 +124,7 @@ class module(Generic[In, Out]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _take_brackets(cls)
+        take_brackets(cls, module)
         _warn_of_near_misses(cls)
         setattr(cls, LOCALS, {**getattr(cls, LOCALS, {}), **_local_names(cls)})
         class_spec(cls)
@@ -124,19 +146,19 @@ class module(Generic[In, Out]):
             agent(question="...")
             agent(question="...")
         """
-        _call().keep_open(self)
+        _call.keep_open(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        _call().let_go(self, error)
+        _call.let_go(self, error)
 
     async def __aenter__(self) -> Self:
         """The same on the event loop: `async with agent:`."""
-        await _call().akeep_open(self)
+        await _call.akeep_open(self)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        await _call().alet_go(self, error)
+        await _call.alet_go(self, error)
 
     # Ways to call
 
@@ -148,13 +170,13 @@ class module(Generic[In, Out]):
         """The same on the event loop."""
         return cast(Out, (await self.arun(*args, **kwargs)).output)
 
-    def run(self, /, *args: Any, **kwargs: Any) -> Run[Out]:
+    def run(self, /, *args: Any, **kwargs: Any) -> Run[Out, Deps]:
         """Run the module and return the record of the run, whose `output` is the result."""
-        return cast(Run[Out], _call().run(self, args, kwargs))
+        return _call.run(self, args, kwargs)
 
-    async def arun(self, /, *args: Any, **kwargs: Any) -> Run[Out]:
+    async def arun(self, /, *args: Any, **kwargs: Any) -> Run[Out, Deps]:
         """The same on the event loop."""
-        return cast(Run[Out], await _call().arun(self, args, kwargs))
+        return await _call.arun(self, args, kwargs)
 
     def stream(self, /, *args: Any, **kwargs: Any) -> Generator[StreamChunk[Out]]:
         """Iterate over the answer as it comes in; the last chunk has `result` and `run`.
@@ -164,35 +186,38 @@ class module(Generic[In, Out]):
 
         Leaving the loop early cancels the run.
         """
-        return cast("Generator[StreamChunk[Out]]", _call().stream(self, args, kwargs))
+        return _call.stream(self, args, kwargs)
 
     def astream(self, /, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamChunk[Out]]:
         """The same on the event loop: `async for chunk in agent.astream(...)`."""
-        return cast("AsyncGenerator[StreamChunk[Out]]", _call().astream(self, args, kwargs))
+        return _call.astream(self, args, kwargs)
 
-    # Branches of the run this code belongs to
+    # Branches of this instance's run, from code inside of it
 
-    def branch(self, module_class: type[module[Any, Branched]], /, **inputs: Any) -> Branched:
-        """Run another module from here: it inherits the conversation, the tools and the settings.
+    def branch(self, which: type[module[Any, Branched]] | module[Any, Branched], /, **inputs: Any) -> Branched:
+        """Run another module, a class or an instance, from here: it inherits the conversation, tools and settings.
 
             def on_step(self, step):
                 review = self.branch(ReviewBranch)
 
         The result is returned and nothing else; a failure is a `BranchError`.
         """
-        return cast(Branched, _call().branch(module_class, inputs))
+        return _call.branch(self, which, inputs)
 
-    async def abranch(self, module_class: type[module[Any, Branched]], /, **inputs: Any) -> Branched:
+    async def abranch(self, which: type[module[Any, Branched]] | module[Any, Branched], /, **inputs: Any) -> Branched:
         """The same on the event loop."""
-        return cast(Branched, await _call().abranch(module_class, inputs))
+        return await _call.abranch(self, which, inputs)
 
     def branch_all(
-        self, branches: Sequence[tuple[type[module[Any, Any]], Mapping[str, Any]]], *, concurrency: int | None = None
+        self,
+        branches: Sequence[tuple[type[module[Any, Any]] | module[Any, Any], Mapping[str, Any]]],
+        *,
+        concurrency: int | None = None,
     ) -> list[Any]:
         """Run several branches at the same time; the results in order, failures as `BranchError` objects."""
-        return cast(list[Any], _call().branch_all(branches, concurrency))
+        return _call.branch_all(self, branches, concurrency)
 
-    def using(self, *, history: Any = _UNSET, deps: Any = _UNSET, **overrides: Any) -> Self:
+    def using(self, *, history: Any = _UNSET, deps: Deps = _UNSET, **overrides: Any) -> Self:
         """A light copy with other settings, an earlier conversation, or something for the tools to use.
 
         The original stays as it is.
@@ -203,12 +228,13 @@ class module(Generic[In, Out]):
         other = copy.copy(self)
         _make_way(vars(other), overrides)
         module.__init__(other, **overrides)
-        brought = dict(vars(self).get(BROUGHT, {}))
-        if history is not _UNSET:
-            brought["prior"] = _call().prior_messages(history, type(self).__name__)
+        before, owner = brought_by(self), type(self).__name__
         if deps is not _UNSET:
-            brought["deps"] = deps
-        vars(other)[BROUGHT] = brought
+            check_deps(owner, deps_type(self), deps)
+        vars(other)[BROUGHT] = Brought(
+            prior=before.prior if history is _UNSET else _call.prior_messages(history, owner),
+            deps=before.deps if deps is _UNSET else deps,
+        )
         if OPEN in vars(self):
             vars(other)[OPEN] = vars(self)[OPEN].for_copy()
         return other
@@ -229,7 +255,11 @@ class module(Generic[In, Out]):
 
     # Hooks, for subclasses to override
 
-    def on_step(self, step: Step) -> Step | None:
+    def on_start(self, step: Step[Deps]) -> Step[Deps] | None:
+        """Called once a run, before the model is first asked; `step.counter` is 0, and nothing was called yet."""
+        return step
+
+    def on_step(self, step: Step[Deps]) -> Step[Deps] | None:
         """Called after each step, before the model reads the tool results."""
         return step
 
@@ -242,6 +272,13 @@ class module(Generic[In, Out]):
         return None
 
     # The run, from inside and afterwards
+
+    @property
+    def deps(self) -> Deps:
+        """What `using(deps=...)` brought along, for the tools and hooks of the run this code belongs to."""
+        run: Run[Any, Any] | None = run_of(self)
+        found: Deps = brought_by(self).deps if run is None else run.deps
+        return found
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -268,7 +305,7 @@ class module(Generic[In, Out]):
         return [] if run is None else run.thread
 
     @property
-    def last(self) -> Run[Out] | None:
+    def last(self) -> Run[Out, Deps] | None:
         """The record of the last run that ended in this task, else in this thread, well or not."""
         return last_run(self)
 
@@ -279,49 +316,12 @@ setattr(module, SHAPES, AsShapes())
 Module = module
 
 
-def _call() -> Any:
-    """The machinery of a call. It loads when something is called: a program that only declares does not need it."""
-    from acorn import _call
-
-    return _call
-
-
 def _make_way(own: dict[str, Any], nearer: Mapping[str, Any]) -> None:
     """Take from the attributes of an instance what others overrule that are set on top of them."""
     if "model" in own:
         own["model"] = overruled(own["model"], nearer)
     for attribute, _ in said_in(nearer.get("model")):
         own.pop(attribute, None)
-
-
-def _take_brackets(cls: type[module[Any, Any]]) -> None:
-    """Read `module[In, Out]`, also through a generic class in between, as the two attributes."""
-    found: tuple[Any, Any] | None = None
-    for alias in vars(cls).get("__orig_bases__", ()):
-        origin = get_origin(alias)
-        if not isinstance(origin, type) or not issubclass(origin, module):
-            continue
-        given: dict[Any, Any] = dict(zip(origin.__parameters__, get_args(alias), strict=False))  # type: ignore[attr-defined]
-        found = tuple(_filled(part, given) for part in getattr(origin, _TYPES, (In, Out)))
-    if found is None:  # no brackets of its own: what the bases declare is inherited like any attribute
-        return
-    setattr(cls, _TYPES, found)
-    for attribute, kind in zip(("initial_input", "final_output"), found, strict=True):
-        if kind is Any or type(kind).__name__ == "TypeVar":
-            continue
-        if attribute in vars(cls) and vars(cls)[attribute] != kind:
-            raise DeclarationError(
-                f"`{cls.__name__}` declares `{attribute}` twice, in brackets and as an attribute; keep one."
-            )
-        setattr(cls, attribute, kind)
-
-
-def _filled(part: Any, given: Mapping[Any, Any]) -> Any:
-    """A part of the brackets with its type variables, inside another type too, filled in."""
-    if part in given:
-        return given[part]
-    inner = getattr(part, "__parameters__", ())
-    return part[tuple(given.get(variable, variable) for variable in inner)] if inner else part
 
 
 def _local_names(cls: type) -> dict[str, Any]:

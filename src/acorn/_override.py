@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from acorn._declared import LOCALS, base_of, class_spec, spec_of
+from acorn._declared import LOCALS, checked_spec, class_of, read_spec
 from acorn._spec import Spec, revise_spec
 
 
@@ -35,7 +35,7 @@ def held() -> Overrides:
 
 def check(cls: type, values: Mapping[str, Any]) -> None:
     """Judge what a block sets as if an instance had set it."""
-    _revised(class_spec(cls), cls, values)
+    _revised(read_spec(cls), cls, values)
 
 
 @contextmanager
@@ -49,9 +49,7 @@ def hold(cls: type, values: Mapping[str, Any]) -> Generator[None]:
 
 def spec_within(overrides: Overrides, agent: Any) -> Spec:
     """The spec of an instance or a class as it is inside of these blocks; an inner one wins over those around it."""
-    is_class = isinstance(agent, type)
-    cls = agent if is_class else type(agent)
-    spec = class_spec(cls) if is_class else spec_of(agent)
+    cls, spec = class_of(agent), read_spec(agent)
     for override in overrides:
         if issubclass(cls, override.cls):
             spec = _revised(spec, cls, override.values)
@@ -67,4 +65,4 @@ def prompt_within(overrides: Overrides, agent: Any) -> Any:
 
 
 def _revised(spec: Spec, cls: type, values: Mapping[str, Any]) -> Spec:
-    return revise_spec(spec, cls, base_of(cls), values, getattr(cls, LOCALS, {})) if values else spec
+    return checked_spec(revise_spec(spec, cls, values, getattr(cls, LOCALS, {}))) if values else spec

@@ -16,15 +16,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from acorn._json import safe_repr, shorten, told
+from acorn._json import told
 from acorn._sampling import check_said_once, overruled, said_in
 from acorn._schema.shape import Shape, shape_of
-from acorn._tools.collect import gather, is_tool_name, merge, methods
+from acorn._tools.collect import gather, merge, methods
 from acorn._tools.port import Tool
 from acorn._tools.source import ToolSource
 from acorn._xml.encode import DescriptionFormat, XmlStyle
 from acorn._xml.text import is_name
-from acorn.errors import DeclarationError, ToolConflictError
+from acorn.errors import DeclarationError
 from acorn.models.port import is_meant_as_model, is_model, lacks
 
 
@@ -242,10 +242,10 @@ def compile_spec(cls: type, base: type, values: Mapping[str, Any], local_names: 
     frozen = _freeze(cls, values, local_names)
     frozen["model"] = _model_of_classes(cls, base, frozen["model"])
     prompt = _prompt(cls, base)
-    return _whole(Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, **frozen), base)
+    return Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, **frozen)
 
 
-def revise_spec(spec: Spec, cls: type, base: type, own: Mapping[str, Any], local_names: Mapping[str, Any]) -> Spec:
+def revise_spec(spec: Spec, cls: type, own: Mapping[str, Any], local_names: Mapping[str, Any]) -> Spec:
     """The spec of an instance that sets some attributes for itself, checked the same way."""
     changes = _freeze(cls, own, local_names)
     if "model" in own:
@@ -254,7 +254,7 @@ def revise_spec(spec: Spec, cls: type, base: type, own: Mapping[str, Any], local
         changes["model"] = overruled(spec.model, own)
     if "system_prompt" in own:
         changes["prompt"] = _read_prompt(own["system_prompt"], cls, own=True)
-    return _whole(replace(spec, declared=spec.declared | frozenset(own), **changes), base)
+    return replace(spec, declared=spec.declared | frozenset(own), **changes)
 
 
 def _model_of_classes(cls: type, base: type, model: Any) -> Any:
@@ -285,19 +285,6 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]
         elif attribute != "system_prompt":
             frozen[attribute] = value
     return frozen
-
-
-def _whole(spec: Spec, base: type) -> Spec:
-    """Check what one attribute says against another."""
-    names = {tool.name: tool for tool in spec.tools}
-    for name, entry in spec.branches.items():
-        _check_branch(name, entry, base, spec.owner)
-        if name in names:
-            raise ToolConflictError(
-                f"Tool '{name}' of `{spec.owner}` is defined twice: as {names[name].place} and in `branches`; "
-                f"rename one."
-            )
-    return spec
 
 
 def check_setting(owner: str, attribute: str, value: Any) -> None:
@@ -383,25 +370,3 @@ def read_prompt_file(file: Path, owner: str) -> str:
         return file.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DeclarationError(f"`{owner}.system_prompt` cannot be read from `{file}` as UTF-8: {error}.") from error
-
-
-def _check_branch(name: Any, entry: Any, base: type, owner: str) -> None:
-    place = f"branches[{name!r}]"
-    module = entry
-    if isinstance(entry, dict):
-        module = entry.get("module")
-        if set(entry) - {"module", "description"} or not isinstance(entry.get("description"), str | None):
-            raise DeclarationError(
-                f"`{owner}.{place}` must be a module class or {{'module': Class, 'description': 'text'}}, "
-                f"got {told(entry)}."
-            )
-    if not isinstance(module, type) or not issubclass(module, base):
-        raise DeclarationError(f"`{owner}.{place}` must be a module class, got {shorten(safe_repr(module), 120)}.")
-    if getattr(module, "final_output", None) in ([], (), None, type(None)):
-        raise DeclarationError(
-            f"`{owner}.{place}` is `{module.__name__}`, which has no `final_output`; a branch must return something."
-        )
-    if not isinstance(name, str) or not is_tool_name(name):
-        raise DeclarationError(
-            f"`{owner}.{place}` needs a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
-        )

@@ -38,6 +38,13 @@ class ToolConflictError(DeclarationError):
 class InputError(AcornError, ValueError):
     """The arguments of a call do not fit the module's `initial_input`."""
 
+    problems: list[dict[str, Any]]
+    """One entry a wrong field: `path`, `expected`, `received` as in `ParseError.errors`, and the `message`."""
+
+    def __init__(self, message: str, *, problems: Sequence[dict[str, Any]] = ()) -> None:
+        super().__init__(message)
+        self.problems = list(problems)
+
 
 class ParseError(AcornError):
     """The model's output does not fit the schema, after every correction that was allowed."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from inspect import iscoroutinefunction
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, cast, overload
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from acorn.thread.events import AgentEvent
 
 Out = TypeVar("Out", default=Any)
+Deps = TypeVar("Deps", default=Any)
 
 Made = TypeVar("Made")
 Given_co = TypeVar("Given_co", covariant=True)
@@ -54,7 +55,7 @@ class Journal:
 
 
 @dataclass(eq=False)
-class Run(Generic[Out]):
+class Run(Generic[Out, Deps]):
     """One run of a module."""
 
     id: str
@@ -77,7 +78,7 @@ class Run(Generic[Out]):
     seconds: float = 0.0
     branches: list[Run[Any]] = field(default_factory=list["Run[Any]"], repr=False)
     error: BaseException | None = None
-    deps: Any = field(default=None, repr=False)
+    deps: Deps = field(default=cast(Any, None), repr=False)
     """What `using(deps=...)` brought along."""
     branch: str | None = None
     """The path of the branch that this is, `outer/inner`; None for a run of its own."""
@@ -131,7 +132,7 @@ class Run(Generic[Out]):
         """The step the run is in, counted from 1."""
         return self.steps
 
-    def __copy__(self) -> Run[Out]:
+    def __copy__(self) -> Run[Out, Deps]:
         return replace(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -228,14 +229,19 @@ def current_place() -> Place | None:
     return places[-1] if places else None
 
 
-def run_of(agent: object) -> Run[Any] | None:
-    """The innermost run of this very instance that the calling code is inside of, if any."""
+def place_of(agent: object) -> tuple[Place, Run[Any]] | None:
+    """The innermost run of this very instance that the calling code is inside of, and where in it or below it."""
     for place in reversed(_current.get()):
         for other, run in place.tree.lineage(place.run_id):
             if other is agent:
-                found: Run[Any] = run
-                return found
+                return place, run
     return None
+
+
+def run_of(agent: object) -> Run[Any] | None:
+    """The innermost run of this very instance that the calling code is inside of, if any."""
+    found = place_of(agent)
+    return None if found is None else found[1]
 
 
 @contextmanager

@@ -1,9 +1,13 @@
-"""The step: what `on_step` sees of the run and may change."""
+"""The step: what `on_start` and `on_step` see of the run and may change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic
+
+from typing_extensions import TypeVar
 
 from acorn._content import Parts
 from acorn._loop.finish import judge_fields
@@ -17,51 +21,83 @@ from acorn.models.port import ModelResponse
 from acorn.record import Run
 from acorn.types import Content, ToolCall, ToolResult, Usage
 
+_SETTABLE = ("model", "temperature", "max_tokens", "tools", "tool_calls", "tool_results")
+Deps = TypeVar("Deps", default=Any)
 
-class Step:
+
+class Step(Generic[Deps]):
     """One step of a run: a model's response, and what its tools returned.
 
     Changes to `model`, `temperature`, `max_tokens` and `tools` hold for the remaining steps.
     """
 
-    run: Run[Any]
-    branch: str | None = None
-    """The path of the branch this is a step of, `outer/inner`; None in a run of its own."""
+    run: Run[Any, Deps]
     counter: int
-    """Which step this is, counted from 1."""
+    """Which step this is, counted from 1; 0 in `on_start`, before the first."""
     tool_calls: list[ToolCall]
     tool_results: list[ToolResult]
     """Change them here, before the model reads them."""
 
+    _spec: Any
+    _response: ModelResponse
+    _before: Mapping[str, Any]
+    """What earlier hooks of the run have set."""
+    _listed: tuple[Tool, ...]
+    _known: tuple[Tool, ...]
+    """Those and the ones that were added."""
+    _branches: Collection[str]
+
+    # What the hook has done; most do little, so there is nothing to be made for it beforehand.
+    _settings: Mapping[str, Any] = MappingProxyType({})
+    _is_model_given = False
+    """Whether the hook gave another model, and did not merely change the dict of the one there was."""
+    _tools: list[Callable[..., Any]] | None = None
+    _removed: tuple[str, ...] = ()
+    """Branches."""
+    _context: tuple[str, ...] = ()
+    _parts: Parts | None = None
+    _finished: Any = None
+
     def __init__(
         self,
         owner: Any,
-        run: Run[Any],
+        run: Run[Any, Deps],
         response: ModelResponse,
         tool_calls: list[ToolCall],
         tool_results: list[ToolResult],
         tools: tuple[Tool, ...],
+        branches: Collection[str],
         before: Mapping[str, Any],
     ) -> None:
-        self._spec = owner
-        self._response = response
-        self._before = before
-        """What earlier hooks of the run have set."""
-        self._settings: dict[str, Any] = {}
-        self._is_model_given = False
-        """Whether the hook gave another model, and did not merely change the dict of the one there was."""
-        self._known = self._listed = tools
-        self._context: list[str] = []
-        self._parts = Parts()
-        self._finished: Any = None
-        self.run = run
-        self.counter = run.steps
-        self.tool_calls = tool_calls
-        self.tool_results = tool_results
-        self._tools: list[Callable[..., Any]] | None = None
+        # At once: one by one, each would be judged like an assignment of a hook's.
+        fields = {
+            "run": run,
+            "counter": run.steps,
+            "tool_calls": tool_calls,
+            "tool_results": tool_results,
+            "_spec": owner,
+            "_response": response,
+            "_before": before,
+            "_known": tools,
+            "_listed": tools,
+            "_branches": branches,
+        }
+        object.__setattr__(self, "__dict__", fields)
+
+    if not TYPE_CHECKING:  # a type checker would take any name for one that can be set
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name not in _SETTABLE and not name.startswith("_"):
+                raise AttributeError(_cannot_set(name))
+            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         return f"Step({self.counter}, tool_calls={[call.name for call in self.tool_calls]})"
+
+    @property
+    def branch(self) -> str | None:
+        """The path of the branch this is a step of, `outer/inner`; None in a run of its own."""
+        return self.run.branch
 
     @property
     def model(self) -> Any:
@@ -69,14 +105,14 @@ class Step:
             now = self._model_before
             if not isinstance(now, dict):
                 return now
-            self._settings["model"] = dict(now)  # the class's own is not to be changed in place
+            self._settings = {**self._settings, "model": dict(now)}  # the class's own is not to be changed in place
         return self._settings["model"]
 
     @model.setter
     def model(self, value: Any) -> None:
         check_setting(self._spec.owner, "model", value)
         check_said_once("step", value, self._settings)
-        self._settings["model"], self._is_model_given = value, True
+        self._settings, self._is_model_given = {**self._settings, "model": value}, True
 
     @property
     def temperature(self) -> float:
@@ -98,7 +134,7 @@ class Step:
 
     @property
     def tools(self) -> list[Callable[..., Any]]:
-        """The tools for the next step, without `__finish__`."""
+        """The functions for the next step, without branches and `__finish__`."""
         if self._tools is None:
             self._tools = [tool.function for tool in self._listed]
         return self._tools
@@ -107,6 +143,11 @@ class Step:
     def tools(self, tools: Sequence[Callable[..., Any]]) -> None:
         check_setting(self._spec.owner, "tools", tools)
         self._tools = list(tools)
+
+    @property
+    def deps(self) -> Deps:
+        """What `using(deps=...)` brought along."""
+        return self.run.deps
 
     @property
     def content(self) -> str:
@@ -153,7 +194,7 @@ class Step:
     def add_tool(self, tool: Callable[..., Any]) -> None:
         """Add a tool for the remaining steps."""
         made = make_tool(tool, "add_tool", self._spec.owner, {})
-        if made.name in self._names() or made.name in self._spec.branches:
+        if made.name in self._names() or made.name in self._branches_left():
             raise ToolConflictError(
                 f"Tool '{made.name}' is there already; give the new one another name with `@tool(name=...)`, "
                 f"or remove the old one first."
@@ -162,12 +203,15 @@ class Step:
         self.tools.append(made.function)
 
     def remove_tool(self, name: str) -> None:
-        """Remove a tool for the remaining steps."""
+        """Remove a tool, or a branch, for the remaining steps."""
         if name == FINISH:
             raise DeclarationError(f"`{FINISH}` cannot be removed: it is how a run ends.")
-        names = self._names()
+        names, branches = self._names(), self._branches_left()
+        if name in branches:
+            self._removed += (name,)
+            return
         if name not in names:
-            there = ", ".join(f"`{known}`" for known in names) or "none"
+            there = ", ".join(f"`{known}`" for known in (*names, *branches)) or "none"
             raise DeclarationError(f"There is no tool `{name}` to remove; there are {there}.")
         self.tools[:] = [function for function in self.tools if function != names[name].function]
 
@@ -177,11 +221,14 @@ class Step:
 
     def add_to_context(self, content: Any) -> None:
         """Show the model something beside the tool results: a string, dict, list or Pydantic instance."""
-        self._context.append(encode(content, self._spec.xml_context_root, self._spec.xml, self._parts))
+        self._parts = self._parts or Parts()
+        self._context += (encode(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
 
     def _shown(self) -> Content | None:
         """All that `add_to_context` was given; None where it was not called."""
-        return self._parts.content("\n".join(self._context)) if self._context else None
+        if not self._context or self._parts is None:
+            return None
+        return self._parts.content("\n".join(self._context))
 
     def chosen_tools(self) -> tuple[Tool, ...]:
         """The tools as the hook left them, each compiled once."""
@@ -200,6 +247,9 @@ class Step:
 
     def _names(self) -> dict[str, Tool]:
         return {tool.name: tool for tool in self.chosen_tools()}
+
+    def _branches_left(self) -> list[str]:
+        return [name for name in self._branches if name not in self._removed]
 
     def changes(self) -> dict[str, Any]:
         """The settings that the hook set; a model that was only looked at is left out."""
@@ -227,4 +277,15 @@ class Step:
         check_setting(self._spec.owner, name, value)
         if self._is_model_given:
             check_said_once("step", self._settings["model"], (name,))
-        self._settings[name] = value
+        self._settings = {**self._settings, name: value}
+
+
+def _cannot_set(name: str) -> str:
+    can = f"what can be set is {', '.join(f'`{each}`' for each in _SETTABLE)}"
+    if name == "history":
+        return f"A step has no `history`; the conversation is `self.history`. Of a step {can}."
+    if hasattr(Step, name) or name in Step.__annotations__:
+        return f"`step.{name}` is to be read only; {can}."
+    near = get_close_matches(name, _SETTABLE, 1)
+    hint = f"; did you mean `{near[0]}`?" if near else "."
+    return f"A step has no `{name}`{hint} Of a step {can}."

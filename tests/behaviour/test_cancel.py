@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,7 +18,7 @@ from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.thread import to_messages
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
 
 
@@ -119,7 +118,10 @@ def test_in_an_async_tool(script: Script) -> None:
 def test_in_a_sync_tool(script: Script) -> None:
     pause = Pause()
 
+    threads: list[threading.Thread] = []
+
     def hang() -> None:
+        threads.append(threading.current_thread())
         pause.enter()
 
     async def main() -> None:
@@ -127,9 +129,8 @@ def test_in_a_sync_tool(script: Script) -> None:
         assert pause.left == []  # a thread cannot be cancelled, and nobody waits for it
         assert told(run) == [STOPPED]
         pause.release.set()
-        while not pause.left:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(threads[0].join, PATIENCE)
+        assert pause.left == [True]
         assert told(run) == [STOPPED]  # what it returns comes too late
 
     asyncio.run(main())
@@ -371,7 +372,10 @@ def test_the_other_calls_of_the_instance_go_on() -> None:
     async def main() -> None:
         gate = asyncio.Event()
 
+        busy = asyncio.Semaphore(0)
+
         async def hang() -> str:
+            busy.release()
             await gate.wait()
             return "through"
 
@@ -380,7 +384,8 @@ def test_the_other_calls_of_the_instance_go_on() -> None:
 
         agent = Worker(model=ScriptedModel(reply), tools=[hang])
         tasks = [asyncio.ensure_future(agent.acall()) for _ in range(10)]
-        await asyncio.sleep(0.01)
+        for _ in tasks:
+            await busy.acquire()
         for task in tasks[::2]:
             task.cancel()
         gate.set()
@@ -432,14 +437,17 @@ def test_results_that_were_there_are_kept_in_the_step(script: Script) -> None:
     assert [result.output for result in seen[0]] == [1, 2]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_ctrl_c_closes_branches_that_run_side_by_side_though_their_tools_go_on() -> None:
     busy, release = threading.Semaphore(0), threading.Event()
+    threads: list[threading.Thread] = []
 
     def slow() -> str:
         """Slow."""
+        threads.append(threading.current_thread())
         busy.release()
-        release.wait(20)
+        release.wait(PATIENCE)
         return "late"
 
     class Inner(module[None, bool]):
@@ -456,7 +464,7 @@ def test_ctrl_c_closes_branches_that_run_side_by_side_though_their_tools_go_on()
 
     def interrupt() -> None:
         for _ in range(2):
-            busy.acquire(timeout=20)
+            busy.acquire(timeout=PATIENCE)
         os.kill(os.getpid(), signal.SIGINT)
 
     model = ScriptedModel([calling("inner") & calling("inner"), calling("slow"), calling("slow")])
@@ -479,5 +487,6 @@ def test_ctrl_c_closes_branches_that_run_side_by_side_though_their_tools_go_on()
 
     check()
     release.set()
-    time.sleep(0.2)
+    for thread in threads:
+        thread.join(PATIENCE)
     check()

@@ -16,13 +16,14 @@ from types import MappingProxyType, ModuleType
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import pytest
-from pydantic import BaseModel, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 from typing_extensions import TypedDict
 
 from acorn import AcornError, DeclarationError, Module, ToolConflictError, module, tool
 from acorn._declared import spec_of
 from acorn._spec import Prompt, read_prompt_file
 from acorn._tools.port import Tool
+from acorn.testing import ScriptedModel, finish
 
 Agent = module[Any, Any]
 AgentClass = type[module[Any, Any]]
@@ -844,9 +845,9 @@ def test_one_type_in_brackets_is_the_input() -> None:
     assert (spec_of(Half()).input.schema, spec_of(Half()).output.schema) == (Text, Verdict)
 
 
-def test_three_types_in_brackets_are_refused() -> None:
+def test_four_types_in_brackets_are_refused() -> None:
     with pytest.raises(TypeError, match="Too many arguments"):
-        cast(Any, module)[Text, Verdict, str]
+        cast(Any, module)[Text, Verdict, str, int]
 
 
 T = TypeVar("T")
@@ -1637,6 +1638,28 @@ def test_every_kind_of_method_is_a_tool() -> None:
         }
 
 
+def test_a_method_below_a_decorator_that_binds_like_a_function_is_a_tool() -> None:
+    class Agent(module[Any, Any]):
+        @tool
+        @functools.lru_cache  # noqa: B019 - as users do
+        def double(self, x: int) -> int:
+            """Double a number."""
+            return 2 * x
+
+        @tool
+        @functools.lru_cache(maxsize=5)  # noqa: B019
+        def name(self) -> str:
+            return type(self).__name__
+
+    agent = Agent()
+    double, name = (each.bound_to(agent) for each in spec_of(agent).tools)
+    assert double.schema["parameters"]["properties"] == {"x": {"type": "integer"}}
+    assert double.schema["description"] == "Double a number."
+    positional, named = double.bind('{"x": 4}')
+    assert double.function(*positional, **named) == 8
+    assert name.function() == "Agent"
+
+
 def test_the_same_function_listed_twice_is_one_tool() -> None:
     assert names(declare(tools=[search, search])) == ["search"]
 
@@ -1905,14 +1928,13 @@ BRANCH_DICT = "must be a module class or {'module': Class, 'description': 'text'
 @pytest.mark.parametrize(
     ("name", "entry", "words"),
     [
-        ("check", str, "must be a module class, got <class 'str'>."),
-        ("check", None, "must be a module class, got None."),
-        ("check", "FactChecker", "must be a module class, got 'FactChecker'."),
-        ("check", FactChecker(), "must be a module class, got <FactChecker no model>."),
-        ("check", Verdict, f"must be a module class, got {Verdict!r}."),
-        ("check", {}, "must be a module class, got None."),
-        ("check", {"description": "Check"}, "must be a module class, got None."),
-        ("check", {"module": str}, "must be a module class, got <class 'str'>."),
+        ("check", str, "must be a module class or an instance of one, got <class 'str'>."),
+        ("check", None, "must be a module class or an instance of one, got None."),
+        ("check", "FactChecker", "must be a module class or an instance of one, got 'FactChecker'."),
+        ("check", Verdict, f"must be a module class or an instance of one, got {Verdict!r}."),
+        ("check", {}, "must be a module class or an instance of one, got None."),
+        ("check", {"description": "Check"}, "must be a module class or an instance of one, got None."),
+        ("check", {"module": str}, "must be a module class or an instance of one, got <class 'str'>."),
         (
             "check",
             {"module": FactChecker, "description": 5},
@@ -2087,3 +2109,45 @@ def test_what_a_partial_has_filled_in_is_not_told() -> None:
     assert CANARY not in repr(by_name(agent, "fetch").schema)
     words = refusal(lambda: declare(tools=[functools.partial(cast(Any, _untyped), limit=CANARY)]))
     assert CANARY not in words
+
+
+# Patterns that Pydantic's core cannot compile
+
+LOOKAHEAD = r"^(?=.*\d)\w+$"
+
+
+class Late(BaseModel):
+    """A class that Pydantic builds when it is first used."""
+
+    model_config = ConfigDict(defer_build=True)
+    code: str = Field(pattern=LOOKAHEAD)
+
+
+@pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
+@pytest.mark.parametrize(
+    ("declared", "field"),
+    [
+        ([("text", str), ("code", str, Field(pattern=LOOKAHEAD))], "the field `code` of "),
+        ([("codes", list[Annotated[str, Field(pattern=LOOKAHEAD)]])], "the field `codes` of "),
+        ([("code", Annotated[str, Field(pattern=r"(a)\1")])], "the field `code` of "),
+        (Annotated[str, Field(pattern=LOOKAHEAD)], ""),
+        (Late, "the field `code` of "),
+    ],
+)
+def test_a_pattern_that_cannot_be_compiled_is_told_at_declaration(attribute: str, declared: Any, field: str) -> None:
+    other = {"initial_input": [("text", str)], "final_output": [("answer", str)]}
+    words = refusal(lambda: declare(**{"model": "x/y", "__doc__": "Judge.", **other, attribute: declared}))
+    assert f"the pattern of {field}`Agent.{attribute}`" in words
+    assert "not supported" in words
+    assert "python-re" in words
+
+
+def test_a_pattern_of_pythons_own_engine_may_look_ahead() -> None:
+    class Strong(BaseModel):
+        model_config = ConfigDict(regex_engine="python-re")
+        code: str = Field(pattern=LOOKAHEAD)
+
+    agent = declare(
+        model=ScriptedModel([finish(code="abc"), finish(code="abc1")]), __doc__="Invent.", final_output=Strong
+    )
+    assert agent()() == Strong(code="abc1")

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE
 
 import acorn
 from acorn import ModelError, Run, StreamChunk, current_run, module, tool
@@ -83,7 +84,7 @@ def test_a_branch_that_fails_ends_those_that_it_called(how: str) -> None:
         """Late."""
 
         final_output = [("x", str)]
-        model = ScriptedModel([Reply(delay=0.3) & finish(x="1")])
+        model = ScriptedModel([Reply(delay=PATIENCE) & finish(x="1")])
 
     child = Watched(tools=[Plain, Late], model=ScriptedModel([call("plain") & call("late")]))
     top = Top(tools=[child, slow], model=ScriptedModel([call("watched") & call("slow"), finish(y="ok")]))
@@ -104,19 +105,23 @@ def test_a_single_turn_branch_fails_once(how: str) -> None:
 
 
 def test_a_run_that_is_cancelled_twice_has_its_record() -> None:
+    begun, tidies = asyncio.Event(), asyncio.Event()
+
     @tool
     async def tidy() -> str:
+        begun.set()
         try:
-            await asyncio.sleep(5)
+            await asyncio.sleep(PATIENCE)
         finally:
-            await asyncio.sleep(0.2)
+            tidies.set()
+            await asyncio.sleep(PATIENCE)
         return ""
 
     async def main() -> Run[Any]:
         with acorn.capture() as runs:
             task = asyncio.create_task(Top(tools=[tidy], model=ScriptedModel([call("tidy")])).arun())
-            for _ in range(2):
-                await asyncio.sleep(0.05)
+            for moment in (begun, tidies):
+                await moment.wait()
                 task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.behaviour.conftest import SAVED, Call
+from tests.behaviour.conftest import AS_THREAD, SAVED, Call
 from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import calling, finishing
 
@@ -30,6 +30,7 @@ from acorn import (
     module,
     tool,
 )
+from acorn._history import history_of
 from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
@@ -381,11 +382,14 @@ def test_history_trimmed_as_the_seeds_trim_it_stays_valid(call: Call) -> None:
         if len(self.history) > 50:
             self.history = self.history[:1] + self.history[-40:]
 
-    replies = [calls("look", f"{n}", place=f"room {n}") & calls("look", f"{n}'", place="the hall") for n in range(60)]
+    count = 25 if call.way == SAVED else 60
+    replies = [
+        calls("look", f"{n}", place=f"room {n}") & calls("look", f"{n}'", place="the hall") for n in range(count)
+    ]
     run, requests = walk(call, [*replies, DONE], trim)
     assert max(map(len, requests)) <= 55
     assert told(requests[-1])[:2] == [("system", "Look around, then answer."), ("user", INPUT)]
-    assert told(requests[-1])[-2:] == [("tool", "nothing in room 59"), ("tool", "nothing in the hall")]
+    assert told(requests[-1])[-2:] == [("tool", f"nothing in room {count - 1}"), ("tool", "nothing in the hall")]
     assert told(run.history)[-3:] == [("tool", "nothing in the hall"), ("assistant", ""), ("tool", "Finished.")]
 
 
@@ -933,28 +937,30 @@ NOT_IN_A_DOCUMENT = [pytest.param(edit, marks=pytest.mark.message_list) for edit
 
 
 @pytest.mark.parametrize("edit", [_content, _arguments, _place, *NOT_IN_A_DOCUMENT])
-def test_an_edit_of_an_early_message_at_step_150_is_in_the_next_request(
+def test_an_edit_of_an_early_message_late_in_a_run_is_in_the_next_request(
     call: Call, edit: Callable[[list[Message]], None]
 ) -> None:
+    late = 25 if call.way in (SAVED, AS_THREAD) else 150  # the whole run is saved, or written, at each step
+
     def change(self: Looker, step: Step) -> None:
         if step.counter == 1:
             image = {"type": "image_url", "image_url": {"url": "data:,"}}
             self.history.insert(2, {"role": "user", "content": [{"type": "text", "text": "See:"}, image]})
-        if step.counter == 150:
+        if step.counter == late:
             edit(self.history)
 
-    model = call.scripted([*LONG, DONE])
+    model = call.scripted([*LONG[: late + 3], DONE])
     call.run(Looker(change, model=model), question="Where is it?")
-    for request in model.requests[148:152]:
+    for request in model.requests[late - 2 : late + 2]:
         assert_request_valid(request)
-    assert ["EDITED" in json.dumps(request.messages) for request in model.requests[148:152]] == [
+    assert ["EDITED" in json.dumps(request.messages) for request in model.requests[late - 2 : late + 2]] == [
         False,
         False,
         True,
         True,
     ]
-    assert b"EDITED" in model.requests[150].body("any")
-    assert b"EDITED" not in model.requests[149].body("any")
+    assert b"EDITED" in model.requests[late].body("any")
+    assert b"EDITED" not in model.requests[late - 1].body("any")
 
 
 @pytest.mark.parametrize("early", ["plain", "half a surrogate: \ud800", "größer"])
@@ -969,6 +975,54 @@ def test_what_was_sent_before_is_not_made_again(call: Call, early: str) -> None:
     call.run(Looker(add, model=model), question="Where is it?")
     for earlier, later in zip(model.requests, model.requests[1:], strict=False):
         assert all(old is new for old, new in zip(earlier.messages, later.messages, strict=False))
+
+
+# What is edited in place is in the journal too
+
+
+def scribbled(self: Any) -> None:
+    """Edit what was sent, and the turn that was not yet."""
+    self.history[1]["content"] += " Think."
+    self.history[-1]["content"] = "Edited."
+
+
+@pytest.mark.edits_history
+@pytest.mark.parametrize("where", ["on_finish", "on_step", "on_step that finishes", "on_step of a single turn"])
+def test_the_journal_of_a_run_that_is_over_tells_of_what_was_edited_in_place(call: Call, where: str) -> None:
+    class Scribbler(module[Question, Answer]):
+        """Look around, then answer."""
+
+        tools = [look]
+
+        def on_finish(self, output: Answer) -> None:
+            if where == "on_finish":
+                scribbled(self)
+
+        def on_step(self, step: Step) -> None:
+            if where.startswith("on_step"):
+                scribbled(self)
+            if where == "on_step that finishes":
+                step.finish(answer="enough")
+
+    ends_at_step = where in ("on_step that finishes", "on_step of a single turn")
+    model = call.scripted([LOOK] if ends_at_step else [LOOK, DONE])
+    run = call.run(Scribbler(model=model, max_steps=None if "single" in where else 5), question="Where is it?")
+    assert run.history[1]["content"].endswith("Think.")
+    assert "Edited." in [message["content"] for message in run.history]
+    assert history_of(run.journal.entries) == run.history
+
+
+@pytest.mark.edits_history
+def test_the_journal_of_a_run_that_failed_tells_of_what_was_edited_in_place(call: Call) -> None:
+    def fail(self: Looker, step: Step) -> None:
+        scribbled(self)
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough") as caught:
+        call.run(Looker(fail, model=call.scripted([LOOK])), question="Where is it?")
+    run = vars(caught.value)["run"]
+    assert history_of(run.journal.entries) == run.history[:3]
+    assert run.history[2]["content"] == "Edited."
 
 
 # Going on with an earlier conversation
@@ -998,14 +1052,54 @@ def test_a_record_is_gone_on_with(call: Call) -> None:
     assert_complete(second.history)
 
 
-def test_the_system_message_is_made_anew_and_earlier_ones_are_dropped(call: Call) -> None:
-    model = call.scripted([finish(answer="Hi"), finish(answer="Salut")])
-    first = call.run(Chat(model=model), question="Hi?")
-    first.history.insert(2, {"role": "developer", "content": "Speak German."})
-    first.history.append({"role": "system", "content": "Speak Latin."})
-    call(Chat(model=model).using(history=first, deps="French"), question="Hi?")
-    assert [message["content"] for message in judged(model)[1] if message["role"] == "system"] == ["Speak French."]
-    assert "German" not in json.dumps(judged(model)[1])
+def test_no_history_begins_a_conversation(call: Call) -> None:
+    model = call.scripted([finish(answer="Italy"), finish(answer="Germany")])
+    first: Any = None
+    for question in ("Who won in 1994?", "And in 1990?"):
+        first = call.run(Chat(model=model).using(history=first), question=question)
+    assert [len(messages) for messages in judged(model)] == [2, 5]
+    anew = Chat(model=call.scripted([DONE])).using(history=first).using(history=None)
+    assert roles(call.run(anew, question="a").history) == ["system", "user", "assistant", "tool"]
+
+
+def test_the_prompt_is_made_anew_and_other_system_messages_stay_where_they_stood(call: Call) -> None:
+    model = call.scripted([LOOK, finish(answer="Hi"), finish(answer="Salut"), finish(answer="Ave")])
+
+    class Adding(Chat):
+        def on_step(self, step: Step) -> None:
+            self.history.insert(1, {"role": "developer", "content": "Speak loudly."})
+            self.history.append({"role": "system", "content": "Speak slowly."})
+
+    first = call.run(Adding(model=model), question="Hi?")
+    second = call.run(Chat(model=model).using(history=first, deps="French"), question="Hi?")
+    call(Chat(model=model).using(history=second.history, deps="Latin"), question="Hi?")
+    for sent, language in ((judged(model)[2], "French"), (judged(model)[3], "Latin")):
+        assert roles(sent[:7]) == ["system", "system", "user", "assistant", "tool", "system", "assistant"]
+        systems = [message["content"] for message in sent if message["role"] == "system"]
+        assert systems == [f"Speak {language}.", "Speak loudly.", "Speak slowly."]
+
+
+@pytest.mark.parametrize("edit", ["in place", "moved", "removed", "none"])
+def test_the_prompt_of_a_record_is_known_whatever_became_of_it(call: Call, edit: str) -> None:
+    mine = {"role": "system", "content": "Mine."}
+
+    @at_step(1)
+    def change(self: Looker, step: Step) -> None:
+        if edit == "in place":
+            self.history[0]["content"] = "Edited."
+        elif edit == "moved":
+            self.history.insert(0, mine)
+        elif edit == "removed":
+            self.history[0:2] = [self.history[1], mine]
+        else:
+            self.history.insert(0, mine)
+
+    model = call.scripted([LOOK, DONE, DONE])
+    bare = {"system_prompt": ""} if edit == "none" else {}
+    first = call.run(Looker(change, model=model, **bare), question="Where is it?")
+    call(Looker(model=model).using(history=first), question="Where is it?")
+    systems = [message["content"] for message in judged(model)[2] if message["role"] == "system"]
+    assert systems == ["Look around, then answer.", *([] if edit == "in place" else ["Mine."])]
 
 
 def test_without_a_prompt_a_continued_conversation_has_no_system_message(call: Call) -> None:
@@ -1142,7 +1236,7 @@ def test_a_failed_run_leaves_a_complete_history_that_can_be_gone_on_with(call: C
     judged(again)
 
 
-@pytest.mark.parametrize("wrong", ["hello", 5, {"role": "user"}, None])
+@pytest.mark.parametrize("wrong", ["hello", 5, {"role": "user"}])
 def test_a_history_of_another_kind_is_refused_at_once(wrong: Any) -> None:
     with pytest.raises(InputError, match="`history` of `Looker` must be a list of messages or a record of a run"):
         Looker(model=ScriptedModel([])).using(history=wrong)

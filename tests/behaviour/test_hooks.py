@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import textwrap
 import threading
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from tests.behaviour.conftest import Call, Script
 
 from acorn import (
     AcornError,
+    BranchError,
     DeclarationError,
     ModelError,
     ParseError,
@@ -656,6 +658,30 @@ def test_a_wrong_setting_is_refused_where_it_is_set(
     assert after == [True]
 
 
+SETTABLE = "what can be set is `model`, `temperature`, `max_tokens`, `tools`, `tool_calls`, `tool_results`"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("temprature", f"A step has no `temprature`; did you mean `temperature`? Of a step {SETTABLE}."),
+        ("max_token", "A step has no `max_token`; did you mean `max_tokens`?"),
+        ("tool", "A step has no `tool`; did you mean `tools`?"),
+        ("history", f"A step has no `history`; the conversation is `self.history`. Of a step {SETTABLE}."),
+        ("note", f"A step has no `note`. Of a step {SETTABLE}."),
+        ("counter", f"`step.counter` is to be read only; {SETTABLE}."),
+        ("content", f"`step.content` is to be read only; {SETTABLE}."),
+        ("finish", f"`step.finish` is to be read only; {SETTABLE}."),
+    ],
+)
+def test_setting_what_a_step_does_not_have_is_an_error(call: Call, script: Script, name: str, words: str) -> None:
+    def change(self: Researcher, step: Step) -> None:
+        setattr(step, name, 1)
+
+    with pytest.raises(AttributeError, match=re.escape(words)):
+        call(hooked(change)(model=script(SEARCH)), question="?")
+
+
 @pytest.mark.live_objects
 def test_changes_of_a_run_do_not_reach_the_next(call: Call, script: Script) -> None:
     other = script(DONE)
@@ -675,7 +701,7 @@ def test_changes_of_a_run_do_not_reach_the_next(call: Call, script: Script) -> N
 def test_a_model_dict_may_be_changed_in_place_for_this_run_alone() -> None:
     declared = {"model": "some/model", "timeout": 5}
     before = {"model": declared, "temperature": 0.7, "max_tokens": 100}
-    step = Step(spec_of(Researcher()), Run("id", Question(question="?")), ModelResponse(), [], [], (), before)
+    step = Step(spec_of(Researcher()), Run("id", Question(question="?")), ModelResponse(), [], [], (), (), before)
     assert step.model == declared
     assert step.changes() == {}
     step.model["timeout"] = 9
@@ -919,6 +945,60 @@ def test_results_that_are_none_are_an_error(call: Call, script: Script, wrong: A
     with pytest.raises(AcornError, match=r"`step\.tool_results` must stay a list of ToolResult") as caught:
         call(hooked(replace)(model=script(SEARCH)), question="?")
     assert told(caught.value.run) == ['["result1","result2","result3"]']
+
+
+@pytest.mark.parametrize("wrong", [None, "text", ["text"]])
+@pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
+@pytest.mark.parametrize("max_steps", [None, 3])
+def test_what_is_no_result_or_call_is_an_error_with_the_record_on_it(
+    call: Call, script: Script, name: str, wrong: Any, max_steps: int | None
+) -> None:
+    def spoil(self: Researcher, step: Step) -> None:
+        setattr(step, name, wrong)
+
+    with pytest.raises(AcornError, match=rf"`step\.{name}` must stay a list of Tool") as caught:
+        call(hooked(spoil)(model=script(SEARCH), max_steps=max_steps), question="?")
+    assert told(caught.value.run) == ['["result1","result2","result3"]']
+
+
+@pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
+@pytest.mark.parametrize("max_steps", [None, 3])
+def test_what_is_appended_and_is_no_result_or_call_is_an_error(
+    call: Call, script: Script, name: str, max_steps: int | None
+) -> None:
+    def spoil(self: Researcher, step: Step) -> None:
+        getattr(step, name).append("oops")
+
+    with pytest.raises(AcornError, match=rf"`step\.{name}` must stay a list of Tool") as caught:
+        call(hooked(spoil)(model=script(SEARCH), max_steps=max_steps), question="?")
+    assert told(caught.value.run) == ['["result1","result2","result3"]']
+
+
+def test_a_branch_that_finds_no_results_says_so(call: Call, script: Script) -> None:
+    def spoil(self: Researcher, step: Step) -> None:
+        step.tool_results.append("oops")  # type: ignore[arg-type]
+        self.branch(Once, question="?")
+
+    with pytest.raises(BranchError, match=r"`step\.tool_results` must stay a list of ToolResult") as caught:
+        call(hooked(spoil)(model=script(SEARCH)), question="?")
+    assert type(caught.value.__cause__) is AcornError
+    assert told(caught.value.run) == ['["result1","result2","result3"]']
+
+
+@pytest.mark.edits_history
+@pytest.mark.parametrize("said", ["", "Let me see."])
+@pytest.mark.parametrize("none", [[], ()])
+def test_a_turn_whose_calls_are_taken_away_is_sent_without_them(
+    call: Call, script: Script, said: str, none: Any
+) -> None:
+    def take_away(self: Researcher, step: Step) -> None:
+        self.history[-1]["tool_calls"] = none
+        step.tool_results.clear()
+        step.tool_calls.clear()
+
+    model = script(Reply(said) & SEARCH, DONE)
+    call(hooked(take_away)(model=model), question="?")
+    assert all("tool_calls" not in message for message in model.requests[1].messages)
 
 
 # Context

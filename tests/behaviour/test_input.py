@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import enum
+import pickle
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -22,6 +23,7 @@ from typing_extensions import TypedDict
 
 from acorn import AcornError, DeclarationError, InputError, module
 from acorn._declared import spec_of
+from acorn.testing import ScriptedModel, finish
 
 
 class Question(BaseModel):
@@ -437,6 +439,109 @@ def test_an_input_error_is_an_acorn_error_and_a_value_error() -> None:
     assert isinstance(caught.value, InputError)
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value.__cause__, ValidationError)
+
+
+def test_an_input_error_lists_its_problems() -> None:
+    with pytest.raises(InputError) as caught:
+        call(Survey, day="soon", questions=[{}], depth=3)
+    error = caught.value
+    assert error.problems == [
+        {
+            "path": "day",
+            "expected": "date as YYYY-MM-DD",
+            "received": "'soon'",
+            "message": "`day` must be date as YYYY-MM-DD, got 'soon'",
+        },
+        {
+            "path": "questions.0.question",
+            "expected": "string",
+            "received": "missing",
+            "message": "`questions.0.question` is missing (expected string)",
+        },
+        {"path": "depth", "expected": "no such input", "received": "3", "message": "`depth` is not an input"},
+    ]
+    assert all(problem["message"] in str(error) for problem in error.problems)
+    assert pickle.loads(pickle.dumps(error)).problems == error.problems
+
+
+def test_a_wrong_positional_argument_a_wrong_history_and_wrong_deps_are_problems_too() -> None:
+    class Agent(module[str, str, int]):
+        pass
+
+    with pytest.raises(InputError) as caught:
+        Agent().using(deps=1).run("a", "b")
+    assert [(wrong["path"], wrong["received"]) for wrong in caught.value.problems] == [("", "('a', 'b')")]
+    with pytest.raises(InputError) as caught:
+        Agent().using(history=[5])
+    assert [(wrong["path"], wrong["received"]) for wrong in caught.value.problems] == [("history[0]", "5")]
+    with pytest.raises(InputError) as caught:
+        Agent().run("a")
+    assert [(wrong["path"], wrong["received"]) for wrong in caught.value.problems] == [("deps", "missing")]
+
+
+@pytest.mark.parametrize("option", ["history", "deps", "temperature", "model"])
+def test_an_option_that_is_given_as_an_argument_is_told_its_place(option: str) -> None:
+    class Chat(module[Question, str]):
+        pass
+
+    with pytest.raises(InputError) as caught:
+        Chat().run(question="Why?", **{option: []})
+    assert str(caught.value) == (
+        f"Wrong input for `Chat`: `{option}` is not an input, but an option: `agent.using({option}=...)(...)`. "
+        f"It takes `question`, `limit`."
+    )
+
+
+class Anything(BaseModel):
+    data: Any = None
+    more: list[Any] = []
+
+
+class Speaking:
+    def __repr__(self) -> str:
+        return "I speak"
+
+
+@dataclasses.dataclass
+class Held:
+    thing: Any
+
+
+def _generated() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "kind"),
+    [
+        ({"data": object()}, "data", "object"),
+        ({"data": {"a": [1, object()]}}, "data.a.1", "object"),
+        ({"more": [Held(object())]}, "more.0.thing", "object"),
+        ({"data": {object(): 1}}, "data.<object>", "object"),
+        ({"data": _generated}, "data", "function"),
+        ({"data": Anything(data=object())}, "data.data", "object"),
+        ({"data": [b"\xff", object()]}, "data.1", "object"),
+    ],
+)
+def test_an_object_that_shows_nothing_but_its_address_is_refused(given: dict[str, Any], path: str, kind: str) -> None:
+    class Agent(module[Anything, str]):
+        pass
+
+    model = ScriptedModel([])
+    with pytest.raises(InputError) as caught:
+        Agent(model=model).run(**given)
+    assert f"`{path}` is of the class `{kind}`" in str(caught.value)
+    assert [wrong["path"] for wrong in caught.value.problems] == [path]
+    assert model.requests == []
+
+
+def test_an_object_that_says_what_it_is_may_be_in_an_input() -> None:
+    class Agent(module[Anything, str]):
+        pass
+
+    model = ScriptedModel([finish(result="a")])
+    Agent(model=model).run(data=Speaking(), more=[Held(Speaking()), Color.RED])
+    assert str(model.requests[0].messages[-1]["content"]).count("I speak") == 2
 
 
 def test_the_error_names_the_module_that_was_called() -> None:

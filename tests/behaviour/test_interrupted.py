@@ -23,7 +23,7 @@ from acorn.journal import Entry, Failed, Finished, Interrupted, ToolBegun, ToolR
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 from acorn.thread import to_messages
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 STOPPED = "This call was not completed: the run was stopped."
 
 Way = Literal["sync", "async"]
@@ -349,3 +349,43 @@ def test_what_would_only_happen_again_closes_the_run(what: str, way: Way) -> Non
     assert again.run.stop_reason == "error"
     assert type(caught.value).__name__ in repr(again.run.error)
     assert len(model.requests) == len(script)
+
+
+def test_an_answer_under_judgement_is_the_same_when_the_sources_are_open_again() -> None:
+    opened: list[str] = []
+    seen: list[Any] = []
+
+    class Source:
+        def open(self) -> None:
+            opened.append("opened")
+
+        def tools(self) -> list[Any]:
+            @tool
+            def look() -> str:
+                """Look."""
+                return "nothing"
+
+            return [look]
+
+    class Judge(module[Any, str]):
+        """Judge."""
+
+        final_output = str
+        tools = [Source()]
+        max_steps = 3
+
+        def on_finish(self, output: str) -> None:
+            seen.append(output)
+            if len(seen) == 1:
+                raise KeyboardInterrupt
+            if len(seen) == 2:
+                raise ValueError("again")
+
+    agent = Judge(model=ScriptedModel([call("look"), finish(result="no"), finish(result="yes")]))
+    loop = new_loop(agent, (), {})
+    with pytest.raises(KeyboardInterrupt):
+        drive(Tree(loop), loop.run.id)
+    again = load(loop.plan, json.loads(json.dumps(save(loop))))
+    drive(Tree(again), again.run.id)
+    assert (seen, again.run.output, opened) == (["no", "no", "yes"], "yes", ["opened", "opened"])
+    assert_complete(again.run.history)

@@ -24,7 +24,7 @@ from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
 
 THREADS = 64

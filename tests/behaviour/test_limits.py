@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import itertools
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
 
 
@@ -367,7 +368,9 @@ def test_tools_that_run_one_after_another_share_the_time(call: Call) -> None:
     with capture() as runs, suppress(LimitError):  # where the machine is slow, there may be no time for the answer
         call(Worker(model=ScriptedModel(reply), tools=[hang], max_seconds=0.25))
     release.set()
-    assert runs[0].seconds < 0.25 * 20
+    told = [message["content"] for message in runs[0].history if message["role"] == "tool"]
+    allowed = [float(found) for found in re.findall(r"it took longer than ([\d.]+) s", " ".join(map(str, told)))]
+    assert sum(allowed) <= 0.25 + 40 * 0.001  # each is given a moment at least
 
 
 def test_the_timeout_of_a_tool_is_the_shorter_one(call: Call, script: Script) -> None:

@@ -36,7 +36,7 @@ from acorn.models.retrying import Retries, Retrying
 from acorn.record import Heard, _listening
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 SECRET = "sk-very-secret-12345678"
 SAID = "the words of the question"
 

@@ -479,7 +479,21 @@ def test_of_several_finishes_the_first_valid_one_counts(call: Call, script: Scri
     reply = finish(**SURE) & finish(answer="Paris", confidence=0.9) & finish(answer="Lyon") & finish(confidence=2)
     run = call.run(Searcher(model=script(reply)), question="?")
     assert (run.output, run.usage.requests) == (RIGHT, 1)
-    assert told(run) == [SKIPPED, "Finished.", SKIPPED, SKIPPED]
+    assert told(run) == [WRONG_CONFIDENCE, "Finished.", SKIPPED, SKIPPED]
+
+
+def test_a_wrong_finish_before_one_that_is_sent_back_is_told_what_was_wrong(call: Call, script: Script) -> None:
+    class Strict(Searcher):
+        def on_finish(self, output: Answer) -> None:
+            if output.answer == "Lyon":
+                raise ValueError("not Lyon")
+
+    model = script(finish(**SURE) & finish(answer="Lyon"), finish(**SURE) & finish(answer="Paris", confidence=0.9))
+    run = call.run(Strict(model=model), question="?")
+    first, second, third, fourth = told(run)
+    assert (first, third, fourth) == (WRONG_CONFIDENCE, WRONG_CONFIDENCE, "Finished.")
+    assert "not Lyon" in second
+    assert run.output == RIGHT
 
 
 def test_several_wrong_finishes_are_each_told_and_spend_one_retry(call: Call, script: Script) -> None:

@@ -37,7 +37,7 @@ from acorn.models import Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 
 class Question(BaseModel):

@@ -29,7 +29,7 @@ from acorn.record import Place
 from acorn.testing import Failure, ScriptedModel, call, finish
 from acorn.thread import dump_events
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 
 @tool

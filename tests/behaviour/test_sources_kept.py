@@ -15,7 +15,7 @@ import anyio
 import pytest
 from tests.behaviour.conftest import Call, Script
 
-from acorn import AcornError, Step, module
+from acorn import AcornError, Run, Step, module
 from acorn._drive.sources import kept_open
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
@@ -276,7 +276,7 @@ def test_calls_of_every_way_use_what_is_open(script: Script) -> None:
     )
     agent = Worker(model=model, tools=[Server("a", diary)])
 
-    async def many() -> list[Any]:
+    async def many() -> list[Run[str]]:
         return await asyncio.gather(*(agent.arun() for _ in range(5)))
 
     async def main() -> list[Any]:

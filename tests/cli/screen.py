@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 _PIECE = re.compile(
     r"\x1b\[(?P<args>[0-9;?]*)(?P<act>[A-Za-z])|(?P<control>[\x00-\x1f\x7f-\x9f])|(?P<text>[^\x00-\x1f\x7f-\x9f]+)"
 )
@@ -113,7 +115,7 @@ class Terminal:
         )
         os.close(slave)
 
-    def until(self, is_seen: Callable[[Screen], object], seconds: float = 15) -> Screen:
+    def until(self, is_seen: Callable[[Screen], object], seconds: float = PATIENCE) -> Screen:
         """Read until the screen shows something."""
         limit = time.monotonic() + seconds
         while not is_seen(self.screen):
@@ -126,12 +128,12 @@ class Terminal:
     def interrupt(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
 
-    def end(self, seconds: float = 15) -> int:
+    def end(self, seconds: float = PATIENCE) -> int:
         """Read to the end; the exit code."""
         limit = time.monotonic() + seconds
         while time.monotonic() < limit and (self._read(0.2) or self.process.poll() is None):
             pass
-        code = self.process.wait(timeout=1)
+        code = self.process.wait(timeout=PATIENCE)
         os.close(self._master)
         return code
 

@@ -63,6 +63,7 @@ def test_a_reader_who_leaves_is_no_error() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_line_first() -> None:
     terminal = Terminal(["demo"])
     terminal.until(lambda screen: re.search(r"and it says", screen.text))

@@ -70,6 +70,7 @@ def test_a_narrow_and_low_terminal_keeps_its_order() -> None:
     assert terminal.screen.strange == []
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_leaves_the_terminal_in_order(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     terminal = Terminal(["run", f"{SLOW}:Stuck", "--text", "x", "--save", str(file)])
@@ -151,6 +152,7 @@ def test_a_branch_that_fails_is_seen_with_its_error() -> None:
     )
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupted_branch_leaves_what_was_done(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     terminal = Terminal(["run", f"{MANUAL}:InTool", "--save", str(file)])

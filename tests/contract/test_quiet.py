@@ -13,6 +13,8 @@ import textwrap
 import time
 from pathlib import Path
 
+from tests.patience import AGES, PATIENCE
+
 ROOT = Path(__file__).parents[2]
 
 # Notes every address that is looked up or connected to, in a list named `connections`.
@@ -58,18 +60,18 @@ def agents(server, **extra):
 """
 
 
-def run(script: str, **environment: str) -> float:
-    """Run a script that must print nothing and succeed; the seconds from its last line to its end."""
+def run(script: str, **environment: str) -> None:
+    """Run a script that must print nothing, succeed, and end with its last line."""
     code = (
         WATCHED
         + AGENT
         + textwrap.dedent(script)
         + "\nimport os\nos.write(int(sys.argv[1]), str(time.time()).encode())\n"
     )
-    return execute(code, **environment)
+    execute(code, **environment)
 
 
-def execute(code: str, **environment: str) -> float:
+def execute(code: str, **environment: str) -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LITELLM")}
     read, write = os.pipe()
     try:
@@ -80,7 +82,7 @@ def execute(code: str, **environment: str) -> float:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=AGES,
             pass_fds=[write],
         )
         ended = time.time()
@@ -89,7 +91,7 @@ def execute(code: str, **environment: str) -> float:
     finally:
         os.close(read)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    return ended - float(said or ended)
+    assert ended - float(said or ended) < PATIENCE
 
 
 def test_importing_acorn_asks_nobody_and_loads_no_litellm() -> None:
@@ -115,7 +117,7 @@ def test_importing_acorn_asks_nobody_and_loads_no_litellm() -> None:
 
 
 def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program() -> None:
-    lingered = run("""
+    run("""
     with Loopback(answer) as server:
         for agent in agents(server):
             assert agent() == "done"
@@ -150,7 +152,7 @@ def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program() -> None:
                     failing()
                 except ModelError as error:
                     assert error.status is None
-    with Loopback(lambda request: Fault(delay=2)) as server:
+    with Loopback(lambda request: Fault(delay=240)) as server:
         for agent in agents(server):
             try:
                 asyncio.run(asyncio.wait_for(agent.acall(), 0.2))
@@ -159,11 +161,10 @@ def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program() -> None:
     gc.collect()
     assert {address[0] if isinstance(address, tuple) else address for address in connections} <= {"127.0.0.1"}
     """)
-    assert lingered < 10
 
 
 def test_threads_that_all_begin_at_once_get_their_answers() -> None:
-    lingered = run("""
+    run("""
     outcomes = []
 
     def work(agent, way):
@@ -180,11 +181,10 @@ def test_threads_that_all_begin_at_once_get_their_answers() -> None:
     assert outcomes == ["done"] * 16, outcomes
     gc.collect()
     """)
-    assert lingered < 10
 
 
 def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same() -> None:
-    lingered = run(
+    run(
         """
         import os, warnings
         with warnings.catch_warnings():
@@ -207,4 +207,3 @@ def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same() -> None
         """,
         LITELLM_LOCAL_MODEL_COST_MAP="True",
     )
-    assert lingered < 10

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from itertools import pairwise
@@ -15,6 +14,7 @@ import httpx
 import pytest
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback, Request
+from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import AcornError, LimitError, ModelError, module
 from acorn.models.retrying import LONGEST_WAIT, Retries
@@ -41,7 +41,7 @@ PASSING: dict[str, tuple[Any, int | None, dict[str, Any]]] = {
     "503": (Fault(status=503), 503, {}),
     "503 without a word": (Fault(status=503, body=b""), 503, {}),
     "529": (Fault(status=529), 529, {}),
-    "no answer in time": (Fault(delay=1), None, {"timeout": 0.2}),
+    "no answer in time": (Fault(delay=AGES), None, {"timeout": 0.2}),
     "reset before the answer": (Fault(reset="before"), None, {}),
     "reset inside the answer": (Fault(reset="inside"), None, {}),
     "closed inside the answer": (Fault(cut=10), None, {}),
@@ -94,10 +94,8 @@ def test_a_port_where_nobody_listens_is_tried_again_and_told(wire: Wire, count: 
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     wire.serve([])
-    model = wire.model(api_base=f"http://127.0.0.1:{port}", num_retries=count, retry_delay=0.05)
-    began = time.monotonic()
+    model = wire.model(api_base=f"http://127.0.0.1:{port}", num_retries=count, retry_delay=0.001)
     error = wire.fails(Plain(model=model))
-    assert time.monotonic() - began >= (0.0 if count == 0 else 0.75 * 0.15)
     assert (error.provider, error.status, error.retryable) == (wire.protocol, None, True)
     assert "no connection" in str(error)
     assert "`api_base`" in str(error)
@@ -194,26 +192,27 @@ def test_a_wait_that_the_provider_asks_for_is_kept(wire: Wire, status: int) -> N
 
 
 def test_a_date_to_wait_for_is_understood(wire: Wire) -> None:
-    then = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
-    server = wire.serve([Fault(status=429, headers={"Retry-After": format_datetime(then, usegmt=True)}), DONE])
-    assert wire.run(Plain(model=wire.model(retry_delay=0.001))).output == "done"
-    assert gaps(server)[0] >= 0.5
+    def later(request: Request) -> Fault:
+        then = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=30)
+        return Fault(status=429, headers={"Retry-After": format_datetime(then, usegmt=True)})
+
+    wire.serve(later)
+    error = wire.fails(Plain(model=wire.model(num_retries=0)))
+    assert error.retry_after is not None
+    assert 0 < error.retry_after <= 30
 
 
 def test_a_date_gone_by_is_no_wait(wire: Wire) -> None:
     past = Fault(status=429, headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})
     wire.serve([past, DONE])
-    began = time.monotonic()
-    assert wire.run(Plain(model=wire.model(retry_delay=30))).output == "done"
-    assert time.monotonic() - began < 20
+    with waiting_for_nothing():
+        assert wire.run(Plain(model=wire.model(retry_delay=AGES))).output == "done"
 
 
 @pytest.mark.parametrize("asked", ["3600", "61", "Fri, 31 Dec 2100 23:59:59 GMT", "inf"])
 def test_a_provider_that_asks_for_more_than_a_minute_is_not_waited_for(wire: Wire, asked: str) -> None:
     wire.serve(lambda request: Fault(status=429, headers={"Retry-After": asked}))
-    began = time.monotonic()
     error = wire.fails(Plain(model=wire.model(num_retries=3)))
-    assert time.monotonic() - began < 20
     assert wire.count() == 1
     assert (error.status, error.retryable) == (429, True)
     assert error.retry_after is not None
@@ -241,76 +240,71 @@ def test_a_header_that_says_when_to_come_back(header: str | None, seconds: float
 
 
 def test_no_time_of_the_run_is_spent_on_a_wait_that_it_does_not_have(wire: Wire) -> None:
-    wire.serve(lambda request: Fault(status=429, headers={"Retry-After": "30"}))
-    began = time.monotonic()
-    error = wire.fails(Plain(model=wire.model(num_retries=3), max_seconds=10))
-    assert time.monotonic() - began < 8
+    wire.serve(lambda request: Fault(status=429, headers={"Retry-After": "50"}))
+    error = wire.fails(Plain(model=wire.model(num_retries=3), max_seconds=45))
     assert wire.count() == 1
-    assert error.retry_after == 30.0
+    assert error.retry_after == 50.0
 
 
 def test_a_provider_that_hangs_is_left_when_the_time_of_the_run_is_up(wire: Wire) -> None:
-    wire.serve(lambda request: Fault(delay=6))
-    began = time.monotonic()
-    with pytest.raises(LimitError, match="max_seconds") as caught:
+    wire.serve(lambda request: Fault(delay=AGES))
+    with waiting_for_nothing(), pytest.raises(LimitError, match="max_seconds") as caught:
         wire.run(Plain(model=wire.model(num_retries=3), max_seconds=1))
-    assert time.monotonic() - began < 5
     assert wire.count() == 1
     assert caught.value.run.stop_reason == "error"
 
 
-@pytest.mark.parametrize("timeout", [60, None, httpx.Timeout(60)])
+@pytest.mark.parametrize("timeout", [AGES, None, httpx.Timeout(AGES)])
 def test_a_retry_gets_no_more_time_than_the_run_has_left(gpt: Wire, timeout: Any) -> None:
-    gpt.serve([Fault(status=503, delay=0.3), Fault(delay=6)])
-    began = time.monotonic()
-    with pytest.raises(AcornError):
-        gpt.run(Plain(model=gpt.model(timeout=timeout, num_retries=1, retry_delay=0), max_seconds=1.2))
-    assert time.monotonic() - began < 5
+    gpt.serve([Fault(status=503, delay=0.1), Fault(delay=AGES)])
+    with waiting_for_nothing(), pytest.raises(AcornError):
+        gpt.run(Plain(model=gpt.model(timeout=timeout, num_retries=1, retry_delay=0), max_seconds=2))
     assert gpt.count() == 2
 
 
 def test_failures_without_end_end_with_the_time_of_the_run(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=503, delay=0.1))
-    began = time.monotonic()
-    with pytest.raises(AcornError):
-        wire.run(Plain(model=wire.model(num_retries=1000, retry_delay=0), max_seconds=1))
-    assert time.monotonic() - began < 6
-    assert 2 <= wire.count() <= 12
+    with waiting_for_nothing(), pytest.raises(AcornError):
+        wire.run(Plain(model=wire.model(num_retries=100_000, retry_delay=0), max_seconds=1))
 
 
 def test_a_wait_does_not_hold_up_the_event_loop() -> None:
-    async def both(agent: Plain) -> int:
-        ticks = 0
+    async def both(agent: Plain, waits: threading.Event) -> None:
         task = asyncio.ensure_future(agent.acall())
-        while not task.done():
+        assert await asyncio.to_thread(waits.wait, PATIENCE)
+        for _ in range(10):
             await asyncio.sleep(0.02)
-            ticks += 1
-        assert await task == "done"
-        return ticks
+        assert task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
-    with Loopback([DONE, Fault(status=429, headers={"Retry-After": "0.6"}), DONE]) as server:
-        agent = Plain(model=server.openai())
-        agent()  # LiteLLM is imported here
-        assert asyncio.run(both(agent)) >= 10
+    asked = threading.Event()
+
+    def answer(request: Request) -> Fault:
+        asked.set()
+        return Fault(status=429, headers={"Retry-After": "50"})
+
+    with Loopback(answer) as server:
+        asyncio.run(both(Plain(model=server.openai()), asked))
+        assert len(server.requests) == 1  # the wait was not over
 
 
 def test_a_cancelled_call_does_not_wait_for_the_provider() -> None:
     async def give_up(agent: Plain) -> None:
-        async with asyncio.timeout(0.3):
-            await agent.acall()
+        task = asyncio.ensure_future(agent.acall())
+        assert await asyncio.to_thread(comes_true, lambda: server.requests)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
-    with Loopback(lambda request: Fault(delay=6)) as server:
-        agent = Plain(model=server.openai())
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
-            asyncio.run(give_up(agent))
-        assert time.monotonic() - began < 5
+    with Loopback(lambda request: Fault(delay=AGES)) as server, waiting_for_nothing():
+        asyncio.run(give_up(Plain(model=server.openai())))
         assert len(server.requests) == 1
 
 
 def test_as_many_requests_as_are_asked_for_are_under_way_at_once() -> None:
     many = 150
-    together = threading.Barrier(many, timeout=30)
+    together = threading.Barrier(many, timeout=PATIENCE)
 
     def answer(request: Request) -> Reply:
         together.wait()
@@ -330,7 +324,7 @@ def test_as_many_requests_as_are_asked_for_are_under_way_at_once() -> None:
 
 @pytest.mark.parametrize("asked", ["0.2", 0.2])
 def test_a_timeout_says_what_to_do(wire: Wire, asked: Any) -> None:
-    wire.serve(lambda request: Fault(delay=1))
+    wire.serve(lambda request: Fault(delay=AGES))
     error = wire.fails(Plain(model=wire.model(timeout=asked, num_retries=0)))
     assert "no answer in time" in str(error)
     assert "`timeout`" in str(error)

@@ -8,13 +8,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, aclosing, suppress
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 from tests.contract.conftest import Wire
 from tests.loopback import EVENTS, Fault, Loopback, Request
+from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 from tests.provider_rules import assert_complete
 
 from acorn import LimitError, ModelError, Partial, Run, StreamChunk, ToolResult, capture, module, tool
@@ -29,8 +30,6 @@ Json = dict[str, Any]
 Chunk = StreamChunk[Any]
 
 EVERY_WAY = os.environ.get("ACORN_TORTURE") == "1"
-PATIENCE = 5.0
-"""Seconds to wait for what should come at once."""
 
 
 class Question(BaseModel):
@@ -132,13 +131,6 @@ def said(response: ModelResponse) -> Json:
         "refusal": response.refusal,
         "extra": response.extra,
     }
-
-
-def until(true: Callable[[], Any]) -> bool:
-    end = time.monotonic() + PATIENCE
-    while not true() and time.monotonic() < end:
-        time.sleep(0.005)
-    return bool(true())
 
 
 # The same answer
@@ -287,11 +279,10 @@ def test_chunks_come_through_the_wire(wire: Wire) -> None:
 
 
 def test_a_chunk_is_handed_on_while_the_rest_is_still_on_its_way(wire: Wire) -> None:
-    wire.serve([Fault(reply=CHATTER, drip=0.005)])
-    times: list[float] = []
-    run = wire.run(listening(Asker, lambda _: times.append(time.monotonic()))(model=wire.model()), question="?")
+    heard = threading.Event()
+    wire.serve([Fault(reply=CHATTER, hold=heard)])
+    run = wire.run(listening(Asker, lambda _: heard.set())(model=wire.model()), question="?")
     assert run.output == RIGHT
-    assert times[-1] - times[0] > 0.3
 
 
 def test_many_streams_at_once_do_not_mix() -> None:
@@ -714,12 +705,12 @@ class Cut:
 
 
 def cuts(body: bytes, way: str) -> Iterator[tuple[int, str]]:
-    """Every byte, one half of them in each way to call; the ends take turns."""
+    """Every byte in the long version of the tests, else one in three in each way to call; the ends take turns."""
     for at in range(len(body)):
         if EVERY_WAY:
             yield from ((at, end) for end in ENDS)
-        elif at % 2 == (way == "async"):
-            yield at, list(ENDS)[at // 2 % 3]
+        elif at % 3 == (way == "async"):
+            yield at, list(ENDS)[at // 3 % 3]
 
 
 def test_wherever_a_stream_is_cut_the_answer_is_whole_or_the_error_ours(protocol: str, way: str) -> None:
@@ -880,7 +871,7 @@ def test_leaving_an_iterator_closes_the_connection(wire: Wire, count: int) -> No
             chunks.close()
         else:
             asyncio.run(leave(agent, count))
-    assert until(lambda: server.closed_early == 1)
+    assert comes_true(lambda: server.closed_early == 1)
     assert runs[0].stop_reason == "cancelled"
 
 
@@ -889,8 +880,8 @@ def test_breaking_out_of_a_loop_closes_the_connection(wire: Wire) -> None:
         async for chunk in agent.astream(question="?"):
             if chunk.content:
                 break
-        await asyncio.sleep(0.05)  # the event loop closes what nobody holds any more
-        assert until(lambda: server.closed_early == 1)
+        # The event loop closes what nobody holds any more.
+        assert await asyncio.to_thread(comes_true, lambda: server.closed_early == 1)
 
     server = wire.serve([Fault(reply=CHATTER, drip=0.02)])
     agent = Asker(model=wire.model())
@@ -900,7 +891,7 @@ def test_breaking_out_of_a_loop_closes_the_connection(wire: Wire) -> None:
         for chunk in agent.stream(question="?"):
             if chunk.content:
                 break
-        assert until(lambda: server.closed_early == 1)
+        assert comes_true(lambda: server.closed_early == 1)
 
 
 def test_an_exception_in_on_stream_closes_the_connection(wire: Wire) -> None:
@@ -910,7 +901,7 @@ def test_an_exception_in_on_stream_closes_the_connection(wire: Wire) -> None:
     server = wire.serve([Fault(reply=CHATTER, drip=0.02)])
     with pytest.raises(KeyError, match="mine"):
         wire.run(listening(Asker, hear)(model=wire.model()), question="?")
-    assert until(lambda: server.closed_early == 1)
+    assert comes_true(lambda: server.closed_early == 1)
     assert wire.count() == 1
 
 
@@ -923,7 +914,7 @@ def test_cancelling_a_call_closes_the_connection() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await asyncio.to_thread(until, lambda: server.closed_early == 1)
+        assert await asyncio.to_thread(comes_true, lambda: server.closed_early == 1)
 
     with Loopback([Fault(reply=CHATTER, drip=0.02)]) as server:
         asyncio.run(main())
@@ -945,19 +936,19 @@ def test_streams_that_were_left_do_not_pile_up(wire: Wire) -> None:
             chunks = agent.stream(question="?")
             next(chunks)
             chunks.close()
-    assert until(lambda: server.closed_early == 10)
-    assert until(lambda: threading.active_count() <= before + 2)
+    assert comes_true(lambda: server.closed_early == 10)
+    assert comes_true(lambda: threading.active_count() <= before + 2)
 
 
 # Time
 
 
 def test_a_slow_stream_is_waited_for_as_long_as_it_goes_on(wire: Wire) -> None:
-    server = wire.serve([Fault(reply=DONE, drip=0.03)])
+    server = wire.serve([Fault(reply=DONE, drip=0.1)])
     server.chunk = 3
-    began = time.monotonic()
-    assert iterate(wire, Asker(model=wire.model(timeout=0.4)), question="?")[-1].result == RIGHT
-    assert time.monotonic() - began > 0.5
+    chunks = iterate(wire, Asker(model=wire.model(timeout=1.0)), question="?")
+    assert chunks[-1].result == RIGHT
+    assert len(chunks) * 0.1 > 1.0
 
 
 @pytest.fixture
@@ -977,26 +968,22 @@ def stalled() -> Iterator[Callable[[Wire], Loopback]]:
 
 def test_a_stream_that_stalls_fails_when_its_time_is_up(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
     stalled(wire)
-    began = time.monotonic()
-    with pytest.raises(ModelError, match="no answer in time") as caught:
+    with waiting_for_nothing(), pytest.raises(ModelError, match="no answer in time") as caught:
         iterate(wire, Asker(model=wire.model(timeout=0.3)), question="?")
-    assert time.monotonic() - began < 2
     assert caught.value.retryable
     assert wire.count() == 1
 
 
 def test_a_stream_that_does_not_begin_is_retried_when_its_time_is_up(wire: Wire) -> None:
-    wire.serve([Fault(delay=1, reply=DONE), DONE])
+    wire.serve([Fault(delay=AGES, reply=DONE), DONE])
     assert iterate(wire, Asker(model=wire.model(timeout=0.5)), question="?")[-1].result == RIGHT
     assert wire.count() == 2
 
 
 def test_a_stream_that_stalls_ends_with_the_time_of_the_run(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
     stalled(wire)
-    began = time.monotonic()
-    with pytest.raises(LimitError, match="max_seconds"):
+    with waiting_for_nothing(), pytest.raises(LimitError, match="max_seconds"):
         iterate(wire, Asker(model=wire.model(), max_seconds=0.4), question="?")
-    assert time.monotonic() - began < 2
 
 
 def closed_early(wire: Wire) -> int:
@@ -1022,22 +1009,16 @@ def test_signs_of_life_that_say_nothing_end_with_the_time_of_the_run(wire: Wire)
 
 
 def test_a_slow_stream_does_not_hold_up_the_event_loop() -> None:
-    async def main() -> int:
-        ticks = 0
+    async def main() -> None:
+        begun = asyncio.Event()
+        agent = listening(Asker, lambda _: begun.set())(model=server.openai())
+        answering = asyncio.ensure_future(agent.acall(question="?"))
+        await begun.wait()
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+        go_on.set()
+        assert await answering == RIGHT
 
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                await asyncio.sleep(0.01)
-                ticks += 1
-
-        ticking = asyncio.ensure_future(tick())
-        await agent.acall(question="?")
-        ticking.cancel()
-        with suppress(asyncio.CancelledError):
-            await ticking
-        return ticks
-
-    with Loopback([Fault(reply=DONE, drip=0.05)]) as server:
-        agent = listening(Asker, lambda _: None)(model=server.openai())
-        assert asyncio.run(main()) > 20
+    go_on = threading.Event()
+    with Loopback([Fault(reply=DONE, hold=go_on)]) as server:
+        asyncio.run(main())

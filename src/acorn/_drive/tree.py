@@ -198,20 +198,32 @@ class Tree:
             self.loops[context.run_id] = child
             _hang(parent.run.branches, child.run)
 
-    def birth(self, place: Place, place_id: str, name: str, plan: Plan, given: Any) -> BranchContext:
+    def birth(self, place: Place, parent_id: str, place_id: str, name: str, plan: Plan, given: Any) -> BranchContext:
         """A branch that the user's code begins, inside of one of its asks."""
-        parent_id = place.run_id
         with self._lock:
             parent, now = self._alive(parent_id), self.now(parent_id)
-            ask = next((ask for ask in parent.asks(now) if ask.id == place.ask_id), None)
-            inside = ask.call.id if isinstance(ask, AskTool) else None
-            context = parent.birth(name, plan.spec.input.is_empty, given, place_id, now, inside=inside)
+            inside, depth = self._whereabouts(place, parent_id)
+            context = parent.birth(
+                name, plan.spec.input.is_empty, given, place_id, now, inside=inside, caller_depth=depth
+            )
             is_known = context.run_id in self._saved
             self.branch(context, plan)
             if not is_known:
                 parent.branch_begun(context, now)
                 self._hand_over(parent_id)
             return context
+
+    def _whereabouts(self, place: Place, run_id: str) -> tuple[str | None, int]:
+        """The call of a run that the user's code is inside of, if any, and how deep below all runs the code is."""
+        loop = self.loops[place.run_id]
+        depth = 0 if loop.context is None else loop.context.depth
+        if place.run_id == run_id:
+            ask = next((ask for ask in loop.asks(self.now(run_id)) if ask.id == place.ask_id), None)
+            return (ask.call.id if isinstance(ask, AskTool) else None), depth
+        while loop.context is not None and loop.context.parent_id != run_id:
+            loop = self.loops[loop.context.parent_id]
+        context = loop.context
+        return (None if context is None else context.call_id or context.inside), depth
 
     def branch_ended(self, context: BranchContext, error: BaseException | None) -> None:
         """A branch that the user's code began has ended."""

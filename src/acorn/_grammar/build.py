@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from acorn._grammar.checked import Schema, checked
 from acorn._grammar.decimals import decimal
-from acorn._grammar.definitions import NOTES, Definitions, Schema
+from acorn._grammar.definitions import NOTES, Definitions
 from acorn._grammar.formats import FORMATS, NAIVE, without_zone
 from acorn._grammar.notation import choice, json_literal, literal, repeat, sequence
 from acorn._grammar.numbers import number
@@ -56,10 +57,13 @@ class ImpossibleError(ValueError):
     """No value fits the schema."""
 
 
-def grammar(options: Mapping[str, Schema] | Schema, limits: Limits, *, is_named: bool) -> str:
-    """The grammar of a value that fits; with names, of an object that names one of the schemas and then fits it."""
+def grammar(options: Mapping[str, Any] | bool, limits: Limits, *, is_named: bool) -> str:
+    """The grammar of a value that fits; with names, of an object that names one of the schemas and then fits it.
+
+    An `UnreadableError` where a schema is none.
+    """
     builder = _Builder(limits)
-    if not is_named:
+    if not is_named or isinstance(options, bool):
         builder.rules["root"] = builder.value_of(options)
     else:
         calls = [
@@ -84,7 +88,8 @@ class _Builder:
         self._known: dict[tuple[str, str, _Place], str | None] = {}
         self._definitions = Definitions({})
 
-    def value_of(self, schema: Schema) -> str:
+    def value_of(self, given: Any) -> str:
+        schema = checked(given)
         self._definitions, self._known = Definitions(schema), {}
         made = self._value(schema, _Place(self._limits.depth))
         if made is None:
@@ -256,17 +261,23 @@ class _Builder:
         return sequence(literal(opening), inner if low else f"({inner})?", literal(closing))
 
     def _tuple(self, first: Sequence[Any], schema: Schema, low: int, high: int, at: _Place) -> str | None:
-        parts = [self._value(part, at) for part in first]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
+        known: list[str] = []
+        for part in first:
+            made = self._value(part, at)
+            if made is None:  # the list ends before what cannot be
+                high = len(known)
+                break
+            known.append(made)
+        if low > high or not known:
+            return self._rule('"[]"') if low == 0 else None
+        is_counted = "maxItems" in schema or "minItems" in schema
+        more = schema.get("items", low > len(known)) if is_counted else False
+        item = self._value(more, at) if high > len(known) else None
+        if item is None and low > len(known):
             return None
-        more = schema.get("items", False) if "maxItems" in schema or "minItems" in schema else False
-        if low > len(first) and not more:
-            more = True
-        item = self._value(more, at) if high > len(first) else None
         rest = ""
         if item is not None:
-            rest = self._repeated(sequence('", "', item), max(0, low - len(first)), high - len(first))
+            rest = self._repeated(sequence('", "', item), max(0, low - len(known)), high - len(known))
         return self._rule(sequence('"["', ' ", " '.join(known), rest, '"]"'))
 
     def _values(self, schema: Schema | bool) -> list[Any]:
@@ -274,7 +285,9 @@ class _Builder:
         if isinstance(schema, bool):
             return []
         if "$ref" in schema:
-            return self._values(self._definitions.target(schema["$ref"]))
+            reference = schema["$ref"]
+            is_endless = self._definitions.is_recursive(reference)
+            return [] if is_endless else self._values(self._definitions.target(reference))
         if "const" in schema:
             return [schema["const"]]
         return [False, True] if schema.get("type") == "boolean" else list(schema.get("enum", []))
@@ -346,7 +359,10 @@ class _Builder:
 
     def _dict(self, schema: Schema, at: _Place) -> str | None:
         low, most = schema.get("minProperties", 0), schema.get("maxProperties")
-        named = schema.get("propertyNames", {})
+        named = schema.get("propertyNames", True)
+        if named is False:
+            return self._rule('"{}"') if low == 0 else None
+        named = {} if named is True else named
         value_schema = schema.get("additionalProperties", "properties" not in schema)
         if by_pattern := schema.get("patternProperties"):
             regex, value_schema = next(iter(by_pattern.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-Schema = Mapping[str, Any]
+from acorn._grammar.checked import Schema, checked
 
 NOTES = {
     *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
@@ -17,17 +17,19 @@ NOTES = {
 class Definitions:
     """What the references within one schema mean."""
 
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema | bool) -> None:
         self._root = root
+        self._targets: dict[str, Schema | bool] = {}
         self._recursive: dict[str, bool] = {}
 
-    def target(self, reference: str) -> Schema:
+    def target(self, reference: str) -> Schema | bool:
         """What a reference points at; anything goes where it points nowhere."""
-        found: Any = self._root
-        for part in filter(None, reference.lstrip("#").split("/")):
-            name = part.replace("~1", "/").replace("~0", "~")
-            found = found[int(name)] if isinstance(found, list) else found.get(name, {})
-        return found if isinstance(found, Mapping) else {}
+        if reference not in self._targets:
+            found: Any = self._root
+            for part in filter(None, reference.lstrip("#").split("/")):
+                found = _member(found, part.replace("~1", "/").replace("~0", "~"))
+            self._targets[reference] = checked(found, reference)
+        return self._targets[reference]
 
     def is_recursive(self, reference: str) -> bool:
         """Whether a reference leads back to itself."""
@@ -47,16 +49,26 @@ class Definitions:
                 ahead += _references(self.target(here))
         return False
 
-    def both(self, one: Schema, other: Schema | bool) -> Schema | bool:
-        """A schema that says what both say; where they speak of the same, the narrower or the second."""
+    def both(self, one: Schema, other: Schema | bool, taken: set[str] | None = None) -> Schema | bool:
+        """A schema that says what both say; where they speak of the same, the narrower or the second.
+
+        The references that were followed are `taken`: one that comes again has nothing to add.
+        """
         if isinstance(other, bool):
             return one if other else False
         if not one:
             return other
         if "$ref" in other:
-            rest = {key: value for key, value in other.items() if key != "$ref"}
-            return self.both({**one, **rest}, self.target(other["$ref"]))
+            taken = set() if taken is None else taken
+            reference, rest = other["$ref"], {key: value for key, value in other.items() if key != "$ref"}
+            here = self.both(one, rest, taken)
+            if isinstance(here, bool) or reference in taken:
+                return here
+            taken.add(reference)
+            return self.both(here, self.target(reference), taken)
         made = {**one, **other}
+        if "allOf" in one and "allOf" in other:
+            made["allOf"] = [*one["allOf"], *other["allOf"]]
         if "properties" in one and "properties" in other:
             made["properties"] = {**one["properties"], **other["properties"]}
         if "required" in one and "required" in other:
@@ -74,12 +86,14 @@ class Definitions:
         return rest if isinstance(rest, bool) else {**rest, "$ref": option["$ref"]}
 
     def merged(self, schema: Schema) -> Schema | bool:
-        """A schema without its `allOf`."""
-        made: Schema | bool = {key: value for key, value in schema.items() if key != "allOf"}
-        for part in schema["allOf"]:
-            if isinstance(made, bool):
-                return made
-            made = self.both(made, part)
+        """A schema without its `allOf`, and without those of its parts."""
+        made: Schema | bool = schema
+        taken: set[str] = set()
+        while not isinstance(made, bool) and "allOf" in made:
+            parts = made["allOf"]
+            made = {key: value for key, value in made.items() if key != "allOf"}
+            for part in parts:
+                made = made if isinstance(made, bool) else self.both(made, part, taken)
         return made
 
 
@@ -87,6 +101,13 @@ _NARROWER: dict[str, Any] = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
 }
+
+
+def _member(found: Any, name: str) -> Any:
+    if isinstance(found, Mapping):
+        return found.get(name, {})
+    is_index = isinstance(found, list) and name.isdecimal() and len(name) < 6 and int(name) < len(found)
+    return found[int(name)] if is_index else {}
 
 
 def _references(schema: Any) -> Iterator[str]:

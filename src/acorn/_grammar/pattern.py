@@ -15,6 +15,10 @@ from dataclasses import dataclass, replace
 from acorn._grammar.notation import choice, literal, repeat, sequence
 
 _ENDLESS = 10**9
+_DEEPEST, _STACKED = 40, 4
+"""How deep groups may stand in groups, and how many repetitions behind one part."""
+_MOST = 20_000
+"""The longest text that a pattern may ask for at least: more than any answer holds."""
 
 
 class UnsayableError(ValueError):
@@ -98,7 +102,7 @@ def pattern(
         if most < shortest and not (has_start and has_end):
             anything = _Repeat(_Chars(_ANY), 0, _ENDLESS)
             options.append(_Row((anything, node) if has_end else (node, anything)))
-        elif most >= shortest and (least <= longest or not is_strict):
+        elif most >= shortest and (least <= longest or (not is_strict and least <= _MOST)):
             options.append(node)
     if not options:
         return None
@@ -112,6 +116,7 @@ class _Reader:
     def __init__(self, regex: str) -> None:
         self._regex = regex
         self._at = 0
+        self._depth = 0
         self._is_caseless = False
         self._has_start = False
         self._has_end = False
@@ -194,9 +199,13 @@ class _Reader:
             self._at = found.end()
         elif self._peek("?") and not self._take("?:"):
             raise UnsayableError(self._regex)
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise UnsayableError(self._regex)
         inner = self._choice()
         if not self._take(")"):
             raise UnsayableError(self._regex)
+        self._depth -= 1
         return inner
 
     def _escape(self) -> frozenset[str]:
@@ -253,7 +262,7 @@ class _Reader:
             if self._peek("-") and not self._peek("-]") and not self._peek("--"):
                 self._take("-")
                 last = self._member()
-                if len(first) > 1 or len(last) > 1:
+                if len(first) != 1 or len(last) != 1:
                     raise UnsayableError(self._regex)
                 first = frozenset(map(chr, _range(*first, *last)))
             members |= first
@@ -275,14 +284,16 @@ class _Reader:
             raise UnsayableError(self._regex)
         return frozenset(self._next())
 
-    def _repeated(self, part: _Node) -> _Node:
+    def _repeated(self, part: _Node, stacked: int = 0) -> _Node:
         low, high = self._count()
         if (low, high) == (1, 1):
             return part
+        if stacked > _STACKED:
+            raise UnsayableError(self._regex)
         self._take("?")  # lazy: the same texts
         if isinstance(part, _Repeat) and part.low < 2 and high == part.high == _ENDLESS:
-            return self._repeated(replace(part, low=part.low * low))
-        return self._repeated(_Repeat(part, low, high))
+            return self._repeated(replace(part, low=part.low * low), stacked + 1)
+        return self._repeated(_Repeat(part, low, high), stacked + 1)
 
     def _count(self) -> tuple[int, int]:
         if self._take("*"):
@@ -295,10 +306,13 @@ class _Reader:
         if not self._peek("{") or end < 0:
             return 1, 1
         low, comma, high = self._regex[self._at + 1 : end].partition(",")
-        if not all(part == "" or part.isdecimal() for part in (low, high)) or not (low or high):
+        if not all(part == "" or (part.isdecimal() and len(part) < 10) for part in (low, high)) or not (low or high):
             raise UnsayableError(self._regex)
         self._at = end + 1
-        return int(low or 0), int(high) if high else _ENDLESS if comma else int(low)
+        least, most = int(low or 0), int(high) if high else _ENDLESS if comma else int(low)
+        if least > most:
+            raise UnsayableError(self._regex)
+        return least, most
 
 
 def _in_both_cases(signs: Iterable[str]) -> frozenset[str]:

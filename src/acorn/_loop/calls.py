@@ -20,9 +20,10 @@ from acorn._loop.state import State
 from acorn._loop.wire_history import WireHistory
 from acorn._sampling import adopted
 from acorn.errors import AcornError
+from acorn.models.port import ModelResponse
 from acorn.record import Run
 from acorn.step import Step
-from acorn.types import ToolCall, ToolResult
+from acorn.types import ToolCall, ToolResult, Usage
 
 
 class Calls(Parent):
@@ -131,12 +132,16 @@ class Calls(Parent):
     def _the_step(self) -> Step:
         state = self.state
         if self._step is None:
-            assert state.response is not None
             self._step = Step(
-                self.spec, self.run, state.response, state.calls, self._ordered(), self.toolset.tools, state.settings
+                self.spec,
+                self.run,
+                state.response or ModelResponse(usage=Usage()),  # before the first there is nothing to see
+                list(state.calls),  # whatever a hook makes of them, ours are needed until it has returned
+                self._ordered(),
+                self.toolset.tools,
+                self.toolset.branches,
+                state.settings,
             )
-            if self.context is not None:
-                self._step.branch = self.context.path
         return self._step
 
     def _ordered(self) -> list[ToolResult]:
@@ -155,4 +160,7 @@ class Calls(Parent):
         chosen = step.chosen_tools()
         if chosen != self.toolset.tools:
             state.tools = [tool.name for tool in chosen]
-            self._use_tools(chosen)
+        elif not step._removed:
+            return
+        state.removed += step._removed
+        self._use_tools(chosen)

@@ -5,13 +5,14 @@ What does not move a run from phase to phase; `parent.py` and `run.py` stand on 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from acorn._loop import finish, messages
 from acorn._loop.branch import inherited_tools
 from acorn._loop.limits import Budgets
 from acorn._loop.opening import input_message
-from acorn._loop.plan import Plan, Toolset, named_tools
+from acorn._loop.plan import BranchTool, Plan, Toolset, named_tools
 from acorn._loop.state import State
 from acorn._loop.transcript import Transcript
 from acorn._loop.wire_history import WireHistory
@@ -47,7 +48,7 @@ class Conversation:
         self._step: Step | None = None
         self._threaded = _threaded() if self.spec.history_format == "thread" else None
         self.toolset = Toolset(
-            self._and_inherited(plan.tools), plan.branches, finish.finish_definition(self.spec.output)
+            self._and_inherited(plan.tools), self._branches_left(), finish.finish_definition(self.spec.output)
         )
         self._use_model()
         self._note_settings()
@@ -100,11 +101,16 @@ class Conversation:
             self._use_tools(named_tools(self.toolset.tools, self.state.tools))
 
     def _use_tools(self, tools: tuple[Tool, ...]) -> None:
-        if taken := [tool.name for tool in tools if tool.name in self.plan.branches]:
+        branches = self._branches_left()
+        if taken := [tool.name for tool in tools if tool.name in branches]:
             raise ToolConflictError(
                 f"Tool '{taken[0]}' of `{self.spec.owner}` has the name of one of its `branches`; rename one."
             )
-        self.toolset = Toolset(tools, self.plan.branches, self.toolset.finish)
+        self.toolset = Toolset(tools, branches, self.toolset.finish)
+
+    def _branches_left(self) -> Mapping[str, BranchTool]:
+        branches, removed = self.plan.branches, self.state.removed
+        return {name: branch for name, branch in branches.items() if name not in removed} if removed else branches
 
     def _use_model(self) -> None:
         self.model = self.plan.resolve(self.setting("model"))

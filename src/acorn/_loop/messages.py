@@ -115,7 +115,12 @@ def find_turn(history: Sequence[Any], message: Message) -> int | None:
 
 def where_results_go(history: list[Message], turn: Message) -> int | None:
     """Directly behind their turn, which the user may have moved or copied; None if it is gone, and so are they."""
-    if not isinstance(history, list):
-        raise AcornError(f"`history` must be a list of messages, got `{type(history).__name__}`.")
+    check_list(history)
     at = find_turn(history, turn)
     return None if at is None else at + 1
+
+
+def check_list(history: object) -> None:
+    """The user may have put anything there."""
+    if not isinstance(history, list):
+        raise AcornError(f"`history` must be a list of messages, got `{type(history).__name__}`.")

@@ -9,19 +9,39 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn._content import Parts
-from acorn._json import safe_repr, shorten, told
+from acorn._json import path_to, safe_repr, shorten, told
 from acorn._loop.messages import NO_RESULT, close_calls, copied, user
-from acorn._loop.wire_history import ROLES
+from acorn._loop.wire_history import ROLES, SYSTEM
+from acorn._schema.problems import of_input
 from acorn._spec import Spec
 from acorn._xml.encode import encode
 from acorn.errors import DeclarationError, InputError
+from acorn.journal import MessagesSaid
 from acorn.record import Message, Run
 
 
 def input_message(spec: Spec, given: BaseModel) -> Message:
     """The input as one user message, the parts that are in it behind its XML."""
     parts = Parts()
-    return user(parts.content(encode(given, spec.xml_input_root, spec.xml, parts)))
+    strangers: list[object] = []
+    text = encode(given, spec.xml_input_root, spec.xml, parts, strangers)
+    if strangers:
+        raise _unreadable(spec.owner, given, strangers)
+    return user(parts.content(text))
+
+
+def _unreadable(owner: str, given: BaseModel, strangers: Sequence[object]) -> InputError:
+    found: list[dict[str, str]] = []
+    for stranger in strangers:
+        path, kind = path_to(stranger, given) or "input", type(stranger).__name__
+        words = f"`{path}` is of the class `{kind}`, of which a model could read nothing but an address in memory"
+        found.append(of_input(path, "a value that can be written as text", told(stranger, 200), words))
+    told_all = "; ".join(dict.fromkeys(each["message"] for each in found))
+    return InputError(
+        f"Wrong input for `{owner}`: {told_all}. Pass text, plain data or an instance of a schema, or give the class a "
+        f"`__repr__`.",
+        problems=found,
+    )
 
 
 def prompt_text(spec: Spec, returned: Any) -> str:
@@ -36,22 +56,42 @@ def prompt_text(spec: Spec, returned: Any) -> str:
 def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> list[Message]:
     """The history a run begins with; an empty prompt sends no system message."""
     system: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
-    earlier = [copied(message) for message in prior if message.get("role") not in ("system", "developer")]
+    earlier = [copied(message) for message in prior]
     close_calls(earlier, NO_RESULT)
     return [*system, *earlier, copied(opening)]
 
 
 def prior_messages(history: object, owner: str) -> list[Message]:
-    """The messages that `using(history=...)` brings along: a list, or the record of a run."""
+    """The messages that `using(history=...)` brings along, from a list, the record of a run, or None for none.
+
+    The prompt is not among them, since the new run has its own; other system messages stay where they stand.
+    """
+    if history is None:
+        return []
     found = history.history if isinstance(history, Run) else history
     if not isinstance(found, list | tuple):
-        raise InputError(
-            f"`history` of `{owner}` must be a list of messages or a record of a run, got {told(history)}."
-        )
+        raise _wrong_history("history", "a list of messages or a record of a run", history, owner)
     for index, message in enumerate(found):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
-            raise InputError(
-                f"`history[{index}]` of `{owner}` must be a dict with a `role` of {', '.join(ROLES)}, "
-                f"got {told(message)}."
-            )
-    return list(found)
+            raise _wrong_history(f"history[{index}]", f"a dict with a `role` of {', '.join(ROLES)}", message, owner)
+    at = _where_prompt_stands(found, history)
+    return [message for index, message in enumerate(found) if index != at]
+
+
+def _where_prompt_stands(messages: Sequence[Message], history: object) -> int | None:
+    """Which message is the prompt: of a run what it began with, which may have been moved or edited since."""
+    is_first = bool(messages) and messages[0].get("role") in SYSTEM
+    if isinstance(history, Run):
+        begun = next((entry for entry in history.journal.entries if isinstance(entry, MessagesSaid)), None)
+        if begun is not None:
+            if not begun.messages or begun.messages[0].get("role") not in SYSTEM:
+                return None
+            prompt = begun.messages[0]
+            same = (at for at, message in enumerate(messages) if message.get("role") in SYSTEM and message == prompt)
+            return next(same, 0 if is_first else None)
+    return 0 if is_first else None
+
+
+def _wrong_history(path: str, expected: str, given: object, owner: str) -> InputError:
+    message = f"`{path}` of `{owner}` must be {expected}, got {told(given)}."
+    return InputError(message, problems=[of_input(path, expected, told(given, 200), message)])

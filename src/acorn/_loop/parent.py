@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
+from acorn._brackets import check_deps
 from acorn._json import to_text
 from acorn._loop import messages
 from acorn._loop.branch import conversation, inherited_spec
@@ -25,7 +26,9 @@ from acorn._tools.port import Tool
 from acorn.errors import AcornError, BranchError
 from acorn.journal import BranchBegun, BranchEnded
 from acorn.record import Message, Run
-from acorn.types import ToolResult, Usage
+from acorn.types import ToolCall, ToolResult, Usage
+
+T = TypeVar("T")
 
 
 class Parent(Conversation):
@@ -42,10 +45,15 @@ class Parent(Conversation):
         call_id: str | None = None,
         inside: str | None = None,
         inherits: bool = True,
+        caller_depth: int = 0,
     ) -> BranchContext:
-        """What a branch of this run is born with, as the run is now."""
+        """What a branch of this run is born with, as the run is now.
+
+        Code that begins it in a branch of this run is deeper than the run itself, and is counted where it is.
+        """
         above = self.context
         depth, path = (above.depth + 1, f"{above.path}/{name}") if above else (1, name)
+        depth = max(depth, caller_depth + 1)
         if depth > self.spec.max_depth:
             raise BranchError(
                 f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{self.spec.owner}` is "
@@ -86,13 +94,15 @@ class Parent(Conversation):
         left = Limits(context.limits.tokens, context.limits.cost)
         budget = Budget(self.spec.owner, left, self.state.meter.spent)
         known = {tool.name: tool for tool in (*self.toolset.tools, *self._as_changed()[1])}
+        deps = self.run.deps if plan.deps is None else plan.deps
+        check_deps(plan.spec.owner, plan.deps_type, deps)
         return replace(
             plan,
             spec=spec,
             context=context,
             above=(budget, *self.budgets.all[1:]),
             inherited=named_tools(tuple(known.values()), context.tools) if context.inherits else (),
-            deps=self.run.deps if plan.deps is None else plan.deps,
+            deps=deps,
         )
 
     def branch(self, context: BranchContext, plan: Plan) -> Self:
@@ -148,14 +158,14 @@ class Parent(Conversation):
     def _results_so_far(self) -> list[ToolResult]:
         """The results of the step under way, as `on_step` has left them by now."""
         if self._step is not None:
-            return list(self._step.tool_results)
+            return checked_results(self._step.tool_results)
         return list(self.state.results.values())
 
     def _results_until_now(self) -> list[ToolResult]:
         """The same; of the hook's results only if they are some, whatever the user has made of them."""
         try:
-            return checked_results(self._results_so_far())
-        except Exception:
+            return self._results_so_far()
+        except AcornError:
             return list(self.state.results.values())
 
     def _as_changed(self) -> tuple[dict[str, Any], tuple[Tool, ...]]:
@@ -178,10 +188,20 @@ def used_below(run: Run[Any]) -> Iterator[tuple[Usage, float | None]]:
 
 
 def checked_results(results: Any) -> list[ToolResult]:
-    if isinstance(results, list):
-        for each in results:
-            if not isinstance(each, ToolResult):
+    """The results of a step, as a hook left them."""
+    return _checked(results, ToolResult, "tool_results")
+
+
+def checked_calls(calls: Any) -> list[ToolCall]:
+    """The calls of a step, as a hook left them."""
+    return _checked(calls, ToolCall, "tool_calls")
+
+
+def _checked(values: Any, kind: type[T], name: str) -> list[T]:
+    if isinstance(values, list):
+        for each in values:
+            if not isinstance(each, kind):
                 break
         else:
-            return results
-    raise AcornError(f"`step.tool_results` must stay a list of ToolResult, got {to_text(results)[:120]}.")
+            return values
+    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_text(values)[:120]}.")

@@ -56,12 +56,15 @@ class Plan:
     module: str = ""
     """The class of the instance, `package.file:Class`."""
     prompt: Callable[[], Any] | None = None
+    on_start: Callable[[Step], Any] | None = None
     on_step: Callable[[Step], Any] | None = None
     on_finish: Callable[[Any], Any] | None = None
     on_stream: Callable[[StreamChunk[Any]], Any] | None = None
     prior: Sequence[Message] = ()
     deps: Any = None
     """What `using(deps=...)` brought along."""
+    deps_type: Any = Any
+    """What the brackets say that they must be."""
     branches: Mapping[str, BranchTool] = field(default_factory=dict[str, BranchTool])
     start: Callable[[AgentTool], BranchTool] | None = None
     """How an agent that is a tool is begun, as a branch that inherits nothing."""
@@ -72,6 +75,11 @@ class Plan:
     inherited: tuple[Tool, ...] = ()
     """The tools of the run above."""
     limits: Limits = field(init=False)
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether the user has a hook of any kind, which may edit the history."""
+        return bool(self.on_finish or self.on_step or self.on_start or self.on_stream)
 
     def __post_init__(self) -> None:
         spec = self.spec

@@ -1,6 +1,6 @@
 """The machine: it lists what it needs, is told what was begun, and takes one answer at a time.
 
-    new → prompt → model → (tools → branches → step → model)* → judge → done
+    new → prompt → start → model → (tools → branches → step → model)* → judge → done
 
 Single turn, corrections and the forced finish are turns of the same wheel. What has returned is state the
 moment it is told, so a run can be saved between any two tells. Only this file changes the phase of a run.
@@ -25,7 +25,7 @@ from acorn._loop.branch import (
 )
 from acorn._loop.calls import Calls
 from acorn._loop.opening import first_messages, prompt_text
-from acorn._loop.parent import checked_results
+from acorn._loop.parent import checked_calls, checked_results
 from acorn._loop.plan import BranchTool, Plan, listed_tools
 from acorn._loop.reply import may_go_on, read_calls, refusal
 from acorn._loop.state import State
@@ -39,6 +39,7 @@ from acorn.errors import AcornError, DeclarationError
 from acorn.journal import ModelAsked, RunBegun, ToolBegun
 from acorn.models.port import ModelResponse
 from acorn.record import Run
+from acorn.step import Step
 from acorn.types import Content, ToolCall, ToolResult, Unfinished
 
 
@@ -116,6 +117,8 @@ class Loop(Calls):
             elif self.state.phase == "prompt":
                 prompt = self.spec.prompt
                 self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
+            elif self.state.phase == "start":
+                self._take_start(outcome, now)
             else:
                 self._take_judgement(outcome, now)
         elif isinstance(ask, AskBranch):
@@ -179,6 +182,9 @@ class Loop(Calls):
                 return (AskHook(f"on_finish {state.turns}", plan.on_finish, (output,), forgives=(ValueError,)),)
             case "prompt":
                 return (AskHook("prompt", self._read_prompt()),)
+            case "start":
+                assert plan.on_start is not None
+                return (AskHook("on_start", plan.on_start, (self._the_step(),)),)
             case "new" | "done":
                 return ()
             case _:
@@ -241,7 +247,31 @@ class Loop(Calls):
                 above = (messages.copied(history[0]), *above[inherited == len(above) :])
                 self.wire.change_first(history[0])
             self.transcript.begin(history, above)
-        self._ask_model(now)
+        if self.plan.on_start is None:
+            self._ask_model(now)
+        else:
+            self.state.phase = "start"
+
+    def _take_start(self, returned: Any, now: float) -> None:
+        """Take over what `on_start` has changed, and begin."""
+        step = self._end_hook("on_start", returned)
+        assert step is not None
+        if step.tool_results or step.tool_calls:
+            raise AcornError(
+                f"`{self.spec.owner}.on_start` has put something into `step.tool_results` or `step.tool_calls`, but "
+                f"nothing was called yet; use `step.add_to_context` or `self.history`."
+            )
+        self._adopt(step)
+        self.transcript.notice_all()
+        context = step._shown()
+        if context is not None:
+            messages.check_list(self.run.history)
+            self.transcript.say(context)
+        self.state.meter.step_began = now
+        if step._finished is None:
+            self._ask_model(now)
+        else:
+            self._consider(step._finished, None, now)
 
     # Asking the model
 
@@ -312,7 +342,7 @@ class Loop(Calls):
 
     def _take_finish(self, response: ModelResponse, calls: list[ToolCall], now: float) -> None:
         """Of several answers the first valid one counts; whatever else was called is not executed."""
-        documents: dict[str, str] = {}
+        documents = self.state.faults = {}
         wrong: list[finish.Verdict] = []
         for call in calls:
             if call.name != FINISH:
@@ -409,16 +439,12 @@ class Loop(Calls):
     def _take_step(self, returned: Any, now: float) -> None:
         """Write the step into the history as the hook left it, and decide what comes next."""
         state = self.state
-        step, self._step = self._step, None
-        if returned is not None and returned is not step:
-            raise DeclarationError(
-                f"`{self.spec.owner}.on_step` must return the step or nothing, got {safe_repr(returned)[:120]}."
-            )
+        step = None if self._step is returned is None else self._end_hook("on_step", returned)
         context: Content | None = None
         if step is not None:
-            results = checked_results(step.tool_results)
+            results, state.calls = checked_results(step.tool_results), checked_calls(step.tool_calls)
             context = step._shown()
-            if step._settings or step._tools is not None:
+            if step._settings or step._tools is not None or step._removed:
                 self._adopt(step)
         else:
             results = self._ordered()
@@ -440,6 +466,15 @@ class Loop(Calls):
                 self.transcript.say(messages.REMINDER_CUT_OFF if was_cut else messages.REMINDER)
             self._force_at_last_step()
             self._ask_model(now)
+
+    def _end_hook(self, name: str, returned: Any) -> Step | None:
+        """The step as the hook left it."""
+        step, self._step = self._step, None
+        if returned is not None and returned is not step:
+            raise DeclarationError(
+                f"`{self.spec.owner}.{name}` must return the step or nothing, got {safe_repr(returned)[:120]}."
+            )
+        return step
 
     def _force_at_last_step(self) -> None:
         if self.spec.max_steps is not None and self.run.steps >= self.spec.max_steps and not self.state.forced:
@@ -487,7 +522,7 @@ class Loop(Calls):
         if state.answered_by is None:
             self._correct(verdict, verdict.document, now)
         else:
-            self.transcript.answer({state.answered_by: verdict.document}, messages.SKIPPED)
+            self.transcript.answer({**state.faults, state.answered_by: verdict.document}, messages.SKIPPED)
             self._correct(verdict, None, now)
 
     def _said(self) -> str:
@@ -501,11 +536,11 @@ class Loop(Calls):
     def _accept(self, output: Any) -> None:
         state = self.state
         if state.answered_by is not None:
-            self.transcript.answer({state.answered_by: messages.FINISHED}, messages.SKIPPED)
+            self.transcript.answer({**state.faults, state.answered_by: messages.FINISHED}, messages.SKIPPED)
         was_given = state.answered_by is None and not state.fallback  # by `step.finish`
         self._end(output, "step" if was_given else state.reason)
 
     def _end(self, output: Any, reason: str) -> None:
         self.run.output, self.run.stop_reason = output, reason
-        self.transcript.end(output, reason)
+        self.transcript.end(output, reason, was_seen=reason == "unfinished" or self.plan.has_hooks)
         self.state.phase = "done"

@@ -18,7 +18,7 @@ from acorn._record_json import fields_of, read_result, written_result
 from acorn.models.port import ModelResponse, RawCall
 from acorn.types import ToolCall, ToolResult, Usage
 
-Phase = Literal["new", "prompt", "model", "tools", "branches", "step", "judge", "done"]
+Phase = Literal["new", "prompt", "start", "model", "tools", "branches", "step", "judge", "done"]
 
 
 @dataclass
@@ -40,9 +40,11 @@ class State:
     reason: str = "finish"
     """What `stop_reason` will be when an answer comes."""
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
-    """`model`, `temperature` and `max_tokens` as `on_step` set them; what it left alone is not here."""
+    """`model`, `temperature` and `max_tokens` as a hook set them; what it left alone is not here."""
     tools: list[str] | None = None
-    """The names of the tools as `on_step` left them."""
+    """The names of the tools as a hook left them."""
+    removed: list[str] = field(default_factory=list[str])
+    """The branches that a hook removed."""
     response: ModelResponse | None = None
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
@@ -55,6 +57,8 @@ class State:
     """The candidate output as JSON, while `on_finish` judges it."""
     answered_by: str | None = None
     """The call that gave it; None where it came as XML or from `step.finish`."""
+    faults: dict[str, str] = field(default_factory=dict[str, str])
+    """What was wrong with the answers before it in the same response, by their calls."""
     marks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     noticed: bool = False
     meter: Meter = field(default_factory=Meter)

@@ -64,9 +64,9 @@ class Transcript:
         own = map(messages.copied, history[len(copies) :])
         self._say((*copies, *own), None, len(copies))
 
-    def say(self, content: str) -> None:
+    def say(self, content: Content) -> None:
         """A user message of ours, at the end."""
-        message = messages.user(content)
+        message = messages.user(messages.copied(content))
         self.run.history.append(message)
         self._noted.append(message)
         self._say((messages.user(content),), None, 0)
@@ -207,12 +207,13 @@ class Transcript:
                 return
         except Exception:  # somebody's own `==`
             pass
-        self.notice_inside(told)
+        if isinstance(self.run.history, list):  # the user may have put anything there
+            self.notice_inside(told)
 
     def notice_inside(self, copies: Sequence[Message]) -> None:
         """Note messages that were edited in place since these copies were made."""
         for at, (message, copy) in enumerate(zip(self.run.history, copies, strict=False)):
-            if message != copy and to_plain(message) != copy:
+            if _differs(message, copy):
                 self._edited(at, 1, [message], [])
 
     def _edited(self, where: int, removed: int, made: Sequence[Any], added: Sequence[int]) -> None:
@@ -234,9 +235,12 @@ class Transcript:
             elif isinstance(entry, ResultsSaid):
                 self._unanswered = []
 
-    def end(self, output: Any, reason: str) -> None:
-        """The run's output."""
-        self.notice()
+    def end(self, output: Any, reason: str, *, was_seen: bool) -> None:
+        """The run's output; `was_seen` where a hook or tool may have edited its messages since."""
+        if was_seen:
+            self.notice_all()
+        else:
+            self.notice()
         form: Form = "text" if isinstance(output, str) else "json"
         text = str.__str__(output) if isinstance(output, str) else ""
         if isinstance(output, Unfinished):
@@ -254,7 +258,7 @@ class Transcript:
         One entry tells all of it, and it is not part of the history's story: an interrupted run goes on from before.
         """
         open_calls, history = self._unanswered, self.run.history
-        self.notice()
+        self.notice_all()
         said: list[ResultSaid] = []
         if not isinstance(history, list):  # the user may have put anything there
             self.turn = None
@@ -302,6 +306,15 @@ def _message(said: ResultSaid) -> Message:
 def _is_message(message: Any) -> bool:
     """What is no message will be complained of before it is sent."""
     return isinstance(message, dict) and message.get("role") in ROLES
+
+
+def _differs(message: Any, copy: Message) -> bool:
+    try:
+        if message == copy:
+            return False
+    except Exception:  # somebody's own `==`
+        pass
+    return bool(to_plain(message) != copy)
 
 
 def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -22,8 +22,8 @@ from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, fresh_ids, sent_r
 from acorn.errors import AcornError
 from acorn.record import Message
 
-_SYSTEM = ("system", "developer")
-ROLES = (*_SYSTEM, "user", "assistant", "tool")
+SYSTEM = ("system", "developer")
+ROLES = (*SYSTEM, "user", "assistant", "tool")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -75,7 +75,7 @@ class WireHistory:
         content = _content(clean.get("content"))
         if not self._sent or copy is ODD or message["role"] != "system" or content is None:
             return  # it will be read anew
-        was_there = self._seen[0] is ODD or self._seen[0]["role"] in _SYSTEM
+        was_there = self._seen[0] is ODD or self._seen[0]["role"] in SYSTEM
         was_sent = self._sent[0]["role"] == "system"
         if was_there != was_sent:
             return
@@ -158,7 +158,7 @@ class WireHistory:
         self._is_odd = self._is_odd or any(copy is ODD for copy, _ in taken)
         first = self._seen[0] if self._seen else None
         # Counted as if there always were a system message: a branch may put one before its parent's conversation.
-        count = known if isinstance(first, dict) and first["role"] in _SYSTEM else known + 1
+        count = known if isinstance(first, dict) and first["role"] in SYSTEM else known + 1
         for at, message in enumerate(tail):
             if message["role"] == "assistant":
                 self._sent += _turn(message, count + at, answers.get(at, {}), self._ids)
@@ -314,7 +314,7 @@ def _id_of(holder: Any, key: str) -> str:
 
 def _said(message: Message, content: Any) -> Message:
     """A message of the user's or the system's."""
-    role = "system" if message["role"] in _SYSTEM else message["role"]
+    role = "system" if message["role"] in SYSTEM else message["role"]
     misplaced = message.keys() & {"tool_calls", "tool_call_id"}
     if role == message["role"] and content is message["content"] and not misplaced:
         return message

@@ -7,6 +7,7 @@ is small is copied at once; a long string or list is made when somebody reads it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Protocol
 
@@ -178,4 +179,40 @@ class DictFrame:
         found = self.items.copy()
         if self.key is not HIDDEN and child is not HIDDEN:
             found[self.key] = child
+        return found
+
+
+class KeysFrame:
+    """A TypedDict that is open: the keys that it must have are there from the beginning."""
+
+    __slots__ = ("fields", "items", "name", "other")
+    is_object = True
+    decides = False
+
+    def __init__(self, fields: dict[str, tuple[str, Any]], required: Iterable[str], other: Any) -> None:
+        self.fields = fields
+        self.other = other
+        """The plan of keys that it does not have."""
+        self.items: dict[Any, Any] = dict.fromkeys(required)
+        """A new dict each time: the snapshots keep theirs."""
+        self.name: Any = HIDDEN
+
+    def enter(self, key: str) -> Any:
+        self.name, plan = self.fields.get(key, (HIDDEN, self.other))
+        return plan
+
+    def put(self, value: Any) -> None:
+        if self.name is not HIDDEN:
+            self.items = {**self.items, self.name: None if value is HIDDEN else value}
+        self.name = HIDDEN
+
+    def close(self) -> Any:
+        return self.items
+
+    def snapshot(self, child: Any) -> Any:
+        if isinstance(child, Mark):
+            return DictMark(self.items, len(self.items), self.name, child)
+        found = self.items.copy()
+        if self.name is not HIDDEN and child is not HIDDEN:
+            found[self.name] = child
         return found

@@ -1,6 +1,6 @@
-"""The partial class of a model, and the frame that fills it.
+"""The partial class of a model or a dataclass, and the frames that fill it.
 
-One Pydantic class for each model, all fields optional, nested models partial as well. A snapshot is a new
+One Pydantic class for each, all fields optional, nested ones partial as well. A snapshot is a new
 instance that shares the values of the last one. Where the field that is being written is long, its key is
 left out of the instance's dict and filled in when somebody looks: at the attribute, or at the whole, as
 `model_dump`, `==`, `repr` and copying do through `__dict__`.
@@ -18,9 +18,11 @@ from collections.abc import Generator, Mapping, MutableMapping, MutableSequence,
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, Union, get_args, get_origin
 
+import typing_extensions
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
-from acorn._partial.frames import HIDDEN, Mark
+from acorn._partial.frames import HIDDEN, Frame, Mark, Text
+from acorn._schema.fields import fields_of, has_fields
 
 LISTS = (list, Sequence, MutableSequence)
 DICTS = (dict, Mapping, MutableMapping)
@@ -37,8 +39,8 @@ class PartialModel(BaseModel):
 
     model_config = ConfigDict(protected_namespaces=(), arbitrary_types_allowed=True)
     __slots__ = ("__acorn_open__",)
-    __acorn_whole__: ClassVar[type[BaseModel]]
-    """The model it is a part of."""
+    __acorn_whole__: ClassVar[Any]
+    """The model or dataclass it is a part of."""
 
     def __reduce__(self) -> Any:  # no module has the class under its name
         return _restored, (self.__acorn_whole__, self.__getstate__())
@@ -86,7 +88,7 @@ def _fill(instance: PartialModel, name: str | None = None) -> None:
     _set_open(instance, None)
 
 
-def _restored(kind: type[BaseModel], state: dict[Any, Any]) -> PartialModel:
+def _restored(kind: Any, state: dict[Any, Any]) -> PartialModel:
     instance = _new(partial_class(kind))
     instance.__setstate__(state)
     return instance
@@ -150,23 +152,96 @@ class ModelFrame:
         return self._instance(values, None)
 
     def _instance(self, values: dict[str, Any], pending: tuple[str, Mark] | None) -> PartialModel:
-        # What `model_construct` does, without its cost.
-        instance = _new(self.cls)
-        _set_dict(instance, values)
-        _set_fields_set(instance, self.seen)
-        _set_extra(instance, self.extra)
-        _set_private(instance, None)
-        _set_open(instance, pending)
-        return instance
+        return _instance(self.cls, values, self.seen, self.extra, pending)
+
+
+def _instance(
+    cls: type[PartialModel],
+    values: dict[str, Any],
+    seen: set[str],
+    extra: dict[str, Any] | None,
+    pending: tuple[str, Mark] | None,
+) -> PartialModel:
+    # What `model_construct` does, without its cost.
+    instance = _new(cls)
+    _set_dict(instance, values)
+    _set_fields_set(instance, seen)
+    _set_extra(instance, extra)
+    _set_private(instance, None)
+    _set_open(instance, pending)
+    return instance
+
+
+def rooted(cls: type[PartialModel], root: Any) -> Any:
+    """The partial instance of a `RootModel` around what it holds so far."""
+    if root is HIDDEN:
+        return HIDDEN
+    if isinstance(root, Mark):
+        return _instance(cls, {}, {"root"}, None, ("root", root))
+    return _instance(cls, {"root": root}, {"root"}, None, None)
+
+
+class RootFrame:
+    """An open object or list that is all a `RootModel` holds."""
+
+    __slots__ = ("cls", "decides", "inner", "is_object")
+
+    def __init__(self, cls: type[PartialModel], inner: Frame) -> None:
+        self.cls = cls
+        self.inner = inner
+        self.is_object = inner.is_object
+        self.decides = inner.decides
+
+    def enter(self, key: str) -> Any:
+        return self.inner.enter(key)
+
+    def put(self, value: Any) -> None:
+        self.inner.put(value)
+
+    def close(self) -> Any:
+        return rooted(self.cls, self.inner.close())
+
+    def snapshot(self, child: Any) -> Any:
+        return rooted(self.cls, self.inner.snapshot(child))
+
+
+class RootText(Text):
+    """An open string that is all a `RootModel` holds."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: type[PartialModel]) -> None:
+        super().__init__()
+        self.cls = cls
+
+    def snapshot(self) -> Any:
+        return rooted(self.cls, super().snapshot())
 
 
 _lock = threading.RLock()
 # One partial class for each model for as long as the process lives: they are types, and compared as such.
-_classes: dict[type[BaseModel], type[PartialModel]] = {}
+_classes: dict[Any, type[PartialModel]] = {}
 
 
-def partial_class(kind: type[BaseModel]) -> type[PartialModel]:
-    """The model with every field optional, nested models partial too."""
+def has_partial(kind: Any) -> bool:
+    """Whether it is a model, a `RootModel` or a dataclass, with type hints that can be read."""
+    cls = get_origin(kind) or kind
+    if isinstance(cls, type) and issubclass(cls, RootModel):
+        return True
+    return has_fields(kind) and not typing_extensions.is_typeddict(cls) and can_be_read(kind)
+
+
+def can_be_read(kind: Any) -> bool:
+    """Whether the type hints of a class with fields name what there is."""
+    try:
+        fields_of(kind)
+    except NameError:
+        return False
+    return True
+
+
+def partial_class(kind: Any) -> type[PartialModel]:
+    """The class with every field optional, nested ones partial too."""
     with _batch() as batch:
         if kind not in _classes:
             _declare(kind, batch)
@@ -176,13 +251,15 @@ def partial_class(kind: type[BaseModel]) -> type[PartialModel]:
 def partial_type(kind: Any) -> Any:
     """Any type while it is being written: a partial class for a model, lists and dicts of them, itself otherwise."""
     with _batch() as batch:
+        if has_partial(kind):
+            return partial_class(kind)
         return _partial_type(kind, batch)
 
 
 @contextmanager
-def _batch() -> Generator[dict[type[BaseModel], str]]:
+def _batch() -> Generator[dict[Any, str]]:
     """New classes and the names by which they refer to each other, resolved at the end."""
-    batch: dict[type[BaseModel], str] = {}
+    batch: dict[Any, str] = {}
     with _lock:
         yield batch
         names = {name: _classes[model] for model, name in batch.items()}
@@ -194,10 +271,13 @@ def _batch() -> Generator[dict[type[BaseModel], str]]:
 _KEPT = ("extra", "serialize_by_alias", "use_enum_values")
 
 
-def _declare(kind: type[BaseModel], batch: dict[type[BaseModel], str]) -> None:
+def _declare(kind: Any, batch: dict[Any, str]) -> None:
     """Make the class of a model and those inside it; one that is still being made is referred to by name."""
-    kind.model_rebuild()  # it may have named a class that came later
-    name = re.sub(r"\W+", "_", f"Partial{kind.__name__}")
+    cls: Any = get_origin(kind) or kind
+    is_model = issubclass(cls, BaseModel)
+    if is_model:
+        cls.model_rebuild()  # it may have named a class that came later
+    name = re.sub(r"\W+", "_", f"Partial{cls.__name__}")
     batch[kind] = f"{name}{len(batch)}" if name in batch.values() else name
     fields: dict[str, Any] = {
         field: (
@@ -210,10 +290,12 @@ def _declare(kind: type[BaseModel], batch: dict[type[BaseModel], str]) -> None:
                 repr=info.repr,
             ),
         )
-        for field, info in kind.model_fields.items()
+        for field, info in fields_of(kind).items()
+        if info.init is not False
     }
+    declared: Any = cls.model_config if is_model else getattr(cls, "__pydantic_config__", {})
     config: dict[str, Any] = {
-        key: value for key, value in kind.model_config.items() if key in _KEPT or key.startswith("ser_json")
+        key: value for key, value in declared.items() if key in _KEPT or key.startswith("ser_json")
     }
     if config.get("extra") != "allow":
         config.pop("extra", None)
@@ -222,18 +304,18 @@ def _declare(kind: type[BaseModel], batch: dict[type[BaseModel], str]) -> None:
         warnings.filterwarnings("ignore", message="Field name", category=UserWarning)
         _classes[kind] = make(
             batch[kind],
-            __base__=PartialModel,
-            __module__=kind.__module__,
-            __doc__=kind.__doc__,
+            __base__=(PartialModel, RootModel) if issubclass(cls, RootModel) else PartialModel,
+            __module__=cls.__module__,
+            __doc__=cls.__doc__,
             __cls_kwargs__=config,
             **fields,
         )
     _classes[kind].__acorn_whole__ = kind
 
 
-def own_type(annotation: Any, model: type[BaseModel]) -> Any:
+def own_type(annotation: Any, model: Any) -> Any:
     """The type of a field, with the model itself where it is called `Self`, or by Pydantic's name for `Model[T]`."""
-    origin = model.__pydantic_generic_metadata__["origin"]
+    origin = getattr(model, "__pydantic_generic_metadata__", {}).get("origin")
     if annotation is Self or f":{id(origin)}[" in str(getattr(annotation, "type_ref", "")):
         return model
     arguments = get_args(annotation)
@@ -246,12 +328,18 @@ def own_type(annotation: Any, model: type[BaseModel]) -> Any:
     return Union[inner] if outer is types.UnionType else outer[inner]  # noqa: UP007 - built at run time
 
 
-def _partial_type(annotation: Any, batch: dict[type[BaseModel], str]) -> Any:
+def _partial_type(annotation: Any, batch: dict[Any, str]) -> Any:
     """The type of a field while it is being written."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and not issubclass(annotation, RootModel):
+    if has_partial(annotation):
         if annotation not in _classes and annotation not in batch:
             _declare(annotation, batch)
-        return _classes.get(annotation) or typing.ForwardRef(batch[annotation])
+        part = _classes.get(annotation) or typing.ForwardRef(batch[annotation])
+        is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        if is_model and not issubclass(annotation, RootModel):
+            return part
+        return Union[part, annotation]  # the latter once it is complete  # noqa: UP007
+    if typing_extensions.is_typeddict(get_origin(annotation) or annotation):
+        return Union[annotation, dict[str, Any]]  # noqa: UP007
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is typing.Annotated:
         inner = _partial_type(arguments[0], batch)

@@ -14,10 +14,22 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, JsonValue, RootModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic_core import to_json
+from pydantic_core import SchemaSerializer, core_schema, to_json
+from typing_extensions import is_typeddict
 
-from acorn._partial.frames import HIDDEN, DictFrame, Frame, ListFrame
-from acorn._partial.model import DICTS, LISTS, ModelFrame, PartialModel, own_type, partial_class
+from acorn._partial.frames import HIDDEN, DictFrame, Frame, KeysFrame, ListFrame, Text
+from acorn._partial.model import (
+    DICTS,
+    LISTS,
+    ModelFrame,
+    PartialModel,
+    RootFrame,
+    RootText,
+    can_be_read,
+    own_type,
+    partial_class,
+)
+from acorn._schema.fields import fields_of, has_fields, required_keys
 from acorn._schema.shape import aliases_of
 
 
@@ -32,6 +44,10 @@ class Plan:
 
     def array_frame(self) -> Frame:
         return ListFrame(self)
+
+    def new_text(self) -> Text:
+        """A string that begins."""
+        return Text()
 
     def text(self, value: str) -> Any:
         """A complete string."""
@@ -175,6 +191,41 @@ class Fields(Leaf):
         return form == "object"
 
 
+class Members(Fields):
+    """A dataclass: it grows like a model, and is itself once it is complete."""
+
+    def object_frame(self) -> Frame:
+        return Judged(super().object_frame(), self)
+
+
+class Keys(Fields):
+    """A TypedDict: a dict that grows."""
+
+    required: tuple[str, ...]
+
+    def object_frame(self) -> Frame:
+        return Judged(KeysFrame(self.fields, self.required, UNSEEN), self)
+
+
+class Root(Leaf):
+    """A `RootModel`: it grows like what it holds."""
+
+    partial: type[PartialModel]
+    inner: Plan
+
+    def object_frame(self) -> Frame:
+        return Judged(RootFrame(self.partial, self.inner.object_frame()), self)
+
+    def array_frame(self) -> Frame:
+        return Judged(RootFrame(self.partial, self.inner.array_frame()), self)
+
+    def new_text(self) -> Text:
+        return RootText(self.partial)
+
+    def takes(self, form: str) -> bool:
+        return self.inner.takes(form)
+
+
 class Choice(Leaf):
     """A union: what comes next decides, and among models their keys do."""
 
@@ -207,6 +258,10 @@ class Choice(Leaf):
     def array_frame(self) -> Frame:
         return self.arrays[0].array_frame() if len(self.arrays) == 1 else super().array_frame()
 
+    def new_text(self) -> Text:
+        growing = [member for member in self.members if member.grows]
+        return growing[0].new_text() if len(growing) == 1 else Text()
+
     def text(self, value: str) -> Any:
         return value if self.is_text else super().text(value)
 
@@ -214,7 +269,7 @@ class Choice(Leaf):
         whole = self.judge_plain(value)
         if whole is not HIDDEN:
             for member in self.members:  # its models are partial, like those that were decided early
-                if isinstance(member, Fields | Items | Entries) and member.judge_plain(value) == whole:
+                if isinstance(member, Fields | Items | Entries | Root) and member.judge_plain(value) == whole:
                     return by_plan(member, value)
         return whole
 
@@ -241,6 +296,43 @@ class Whole:
 
     def snapshot(self, child: Any) -> Any:
         return HIDDEN
+
+
+class Judged:
+    """A container that shows while it grows and, once it is complete and fits, is what its type makes of it."""
+
+    __slots__ = ("decides", "fits", "inner", "is_object", "leaf")
+
+    def __init__(self, inner: Frame, leaf: Leaf) -> None:
+        self.inner = inner
+        self.leaf = leaf
+        self.fits = True
+        self.is_object = inner.is_object
+        self.decides = inner.decides
+
+    def enter(self, key: str) -> Any:
+        return self.inner.enter(key)
+
+    def put(self, value: Any) -> None:
+        self.fits = self.fits and value is not HIDDEN
+        self.inner.put(value)
+
+    def close(self) -> Any:
+        found = self.inner.close()
+        if not self.fits:
+            return found
+        try:
+            json = _WRITER.to_json(found, by_alias=False, exclude_unset=True)
+        except ValueError:  # half a surrogate pair
+            return found
+        whole = self.leaf.judge(json)
+        return found if whole is HIDDEN else whole
+
+    def snapshot(self, child: Any) -> Any:
+        return self.inner.snapshot(child)
+
+
+_WRITER = SchemaSerializer(core_schema.any_schema(), {"ser_json_inf_nan": "constants"})
 
 
 class Undecided:
@@ -327,7 +419,7 @@ class _Compiler:
     """Compiles one type and all it refers to; a model that refers to itself finds its own plan."""
 
     def __init__(self) -> None:
-        self.models: dict[type, Fields] = {}
+        self.models: dict[Any, Fields | Root] = {}
         self.config: ConfigDict | None = None
 
     def plan(self, kind: Any) -> Plan:
@@ -347,8 +439,10 @@ class _Compiler:
         if origin in DICTS:
             name, value = arguments or (str, Any)
             return Entries(kind, self.config, self.plan(value), None if name is str else Leaf(name, self.config))
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and not issubclass(kind, RootModel):
-            return self._model(kind)
+        if isinstance(kind, type) and issubclass(kind, RootModel):
+            return self._root(kind)
+        if has_fields(kind) and can_be_read(kind):
+            return self._object(kind, origin)
         return Leaf(kind, self.config)
 
     def _annotated(self, kind: Any, inner: Any) -> Plan:
@@ -362,25 +456,46 @@ class _Compiler:
                 return Entries(kind, self.config, item, keys)
             case Choice(members=members):
                 return Choice(kind, self.config, members)
-            case Fields() as plan:
+            case Fields() | Root() as plan:
                 return plan
             case _:
                 return Leaf(kind, self.config)
 
-    def _model(self, kind: type[BaseModel]) -> Fields:
+    def _root(self, kind: type[RootModel[Any]]) -> Plan:
         if kind in self.models:
             return self.models[kind]
-        plan = self.models[kind] = Fields(kind, None)
+        plan = self.models[kind] = Root(kind, None)
         plan.partial = partial_class(kind)
         outer, self.config = self.config, kind.model_config or None
-        plans = {name: self.plan(_declared(field, kind)) for name, field in kind.model_fields.items()}
+        plan.inner = self.plan(_declared(kind.model_fields["root"], kind))
+        plan.grows = plan.inner.grows
+        self.config = outer
+        return plan
+
+    def _object(self, kind: Any, cls: Any) -> Plan:
+        if kind in self.models:
+            return self.models[kind]
+        plan: Fields
+        outer = self.config
+        if is_typeddict(cls):
+            plan = typed = Keys(kind, outer)
+            typed.required = required_keys(kind)
+        else:
+            plan = Fields(kind, None) if issubclass(cls, BaseModel) else Members(kind, outer)
+            plan.partial = partial_class(kind)
+        self.models[kind] = plan
+        # Pydantic reads a class that says nothing of its own by what the model around it says.
+        own = cls.model_config if issubclass(cls, BaseModel) else getattr(cls, "__pydantic_config__", outer)
+        self.config = own or None
+        fields = {name: field for name, field in fields_of(kind).items() if field.init is not False}
+        plans = {name: self.plan(_declared(field, kind)) for name, field in fields.items()}
         self.config = outer
         plan.fields = {name: (name, inner) for name, inner in plans.items()}
-        for name, field in kind.model_fields.items():  # an alias may be the name of another field
+        for name, field in fields.items():  # an alias may be the name of another field
             plan.fields.update(dict.fromkeys(aliases_of(field), (name, plans[name])))
         return plan
 
 
-def _declared(field: FieldInfo, model: type[BaseModel]) -> Any:
+def _declared(field: FieldInfo, model: Any) -> Any:
     annotation = own_type(field.annotation, model)
     return typing.Annotated[(annotation, *field.metadata)] if field.metadata else annotation

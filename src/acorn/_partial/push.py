@@ -90,7 +90,7 @@ class PushParser:
             return at
         sign = piece[at]
         if sign == '"':
-            self._text = Text()
+            self._text = self._plan.new_text()
             self._shows = self._plan.grows
             self._growing = self._text if self._shows else None
             self._changed = self._changed or self._shows

@@ -56,6 +56,17 @@ def resolve(ref: str, schema: JsonSchema) -> JsonSchema:
     return found if isinstance(found, dict) else {}
 
 
+def followed(node: JsonSchema, top: JsonSchema) -> JsonSchema:
+    """The schema itself, or the one that its reference leads to in the end; {} where it leads in a circle."""
+    seen: set[str] = set()
+    while "$ref" in node:
+        if node["$ref"] in seen:
+            return {}
+        seen.add(node["$ref"])
+        node = resolve(node["$ref"], top)
+    return node
+
+
 class _Generator(GenerateJsonSchema):
     # A default that JSON cannot hold is simply not told to the model; the function still has it.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
 from acorn._json import compact, shorten, told
-from acorn._schema.generate import JsonSchema, resolve
+from acorn._schema.generate import JsonSchema, followed
 from acorn._schema.words import in_words
 
 _MISSING = "missing"
@@ -49,6 +49,11 @@ class Problem(TypedDict):
 def public(found: Sequence[Problem]) -> list[dict[str, Any]]:
     """The problems as `ParseError.errors` tells them."""
     return [{key: wrong[key] for key in ("path", "expected", "received")} for wrong in found]
+
+
+def of_input(path: str, expected: str, received: str, message: str) -> dict[str, str]:
+    """One problem as `InputError.problems` tells it."""
+    return {"path": path, "expected": expected, "received": received, "message": message}
 
 
 def problems(error: ValidationError, schema: JsonSchema, received: Any) -> list[Problem]:
@@ -151,8 +156,7 @@ def _at(path: Sequence[int | str], schema: JsonSchema) -> JsonSchema | None:
 
 
 def _descend(node: JsonSchema, path: list[int | str], top: JsonSchema) -> JsonSchema | None:
-    while "$ref" in node:
-        node = resolve(node["$ref"], top)
+    node = followed(node, top)
     if not path:
         return node
     for union in ("anyOf", "oneOf", "allOf"):

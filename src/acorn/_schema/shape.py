@@ -7,8 +7,9 @@ values against them.
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ForwardRef, NamedTuple
@@ -16,11 +17,11 @@ from typing import Any, ForwardRef, NamedTuple
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
-from pydantic_core import to_json
+from pydantic_core import SchemaError, to_json
 
 from acorn._json import shorten, told
 from acorn._schema.generate import JsonSchema, schema_of
-from acorn._schema.problems import Problem, problems
+from acorn._schema.problems import Problem, of_input, problems
 from acorn.errors import DeclarationError, InputError
 
 RESULT = "result"
@@ -73,24 +74,32 @@ class Shape:
         except (ValidationError, ValueError):
             return plain
 
-    def from_call(self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseModel:
-        """The instance that a call's arguments stand for; `InputError` names every wrong one."""
+    def from_call(
+        self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Collection[str] = ()
+    ) -> BaseModel:
+        """The instance that a call's arguments stand for; `InputError` names every wrong one.
+
+        `options` are no arguments, but may be taken for some: `using` takes them.
+        """
         if args:
             return self._from_positional(owner, args, kwargs)
-        unknown = [name for name in kwargs if name not in self._accepted and not self.allows_extra]
+        unknown = {
+            name: _option(name) if name in options else f"`{name}` is not an input"
+            for name in kwargs
+            if name not in self._accepted and not self.allows_extra
+        }
         try:
             instance = self.schema.model_validate(kwargs, by_alias=True, by_name=True)
         except ValidationError as error:
-            wrong = [
-                problem for problem in problems(error, self._call_schema, kwargs) if problem["path"] not in unknown
-            ]
-            raise InputError(self._complaint(owner, wrong, unknown)) from error
+            found = problems(error, self._call_schema, kwargs)
+            wrong = [problem for problem in found if problem["path"] not in unknown]
+            raise self._complaint(owner, wrong, unknown, kwargs) from error
         except PydanticUserError as error:
             raise DeclarationError(
                 f"The input of `{owner}` names a class that does not exist yet: {shorten(error.message)}"
             ) from error
         if unknown:
-            raise InputError(self._complaint(owner, [], unknown))
+            raise self._complaint(owner, [], unknown, kwargs)
         return instance
 
     def _from_positional(self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseModel:
@@ -108,7 +117,8 @@ class Shape:
         )
         given = ", ".join(f"`{type(arg).__name__}`" for arg in args)
         also = f" and keyword arguments {_names(kwargs)}" if kwargs else ""
-        raise InputError(f"`{owner}` takes {takes}; it was given the positional {given}{also}.")
+        message = f"`{owner}` takes {takes}; it was given the positional {given}{also}."
+        raise InputError(message, problems=[of_input("", takes, told(args), message)])
 
     @cached_property
     def _call_schema(self) -> JsonSchema:
@@ -127,11 +137,24 @@ class Shape:
             names.update(aliases_of(field))
         return frozenset(names)
 
-    def _complaint(self, owner: str, wrong: list[Problem], unknown: list[str]) -> str:
-        parts = [_part(problem) for problem in wrong]
-        parts += [f"`{name}` is not an input" for name in unknown]
+    def _complaint(
+        self, owner: str, wrong: list[Problem], unknown: Mapping[str, str], given: Mapping[str, Any]
+    ) -> InputError:
         takes = _names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
-        return f"Wrong input for `{owner}`: {'; '.join(parts)}. It takes {takes}."
+        found = [_public(problem) for problem in wrong]
+        found += [of_input(name, "no such input", told(given[name], 200), words) for name, words in unknown.items()]
+        words = "; ".join(each["message"] for each in found)
+        return InputError(f"Wrong input for `{owner}`: {words}. It takes {takes}.", problems=found)
+
+
+def _public(problem: Problem) -> dict[str, str]:
+    is_missing = problem["received"] == "missing" and bool(problem["path"])
+    received = "missing" if is_missing else problem["told"]
+    return of_input(problem["path"], problem["expected"], received, _part(problem))
+
+
+def _option(name: str) -> str:
+    return f"`{name}` is not an input, but an option: `agent.using({name}=...)(...)`"
 
 
 class Shapes(NamedTuple):
@@ -186,6 +209,10 @@ def _probe(shape: Shape, owner: str, attribute: str) -> None:
     """Fail now where the type cannot be told to a model; wait where it names a class yet to come."""
     try:
         shape.json_schema  # noqa: B018 - computed once and kept
+        if not shape.schema.__pydantic_complete__:  # put off by its own configuration, or it waits for a class
+            shape.schema.model_rebuild(raise_errors=False)
+    except SchemaError as error:
+        raise _uncompiled(error, owner, attribute) from error
     except (PydanticUndefinedAnnotation, NameError):
         return
     except PydanticUserError as error:
@@ -247,10 +274,27 @@ def _make(name: str, fields: dict[str, Any], owner: str, attribute: str) -> type
             if lost := set(fields) - set(made.model_fields):
                 raise ValueError(f"{', '.join(sorted(lost))} cannot be a field")
             return made
+    except SchemaError as error:
+        raise _uncompiled(error, owner, attribute) from error
     except (PydanticUserError, TypeError, NameError, ValueError, AttributeError) as error:
         raise DeclarationError(
             f"`{owner}.{attribute}` must be {_FORMS}; Pydantic says: {shorten(str(error).splitlines()[0])}"
         ) from error
+
+
+def _uncompiled(error: SchemaError, owner: str, attribute: str) -> DeclarationError:
+    """Of what Pydantic's core says on many lines, the field and the reason."""
+    text = str(error)
+    field = ".".join(name for name in re.findall(r'Field "(.*)":', text) if name != RESULT)
+    where = f"the field `{field}` of `{owner}.{attribute}`" if field else f"`{owner}.{attribute}`"
+    reason = shorten(text.splitlines()[-1].strip().removeprefix("error: ").rstrip("."))
+    if "regex parse error" not in text:
+        return DeclarationError(f"Pydantic cannot check {where}: {reason}.")
+    return DeclarationError(
+        f"Pydantic cannot compile the pattern of {where}: {reason}. Write it without lookaround and backreferences, "
+        f"check the value in a validator, or declare a `BaseModel` class with "
+        f"`model_config = ConfigDict(regex_engine='python-re')`."
+    )
 
 
 def aliases_of(field: FieldInfo) -> list[str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_origin
 
 from acorn._json import told
 from acorn._tools.agent import AS_TOOL
@@ -28,6 +29,9 @@ from acorn.record import Run
 
 FINISH = "__finish__"
 """The tool that ends a run; every module has it."""
+
+_NEVER_BOUND = (staticmethod, types.MethodType, functools.partial)
+"""What has a `__get__`, or may have one, and yet does not take the instance."""
 
 # The names that every provider takes.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -110,6 +114,9 @@ def gather(declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]) 
 
 def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]) -> Tool:
     """A tool from any callable, or from what makes a tool of itself, as agents do."""
+    if hasattr(get_origin(entry), AS_TOOL):  # an agent in brackets, `Extract[Person]`
+        make_tool(get_origin(entry), place, owner, local_names)  # which says so where it cannot be made
+        entry = entry()
     if hasattr(entry, AS_TOOL):
         made: Tool = getattr(entry, AS_TOOL)(place, owner)
         return named(made, owner)
@@ -154,7 +161,8 @@ def _method(
     attribute: str, value: Any, options: ToolOptions, owner: str, local_names: Mapping[str, Any]
 ) -> FunctionTool:
     function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-    is_bound_later = isinstance(value, classmethod) or inspect.isfunction(value)
+    # What a decorator has made of a function may bind itself like one: `functools.lru_cache` does.
+    is_bound_later = hasattr(type(value), "__get__") and not isinstance(value, _NEVER_BOUND)
     name = options.name or attribute
     tool = FunctionTool(name, function, options, f"method `{attribute}`", attribute, is_bound_later, local_names)
     return _checked(tool, owner)
@@ -177,9 +185,9 @@ def merge(listed: Sequence[Tool], own: Sequence[Tool], owner: str) -> tuple[Tool
     return tuple(named.values())
 
 
-def is_tool_name(name: str) -> bool:
+def is_tool_name(name: object) -> bool:
     """Whether providers take it and it is not ours."""
-    return bool(_NAME.fullmatch(name)) and name != FINISH
+    return isinstance(name, str) and bool(_NAME.fullmatch(name)) and name != FINISH
 
 
 def named(tool: Tool, owner: str) -> Tool:

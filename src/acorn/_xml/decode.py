@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 
 from acorn._json import compact, whole_text
-from acorn._schema.generate import JsonSchema, resolve
+from acorn._schema.generate import JsonSchema, followed
 from acorn._schema.shape import Shape
 from acorn._xml.find import find
 from acorn._xml.tree import MAX_DEPTH, Element, check_bounds, parse, refuse_depth, unescape
@@ -68,8 +68,7 @@ class _Reader:
 
     def convert(self, element: Element, node: JsonSchema) -> _Reading:
         """The value, and how badly the element fits the schema: 0 is exactly."""
-        while "$ref" in node:
-            node = resolve(node["$ref"], self.top)
+        node = followed(node, self.top)
         key = (id(element), id(node))
         if key not in self.known:
             self.known[key] = self._way(node)(element, node)
@@ -208,8 +207,7 @@ def unlisted(node: JsonSchema) -> JsonSchema | None:
 
 
 def _allows_null(node: JsonSchema, top: JsonSchema) -> bool:
-    while "$ref" in node:
-        node = resolve(node["$ref"], top)
+    node = followed(node, top)
     if node.get("type") == "null" or None in node.get("enum", ()):
         return True
     return any(_allows_null(member, top) for member in node.get("anyOf") or node.get("oneOf") or ())

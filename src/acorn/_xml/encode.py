@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, RootModel
-from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
 from acorn._content import MARK, Part, Parts
 from acorn._json import attributes, items_of, to_plain
+from acorn._schema.fields import fields_of
 from acorn._xml.text import escape_attribute, escape_comment, escape_text, is_name
 from acorn.errors import AcornError
 
@@ -42,14 +42,21 @@ class XmlStyle:
     include_none: bool = False
 
 
-def encode(value: Any, root: str, style: XmlStyle | None = None, parts: Parts | None = None) -> str:
+def encode(
+    value: Any,
+    root: str,
+    style: XmlStyle | None = None,
+    parts: Parts | None = None,
+    strangers: list[object] | None = None,
+) -> str:
     """The value as one element named `root`, without a trailing newline.
 
-    A part in it is an empty element with its number, `<photo part="1" kind="image" />`, and is added to `parts`.
+    A part in it is an empty element with its number, `<photo part="1" kind="image" />`, and is added to `parts`. What
+    has nothing to show but its address in memory is added to `strangers`.
     """
     lines: list[str] = []
     with Parts() if parts is None else parts:
-        plain = to_plain(value)
+        plain = to_plain(value, strangers)
     _Writer(style or XmlStyle(), lines).element(f"<{root}", f"</{root}>", plain, value, 0)
     return "\n".join(lines)
 
@@ -182,13 +189,13 @@ def _tags(cls: type, format: DescriptionFormat | None) -> dict[str, _Tag] | None
     """The elements of a class's fields, or None where the class has no fields."""
     if issubclass(cls, RootModel) or not (issubclass(cls, BaseModel) or is_dataclass(cls)):
         return None
-    described: dict[str, FieldInfo] = getattr(cls, "__pydantic_fields__", {})
-    names = list(described) if described or issubclass(cls, BaseModel) else [field.name for field in fields(cls)]
-    tags: dict[str, _Tag] = {}
-    for name in names:
-        field = described.get(name)
-        tags[name] = field_tag(name, field.description if field else None, format)
-    return tags
+    try:
+        described: dict[str, Any] = dict(fields_of(cls))
+    except NameError:  # a type hint of a dataclass that cannot be read; its names can
+        described = dict.fromkeys(field.name for field in fields(cls))
+    computed = getattr(getattr(cls, "__pydantic_decorators__", None), "computed_fields", {})
+    described.update({name: decorator.info for name, decorator in computed.items()})
+    return {name: field_tag(name, getattr(field, "description", None), format) for name, field in described.items()}
 
 
 def field_tag(name: str, description: str | None, format: DescriptionFormat | None) -> _Tag:

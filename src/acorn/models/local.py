@@ -4,6 +4,7 @@ It needs no key and no network. Every reply is a call of a tool by construction:
 grammar, and the model can write nothing else. The engine is in `engine`, the weights in `weights`.
 
     model = "local/smollm2"
+    model = {"model": "local/smollm2", "max_prompt": 12000}
     model = {"model": "local/models/qwen.gguf", "n_ctx": 16384, "n_threads": 4, "max_string": 2000, "timeout": 60}
 """
 
@@ -19,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from acorn._grammar.build import ImpossibleError, Limits, grammar
+from acorn._grammar.checked import UnreadableError
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import Assembly
 from acorn.models.engine import PROVIDER, Engine, Job, engine
@@ -32,11 +34,18 @@ SETTINGS = {
     "n_ctx": "tokens of prompt and answer together",
     "n_threads": "threads that compute",
     "max_string": "characters of a string whose schema names no limit",
+    "max_prompt": "characters that it reads: input, history and tools together",
 }
 _OURS = ("model", "id", "num_retries", "retry_delay", "timeout")
 """Keys that any model dict may have. Nothing here is retried; the timeout is that of a whole answer."""
 _SMALL, _LARGE = Limits(), Limits(string=4000, items=50, depth=5)
 """A small model does not know when to stop; of another file we expect that it does."""
+_SMALL_PROMPT = 6000
+"""Characters that a small model is given to read: what is longer takes it minutes, and it finds nothing in it."""
+_UNREPEATED = {"dry_multiplier": 0.8, "dry_base": 1.3, "dry_allowed_length": 16, "dry_penalty_last_n": 512}
+"""For a small model, which copies its prompt or itself without end: so many tokens may come again in a row, such as a
+name, and what goes on after them the same way becomes less likely. A quote or a colon begins anew, so that the keys
+of JSON are never meant. The plain penalty on every token that was there hinders it from writing a name at all."""
 
 _Piece = dict[str, Any] | ModelError | None
 
@@ -58,6 +67,7 @@ class LocalModel:
         self._is_small = self._file in KNOWN
         limits = _SMALL if self._is_small else _LARGE
         longest = self._settings.pop("max_string", limits.string)
+        self._most_read = self._settings.pop("max_prompt", _SMALL_PROMPT if self._is_small else None)
         self._limits = Limits(longest, limits.items, limits.depth)
 
     def __repr__(self) -> str:
@@ -147,8 +157,9 @@ class LocalModel:
         if request.forced_tool:
             tools = [tool for tool in tools if tool["name"] == request.forced_tool]
         schemas: dict[str, Any] = {tool["name"]: tool.get("parameters") or {"type": "object"} for tool in tools}
+        held = {"grammar": self._grammar(schemas)} if schemas else {}  # first: it knows whether they are schemas at all
         body: dict[str, Any] = {
-            "messages": flatten(request.messages, tools, is_small=self._is_small),
+            "messages": self._checked_length(flatten(request.messages, tools, is_small=self._is_small)),
             # It is at its best where nothing is left to chance, and 0.7 is nobody's choice.
             "temperature": request.temperature if "temperature" in request.declared else 0.0,
             "max_tokens": request.max_tokens,
@@ -156,20 +167,31 @@ class LocalModel:
             "stream_options": {"include_usage": True},
             # While it reads it has nothing to say; so it can be stopped all the same.
             "return_progress": True,
+            **(_UNREPEATED if self._is_small else {}),
+            **held,
         }
-        if schemas:
-            body["grammar"] = self._grammar(schemas)
         return _Reply(self.name, list(schemas)), body
 
     def _grammar(self, schemas: dict[str, Any]) -> str:
         try:
             if len(schemas) == 1:
-                return _known_grammar(json.dumps(next(iter(schemas.values()))), self._limits, is_named=False)
-            return _known_grammar(json.dumps(schemas), self._limits, is_named=True)
-        except ImpossibleError as error:
+                return _known_grammar(_text_of(next(iter(schemas.values()))), self._limits, is_named=False)
+            return _known_grammar(_text_of(schemas), self._limits, is_named=True)
+        except (ImpossibleError, UnreadableError) as error:
             raise ModelError(
                 f"`{self.name}` cannot call the tools {', '.join(schemas)}: {error}.", provider=PROVIDER
             ) from error
+
+    def _checked_length(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
+        length = sum(len(message["content"]) for message in messages)
+        if self._most_read is not None and length > self._most_read:
+            raise ModelError(
+                f"`{self.name}` reads at most {self._most_read} characters, and it was given {length}: input, history "
+                f"and tools together. Shorten the input or the history (in `on_step`), use another model, or allow it "
+                f"more and wait: `{{'model': '{self.name}', 'max_prompt': {length}}}`.",
+                provider=PROVIDER,
+            )
+        return messages
 
     def _left(self, request: ModelRequest) -> float | None:
         """Seconds for this answer: those of the model dict or those that the run has left, whichever are fewer."""
@@ -182,6 +204,13 @@ class LocalModel:
             provider=PROVIDER,
             retryable=True,
         )
+
+
+def _text_of(schemas: Any) -> str:
+    try:
+        return json.dumps(schemas)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnreadableError(f"the schema is no JSON ({error})") from error
 
 
 @lru_cache(maxsize=64)

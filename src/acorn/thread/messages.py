@@ -12,8 +12,9 @@ from typing import Any, assert_never
 from pydantic_core import from_json
 
 from acorn._content import text_of
-from acorn._json import to_text
+from acorn._json import to_text, told
 from acorn._xml.report import INVALID
+from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
@@ -36,11 +37,16 @@ Said = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
 def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
     """A conversation as events; each turn of the model begins an iteration.
 
-    A message of a role that nobody knows is a `pydantic.ValidationError`.
+    A message of a role that nobody knows is a `pydantic.ValidationError`, and what is no message an `InputError`.
     """
     events: list[AgentEvent] = []
     iteration = 0
-    for message in messages:
+    given: Any = messages
+    if not isinstance(given, Iterable) or isinstance(given, str | Mapping):
+        raise InputError(f"`from_messages` takes a list of messages, got {told(messages)}.")
+    for index, message in enumerate(given):
+        if not isinstance(message, Mapping):
+            raise InputError(f"`messages[{index}]` must be a dict with a `role`, got {told(message)}.")
         iteration += message.get("role") == "assistant"
         events += events_of(message, iteration)
     return events

@@ -64,13 +64,13 @@ class Stuck(module):
     final_output = Person
     max_steps = 4
     tools = [look]
-    model = ScriptedModel([call("look", place="the drawer"), Reply("never", delay=60)])
+    model = ScriptedModel([call("look", place="the drawer"), Reply("never", delay=240)])
 
 
 @tool
 def sleep() -> None:
     """Sleep for very long."""
-    time.sleep(60)
+    time.sleep(240)
 
 
 class Asleep(Stuck):

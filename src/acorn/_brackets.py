@@ -1,0 +1,110 @@
+"""What stands in the brackets of a module: `module[In, Out, Deps]`.
+
+They are read when a class is defined, also through generic classes in between, and when an instance is made with
+brackets of its own, as in `Extract[Person](...)`. The first two mean the same as the attributes `initial_input` and
+`final_output`; the third is what `using(deps=...)` must bring. `_module` and `_declared` call it.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any, NamedTuple, get_args, get_origin
+
+from typing_extensions import NoDefault, TypeVar
+
+from acorn._json import told
+from acorn._schema.fields import filled
+from acorn._schema.problems import of_input
+from acorn.errors import DeclarationError, InputError
+
+In = TypeVar("In", default=Any)
+Out = TypeVar("Out", default=Any)
+Deps = TypeVar("Deps", default=Any)
+
+MADE_WITH = "__orig_class__"
+"""Where Python notes the brackets that an instance was made with."""
+_TYPES = "_acorn_types"
+
+
+class Brackets(NamedTuple):
+    """The three types; Any where one is left open."""
+
+    input: Any = In
+    output: Any = Out
+    deps: Any = Deps
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes that they stand for."""
+        found = {"initial_input": _closed(self.input), "final_output": _closed(self.output)}
+        return {attribute: kind for attribute, kind in found.items() if kind is not Any}
+
+
+def take_brackets(cls: type, base: type) -> None:
+    """Read the brackets of a new class and set the attributes that they stand for."""
+    found: Brackets | None = None
+    for alias in vars(cls).get("__orig_bases__", ()):
+        origin = get_origin(alias)
+        if isinstance(origin, type) and issubclass(origin, base):
+            found = _filled_in(alias, origin)
+    if found is None:  # no brackets of its own: what the bases declare is inherited like any attribute
+        return
+    setattr(cls, _TYPES, found)
+    for attribute, kind in found.attributes().items():
+        if attribute in vars(cls) and vars(cls)[attribute] != kind:
+            raise DeclarationError(
+                f"`{cls.__name__}` declares `{attribute}` twice, in brackets and as an attribute; keep one."
+            )
+        setattr(cls, attribute, kind)
+
+
+def brackets_of(agent: object) -> Brackets:
+    """The brackets of an instance: those it was made with, else those of its class."""
+    alias = vars(agent).get(MADE_WITH)
+    found: Brackets = getattr(type(agent), _TYPES, _OPEN) if alias is None else _filled_in(alias, get_origin(alias))
+    return found
+
+
+def deps_type(agent: object) -> Any:
+    """What an agent's deps must be."""
+    return _closed(brackets_of(agent).deps)
+
+
+def check_deps(owner: str, kind: Any, deps: Any) -> None:
+    """Refuse deps of another type, as far as `isinstance` can tell."""
+    if kind is Any or _fits(deps, kind):
+        return
+    name = kind.__name__ if isinstance(kind, type) else str(kind)
+    if deps is None:
+        message = f"`{owner}` needs `deps` of the type `{name}`: call `agent.using(deps=...)(...)`."
+    else:
+        message = f"`deps` of `{owner}` must be of the type `{name}`, got {told(deps)}."
+    received = "missing" if deps is None else told(deps, 200)
+    raise InputError(message, problems=[of_input("deps", name, received, message)])
+
+
+_OPEN = Brackets()
+
+
+def _filled_in(alias: Any, origin: Any) -> Brackets:
+    """The three types behind an alias such as `Judge[Text]`."""
+    given: dict[Any, Any] = dict(zip(origin.__parameters__, get_args(alias), strict=False))
+    return Brackets(*[filled(part, given) for part in getattr(origin, _TYPES, _OPEN)])
+
+
+def _closed(kind: Any) -> Any:
+    """The type; of a variable that nobody filled in its default, and Any where it has none."""
+    if not isinstance(kind, typing.TypeVar):
+        return kind
+    default = getattr(kind, "__default__", NoDefault)
+    return Any if default is NoDefault else default
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin = get_origin(kind)
+    if origin is not None and origin is not types.UnionType and origin is not typing.Union:
+        kind = origin
+    try:
+        return isinstance(value, types.NoneType if kind is None else kind)
+    except TypeError:  # a protocol, a TypedDict, a literal: only a type checker can tell
+        return True

@@ -1,0 +1,196 @@
+"""Types in brackets: of an instance, and of the deps that a call brings along."""
+
+import copy
+import pickle
+from typing import Any, Generic, Protocol, TypeVar
+
+import pytest
+import typing_extensions
+from pydantic import BaseModel
+from tests.behaviour.conftest import Call, Script
+
+from acorn import InputError, Run, Step, module, tool
+from acorn._declared import spec_of
+from acorn.testing import ScriptedModel, finish
+from acorn.testing import call as calling
+
+T = TypeVar("T")
+
+
+class Person(BaseModel):
+    name: str
+
+
+class Place(BaseModel):
+    city: str
+
+
+class Extract(module[str, T], Generic[T]):
+    """Extract it from the text."""
+
+
+ANN = {"name": "Ann"}
+
+
+def test_an_instance_made_with_brackets_gives_what_they_say(call: Call, script: Script) -> None:
+    model = script(finish(**ANN))
+    agent = Extract[Person](model=model)
+    assert call(agent, "Ann came.") == Person(name="Ann")
+    assert model.requests[0].messages[1]["content"] == "<input>\n  <result>Ann came.</result>\n</input>"
+
+
+def test_module_itself_may_be_made_with_brackets(call: Call, script: Script) -> None:
+    agent = module[str, Person](model=script(finish(**ANN)), system_prompt="Extract.")
+    assert call(agent, "Ann came.") == Person(name="Ann")
+
+
+def test_brackets_of_an_instance_fill_a_type_inside_a_type_and_are_read_once() -> None:
+    class Listed(module[str, list[T]], Generic[T]):
+        pass
+
+    agent = Listed[int]()
+    assert spec_of(agent).output.schema.model_fields["result"].annotation == list[int]
+    assert spec_of(agent) is spec_of(agent)
+    assert spec_of(Listed[str]()).output.schema.model_fields["result"].annotation == list[str]
+
+
+def test_brackets_of_an_instance_live_on_in_its_copies() -> None:
+    agent = Extract[Person](temperature=0)
+    for other in (agent.using(max_steps=3), copy.copy(agent), pickle.loads(pickle.dumps(agent))):
+        assert spec_of(other).output.schema is Person
+    assert spec_of(agent.using(final_output=int)).output.wrapped
+
+
+def test_a_default_of_a_type_variable_is_what_it_stands_for() -> None:
+    D = typing_extensions.TypeVar("D", default=Person)
+
+    class Defaulted(module[str, D], Generic[D]):
+        pass
+
+    assert spec_of(Defaulted()).output.schema is Person
+    assert spec_of(Defaulted[Place]()).output.schema is Place
+
+
+@pytest.mark.parametrize("entry", [Extract[Person], Extract[Person]()])
+def test_an_agent_with_brackets_is_a_branch_and_a_tool(call: Call, script: Script, entry: Any) -> None:
+    class Main(module[Any, str]):
+        max_steps = 3
+
+    for how in ({"branches": {"extract": entry}}, {"tools": [entry]}):
+        model = script(calling("extract", result="Ann came."), finish(**ANN), finish(result="done"))
+        run = call.run(Main(model=model, **how))
+        assert run.branches[0].output == Person(name="Ann")
+
+
+# Deps
+
+
+class Database:
+    def __init__(self, name: str = "db") -> None:
+        self.name = name
+
+
+class Cached(Database):
+    pass
+
+
+class Asking(module[None, str, Database]):
+    """Ask the database."""
+
+    max_steps = 3
+
+    def system_prompt(self) -> str:
+        return f"Ask {self.deps.name}."
+
+    @tool
+    def by_self(self) -> str:
+        return self.deps.name
+
+    @tool
+    def by_run(self, run: Run[str, Database]) -> str:
+        return run.deps.name
+
+    def on_step(self, step: Step[Database]) -> None:
+        step.add_to_context(step.deps.name)
+
+
+def test_tools_and_hooks_get_at_their_deps(call: Call, script: Script) -> None:
+    model = script(calling("by_self") & calling("by_run"), finish(result="done"))
+    agent = Asking(model=model).using(deps=Cached("mine"))
+    run = call.run(agent)
+    assert run.deps.name == agent.deps.name == "mine"
+    system, _, _, first, second, context = model.requests[1].messages
+    assert system["content"] == "Ask mine."
+    assert (first["content"], second["content"]) == ("mine", "mine")
+    assert context["content"] == "<context>mine</context>"
+
+
+def test_deps_of_another_type_are_refused_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        Asking().using(deps="db")  # type: ignore[arg-type]
+    assert str(caught.value) == "`deps` of `Asking` must be of the type `Database`, got 'db'."
+
+
+def test_deps_that_were_never_brought_are_missed_before_any_model_call(call: Call) -> None:
+    model = ScriptedModel([])
+    with pytest.raises(InputError) as caught:
+        call(Asking(model=model))
+    assert str(caught.value) == ("`Asking` needs `deps` of the type `Database`: call `agent.using(deps=...)(...)`.")
+    assert model.requests == []
+
+
+class HasName(Protocol):
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("kind", "deps", "fits"),
+    [
+        (Any, 5, True),
+        (int | None, None, True),
+        (int | None, 5, True),
+        (int | None, "5", False),
+        (dict[str, int], {}, True),
+        (dict[str, int], [], False),
+        (None, None, True),
+        (None, 5, False),
+        (HasName, 5, True),
+    ],
+)
+def test_deps_are_checked_as_far_as_isinstance_can_tell(kind: Any, deps: Any, fits: bool) -> None:
+    class Agent(module[Any, Any, kind]):
+        pass
+
+    for agent in (Agent(), module[Any, Any, kind]()):
+        if fits:
+            assert agent.using(deps=deps).deps == deps
+        else:
+            with pytest.raises(InputError, match="must be of the type"):
+                agent.using(deps=deps)
+
+
+def test_deps_reach_through_a_generic_class() -> None:
+    class Middle(module[str, T, Database], Generic[T]):
+        pass
+
+    class Own(Middle[Person]):
+        pass
+
+    for agent in (Own(), Middle[Person]()):
+        with pytest.raises(InputError, match="must be of the type `Database`"):
+            agent.using(deps=5)  # type: ignore[arg-type]
+
+
+def test_a_branch_gets_its_parents_deps_if_they_are_of_its_type(call: Call, script: Script) -> None:
+    class Parent(module[Any, str]):
+        max_steps = 3
+        branches = {"ask": Asking}
+
+    model = script(calling("ask"), finish(result="branch"), finish(result="done"))
+    assert call.run(Parent(model=model).using(deps=Database())).branches[0].deps.name == "db"
+
+    model = script(calling("ask"), finish(result="done"))
+    run = call.run(Parent(model=model).using(deps="db"))
+    assert run.history[2]["content"] == (
+        "Tool error: InputError: `deps` of `Asking` must be of the type `Database`, got 'db'."
+    )

@@ -1,0 +1,34 @@
+"""What tests of every kind share."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+# How long an example takes depends on the machine.
+hypothesis.settings.register_profile("acorn", deadline=None)
+hypothesis.settings.load_profile("acorn")
+
+FIRST = ("test_clone.py", "test_local.py", "test_wire_streaming.py", "test_retries.py", "test_streaming.py")
+"""Files that take long. They begin first, so that no worker is left with one of them when the others are done."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers take file after file in this order; what the tests of a file share, they share in one process."""
+    order = {name: at for at, name in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt here and ends child processes, also under nohup or behind a shell's `&`.
+
+    There it is ignored, and what is ignored is handed down to children; a handler is not.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

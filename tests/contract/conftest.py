@@ -93,6 +93,20 @@ class Wire:
         return openai if self.is_openai else anthropic
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Whatever is asked of a provider is asked by every lane."""
+    if not {"wire", "gpt", "claude", "protocol"}.isdisjoint(metafunc.fixturenames):
+        metafunc.parametrize("lane", ["native", "litellm"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How providers are asked."""
+    lane = str(getattr(request, "param", "native"))
+    monkeypatch.setenv("ACORN_LANE", lane)
+    return lane
+
+
 @pytest.fixture(params=["openai", "anthropic"])
 def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)

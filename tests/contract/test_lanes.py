@@ -20,6 +20,7 @@ from tools.write_prices import TABLE, prices
 
 from acorn import ModelError
 from acorn.models.assemble import Assembly
+from acorn.models.learned import forget_refusals
 from acorn.models.port import Model, ModelRequest
 from acorn.models.prices import prices_of
 from acorn.models.resolve import resolve
@@ -161,15 +162,15 @@ ANTHROPIC_OPTIONS: dict[str, Json] = {
 }
 
 
-def cases(protocol: str) -> Iterator[tuple[str, Case]]:
-    more = OPENAI_OPTIONS if protocol == "openai" else ANTHROPIC_OPTIONS
+def cases(spoken: str) -> Iterator[tuple[str, Case]]:
+    more = OPENAI_OPTIONS if spoken == "openai" else ANTHROPIC_OPTIONS
     for talk, messages in CONVERSATIONS.items():
         for name, option in (OPTIONS | more).items():
             yield f"{talk}, {name}", Case(messages, **option)
 
 
-def lanes(server: Loopback, protocol: str, given: Json) -> tuple[Model, Model]:
-    config = {**getattr(server, protocol)(), "num_retries": 0, **given}
+def lanes(server: Loopback, spoken: str, given: Json) -> tuple[Model, Model]:
+    config = {**getattr(server, spoken)(), "num_retries": 0, **given}
     return resolve(config, "Test"), resolve({**config, "lane": "litellm"}, "Test")
 
 
@@ -181,6 +182,7 @@ def request_of(case: Case) -> ModelRequest:
 
 def sent(server: Loopback, act: Callable[[], Any]) -> Request | str:
     before = len(server.requests)
+    forget_refusals()  # this server never does what it is forced to
     try:
         act()
     except ModelError as error:
@@ -199,9 +201,9 @@ def without_differences(body: Json, known: list[Json]) -> Json:
     return body
 
 
-@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+@pytest.mark.parametrize("spoken", ["openai", "anthropic"])
 @pytest.mark.parametrize("how", ["whole", "streamed"])
-def test_the_bodies_are_those_that_litellm_sends(protocol: str, how: str) -> None:
+def test_the_bodies_are_those_that_litellm_sends(spoken: str, how: str) -> None:
     seen: set[str] = set()
     wrong: list[str] = []
 
@@ -209,17 +211,17 @@ def test_the_bodies_are_those_that_litellm_sends(protocol: str, how: str) -> Non
         return model.complete(request) if how == "whole" else list(model.stream(request))
 
     with Loopback(lambda request: Reply("ok")) as server:
-        for name, case in cases(protocol):
+        for name, case in cases(spoken):
             if how == "streamed" and not name.endswith((", plain", ", forced", "reasoning model", ", thinking")):
                 continue  # of the rest nothing depends on it
-            native, reference = lanes(server, protocol, case.given)
+            native, reference = lanes(server, spoken, case.given)
             assert "LiteLLM" not in repr(native), name
             ours, theirs = (sent(server, partial(ask, model, request_of(case))) for model in (native, reference))
             if isinstance(ours, str) or isinstance(theirs, str):
                 if ours != theirs:
                     wrong.append(f"{name}: {ours} / {theirs}")
                 continue
-            known = allowed(protocol, name)
+            known = allowed(spoken, name)
             if ours.body != theirs.body:
                 seen |= {each["case"] for each in known}
             left, right = without_differences(ours.body, known), without_differences(theirs.body, known)
@@ -227,7 +229,7 @@ def test_the_bodies_are_those_that_litellm_sends(protocol: str, how: str) -> Non
                 keys = [key for key in {**left, **right} if left.get(key) != right.get(key)]
                 wrong += [f"{name}, {key}: {_parting(left.get(key), right.get(key))}" for key in keys]
     assert not wrong, f"{len(wrong)} differ:\n" + "\n".join(wrong[:12])
-    assert seen == {each["case"] for each in DIFFERENCES[protocol]}, "a difference that is listed is not there any more"
+    assert seen == {each["case"] for each in DIFFERENCES[spoken]}, "a difference that is listed is not there any more"
 
 
 def _parting(one: Any, other: Any) -> str:
@@ -253,30 +255,30 @@ REPLIES: dict[str, Reply] = {
 }
 
 
-def read(protocol: str, response: Any) -> Json:
+def read(spoken: str, response: Any) -> Json:
     found = asdict(response)
     for made in found["tool_calls"]:
         made["arguments"] = json.loads(made["arguments"] or "{}")
-    if protocol == "anthropic":
+    if spoken == "anthropic":
         found["usage"]["reasoning_tokens"] = 0  # LiteLLM guesses at them; we say what the provider says
     return found
 
 
-@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+@pytest.mark.parametrize("spoken", ["openai", "anthropic"])
 @pytest.mark.parametrize("how", ["whole", "streamed"])
 @pytest.mark.parametrize("name", REPLIES)
-def test_an_answer_is_read_as_litellm_reads_it(protocol: str, how: str, name: str) -> None:
+def test_an_answer_is_read_as_litellm_reads_it(spoken: str, how: str, name: str) -> None:
     with Loopback(lambda request: REPLIES[name]) as server:
         found: list[Json] = []
-        for model in lanes(server, protocol, {}):
+        for model in lanes(server, spoken, {}):
             request = request_of(Case([SYSTEM, USER]))
             if how == "whole":
-                found.append(read(protocol, model.complete(request)))
+                found.append(read(spoken, model.complete(request)))
             else:
                 assembly = Assembly()
                 for delta in model.stream(request):  # type: ignore[attr-defined]
                     assembly.add(delta)
-                found.append(read(protocol, assembly.response()))
+                found.append(read(spoken, assembly.response()))
     ours, theirs = found
     for each in (ours, theirs):  # the server numbers its requests
         for made in each["tool_calls"]:
@@ -287,12 +289,12 @@ def test_an_answer_is_read_as_litellm_reads_it(protocol: str, how: str, name: st
     assert ours == theirs
 
 
-@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+@pytest.mark.parametrize("spoken", ["openai", "anthropic"])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 529])
-def test_an_error_is_told_as_litellms_lane_tells_it(protocol: str, status: int) -> None:
+def test_an_error_is_told_as_litellms_lane_tells_it(spoken: str, status: int) -> None:
     with Loopback(lambda request: Fault(status=status, message="no way", headers={"Retry-After": "7"})) as server:
         errors: list[ModelError] = []
-        for model in lanes(server, protocol, {}):
+        for model in lanes(server, spoken, {}):
             with pytest.raises(ModelError) as caught:
                 model.complete(request_of(Case([SYSTEM, USER])))
             errors.append(caught.value)
@@ -304,7 +306,7 @@ def test_an_error_is_told_as_litellms_lane_tells_it(protocol: str, status: int) 
 
 
 @pytest.mark.parametrize(
-    ("config", "lane"),
+    ("config", "expected"),
     [
         ("openai/gpt-4o", "OpenAIChat"),
         ("anthropic/claude-sonnet-4-5", "Anthropic"),
@@ -317,11 +319,12 @@ def test_an_error_is_told_as_litellms_lane_tells_it(protocol: str, status: int) 
         ("groq/llama-3.3-70b-versatile", "LiteLLM"),
     ],
 )
-def test_a_lane_takes_what_it_knows(config: Any, lane: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert f"({lane}" in repr(resolve(config, "Test"))
+def test_a_lane_takes_what_it_knows(config: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ACORN_LANE")
+    assert f"({expected}" in repr(resolve(config, "Test"))
     monkeypatch.setenv("ACORN_LANE", "litellm")
     forced = isinstance(config, dict) and "lane" in config
-    assert f"({lane if forced else 'LiteLLM'}" in repr(resolve(config, "Test"))
+    assert f"({expected if forced else 'LiteLLM'}" in repr(resolve(config, "Test"))
 
 
 def test_the_prices_are_litellms() -> None:

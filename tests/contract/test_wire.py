@@ -652,7 +652,7 @@ def test_a_model_dict_says_whether_the_model_thinks(settings: Json, expected: bo
     assert thinks(resolve({"model": "some/model", **settings}, "Asker")) is expected
 
 
-def test_thinking_stays_behind_when_the_run_changes_to_another_provider(claude: Wire) -> None:
+def test_thinking_stays_behind_when_the_run_changes_to_another_provider(claude: Wire, lane: str) -> None:
     server = claude.serve([Reply(reasoning="Hm.") & call("search", query="why"), finish(**RIGHT)])
 
     class Fickle(Researcher):
@@ -660,7 +660,8 @@ def test_thinking_stays_behind_when_the_run_changes_to_another_provider(claude: 
             step.model = server.openai()
 
     claude.run(Fickle(model=claude.model(thinking=THINKING)), question="Why?")
-    asked = {"role": "assistant", "tool_calls": [openai_call("search", '{"query":"why"}', "toolu_1_0")]}
+    arguments = {"native": '{"query":"why"}', "litellm": '{"query": "why"}'}[lane]
+    asked = {"role": "assistant", "tool_calls": [openai_call("search", arguments, "toolu_1_0")]}
     answered = {"role": "tool", "tool_call_id": "toolu_1_0", "content": '["about why"]'}
     assert claude.bodies()[1] == openai(asked, answered)
 

@@ -49,6 +49,9 @@ BASES: dict[str, list[Message]] = {
     "something odd": [SYSTEM, ASKED, {"role": "user", "content": "x", "odd": Odd()}],
     "an odd system message": [{"role": "system", "content": "Do.", "odd": Odd()}, ASKED],
     "the model's turn": [SYSTEM, ASKED, turn(text="Hm.")],
+    "an odd question": [{"role": "user", "content": "x", "odd": Odd()}],
+    "an empty system message": [{"role": "system", "content": " "}, ASKED],
+    "neither a system message nor ids": [ASKED, turn(""), said("")],
     "a system message at the end": [SYSTEM, ASKED, turn(text="Hm."), SYSTEM],
 }
 TAILS: dict[str, list[Message]] = {
@@ -150,6 +153,12 @@ def test_a_result_belongs_to_the_nearest_call_before_it() -> None:
     assert [message.get("content") for message in afresh(history) if message["role"] == "tool"][-1] == "late"
     first = next(message for message in afresh(history) if message["role"] == "tool")
     assert first["content"] != "late"
+
+
+@pytest.mark.parametrize("base", ["the model's turn", "a system message at the end"])
+def test_a_conversation_never_ends_with_the_models_turn(base: str) -> None:
+    made = afresh(BASES[base])
+    assert [message["role"] for message in made if message["role"] != "system"] == ["user", "assistant", "user"]
 
 
 def test_what_no_provider_takes_is_made_fit() -> None:

@@ -320,7 +320,7 @@ def test_a_prompt_that_nobody_waits_for_any_more_makes_room_for_the_next() -> No
     model = LocalModel({"model": MODEL})
     with waiting_for_nothing(time.process_time):
         with pytest.raises(ModelError, match="did not answer in"):
-            model.complete(asked("hello " * 6000, WORD, timeout=0.5))
+            model.complete(asked("hello " * 3000, WORD, timeout=0.5))
         model.complete(asked("Tom", NUMBER, max_tokens=5))
 
 
@@ -519,7 +519,7 @@ ask()
 
 def read():
     try:
-        Person()(text="hello " * 6000)
+        Person()(text="hello " * 3000)
     except ModelError:
         pass
 

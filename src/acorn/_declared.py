@@ -15,7 +15,7 @@ from operator import is_
 from typing import Any, get_origin
 
 from acorn._brackets import MADE_WITH, brackets_of
-from acorn._json import safe_repr, shorten, told
+from acorn._json import excerpt, safe_repr, shorten
 from acorn._schema.shape import Shapes
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
 from acorn._tools.agent import AgentTool
@@ -112,7 +112,7 @@ def own_hook(agent: object, hook: str) -> Any:
     is_ours = getattr(cls, hook) is getattr(base_of(cls), hook) and hook not in vars(agent)
     found = None if is_ours else getattr(agent, hook)
     if found is not None and not callable(found):
-        raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {told(found)}.")
+        raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {excerpt(found)}.")
     return found
 
 
@@ -185,7 +185,8 @@ def checked_spec(spec: Spec) -> Spec:
             which = entry.get("module")
             if set(entry) - {"module", "description"} or not isinstance(entry.get("description"), str | None):
                 raise DeclarationError(
-                    f"{place} must be a module class or {{'module': Class, 'description': 'text'}}, got {told(entry)}."
+                    f"{place} must be a module class or {{'module': Class, 'description': 'text'}}, "
+                    f"got {excerpt(entry)}."
                 )
         check_branch(which, place)
         if not is_tool_name(name):

@@ -212,7 +212,7 @@ def _shallow(plain: Any, left: int) -> Any:
     return [_shallow(item, left - 1) for item in plain]
 
 
-def told(value: object, limit: int = 120) -> str:
+def excerpt(value: object, limit: int = 120) -> str:
     """A wrong value for a message, without what may be a secret in a dict that strayed."""
     try:
         return shorten(redact(safe_repr(veiled(value)), ()), limit)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from acorn._json import told
+from acorn._json import excerpt
 from acorn._sampling import check_said_once, overruled, said_in
 from acorn._schema.shape import Shape, shape_of
 from acorn._tools.collect import gather, merge, methods
@@ -84,7 +84,7 @@ class Setting:
     default: Any
     fits: Callable[[Any], bool]
     allowed: str
-    show: Callable[[Any], str] = lambda value: told(value)
+    show: Callable[[Any], str] = lambda value: excerpt(value)
 
 
 def _is_number(value: object, low: float, high: float) -> bool:
@@ -138,7 +138,7 @@ def _show_model(value: object) -> str:
     if is_meant_as_model(value):
         missing = " and ".join(f"`{name}`" for name in lacks(value))
         return f"an object of `{type(value).__name__}`, which lacks {missing}"
-    return told(value)
+    return excerpt(value)
 
 
 _CACHE_KEYS = {"location", "role", "index", "control"}

@@ -39,8 +39,8 @@ class BranchTool:
     @cached_property
     def schema(self) -> dict[str, Any]:
         description = self.described or first_paragraph(self.doc)
-        told = {"description": description} if description else {}
-        return {"name": self.name, **told, "parameters": self.spec.input.json_schema}
+        described = {"description": description} if description else {}
+        return {"name": self.name, **described, "parameters": self.spec.input.json_schema}
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,9 +48,9 @@ class Transcript:
         self._unanswered: list[ToolCall] = []
         self._noted: list[Message] = list(run.history)
         """What the history is if nobody else has written in it."""
-        self._told: list[Message] = []
+        self._known: list[Message] = []
         """What the journal tells of the history, as far as somebody has asked; in messages of its own."""
-        self._told_of = 0
+        self._entries_read = 0
         """How many entries that is."""
         self.written: list[Message] | None = None
         """Copies of what we wrote last, a turn and its results, for who sends them; None if it needs a closer look."""
@@ -129,12 +129,12 @@ class Transcript:
             ToolReturned(self._id, journal.step, journal.now, result.id, result.name, began, content, error)
         )
 
-    def answer(self, told: Mapping[str, str], otherwise: str) -> None:
+    def answer(self, texts: Mapping[str, str], otherwise: str) -> None:
         """Results of our own for the calls of the turn: what was wrong with an answer, or why a call was skipped."""
         placed: list[ResultSaid] = []
         for call in self._unanswered:
-            text = told.get(call.id, otherwise)
-            form: Form = "skipped" if call.id not in told else "error" if text.startswith(INVALID) else "text"
+            text = texts.get(call.id, otherwise)
+            form: Form = "skipped" if call.id not in texts else "error" if text.startswith(INVALID) else "text"
             placed.append(ResultSaid(call.id, text, form, None))
         if placed:
             self._place(placed, None)
@@ -195,20 +195,20 @@ class Transcript:
     def notice_all(self) -> None:
         """Note whatever the user has changed, also inside of messages, at the cost of what is new."""
         self.notice()
-        entries, told = self.journal.entries, self._told
-        for entry in entries[self._told_of :]:
-            change = change_of(entry, len(told))
+        entries, known = self.journal.entries, self._known
+        for entry in entries[self._entries_read :]:
+            change = change_of(entry, len(known))
             if change is not None:
                 where, removed, made = change
-                told[where : where + removed] = made
-        self._told_of = len(entries)
+                known[where : where + removed] = made
+        self._entries_read = len(entries)
         try:
-            if self.run.history == told:
+            if self.run.history == known:
                 return
         except Exception:  # somebody's own `==`
             pass
         if isinstance(self.run.history, list):  # the user may have put anything there
-            self.notice_inside(told)
+            self.notice_inside(known)
 
     def notice_inside(self, copies: Sequence[Message]) -> None:
         """Note messages that were edited in place since these copies were made."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_origin
 
-from acorn._json import told
+from acorn._json import excerpt
 from acorn._tools.agent import AS_TOOL
 from acorn._tools.bind import UnresolvedError, binding_of
 from acorn._tools.by_schema import schema_binding
@@ -123,7 +123,7 @@ def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]
     if isinstance(entry, staticmethod | classmethod):
         entry = entry.__func__
     if not callable(entry) or isinstance(entry, type):
-        what = f"the class `{entry.__name__}`" if isinstance(entry, type) else told(entry, 200)
+        what = f"the class `{entry.__name__}`" if isinstance(entry, type) else excerpt(entry, 200)
         raise DeclarationError(
             f"`{owner}.{place}` must be a function, a callable object, an agent or a source with `tools()`, got {what}."
         )

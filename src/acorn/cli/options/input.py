@@ -151,8 +151,8 @@ def _complaint(problem: Problem, from_file: set[str], source: str | None, option
     if problem["received"] == "missing":
         return f"{where} is missing ({problem['expected']})"
     if problem["ruled"]:
-        return f"{where} is refused: {problem['expected']} (got {problem['told']})"
-    return f"{where} must be {problem['expected']}, got {problem['told']}"
+        return f"{where} is refused: {problem['expected']} (got {problem['excerpt']})"
+    return f"{where} must be {problem['expected']}, got {problem['excerpt']}"
 
 
 def _option(path: list[str], options: Options) -> str:

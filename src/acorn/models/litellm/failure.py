@@ -104,8 +104,8 @@ def provider_text(error: Exception) -> str:
     """The provider's own words, without LiteLLM's around them."""
     text = str(error)
     try:
-        told = json.loads(text[text.index("{") : text.rindex("}") + 1])
-        inner = told.get("error", told)
+        body = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        inner = body.get("error", body)
         found = inner.get("message") if isinstance(inner, dict) else inner
         if isinstance(found, str) and found:
             return found.strip().rstrip(".") + "."

@@ -209,8 +209,8 @@ class Loop(Calls):
     # Opening
 
     def _take_source(self, source: object, outcome: Any, now: float) -> None:
-        place = f"tools of {type(source).__name__}"
-        found, _ = gather(listed_tools(outcome, place), place, {})
+        where = f"tools of {type(source).__name__}"
+        found, _ = gather(listed_tools(outcome, where), where, {})
         self._source_tools.append(tuple(found))
         listed = [tool for tools in self._source_tools for tool in tools]
         own = merge((*self.plan.tools, *listed), (), self.spec.owner)
@@ -448,7 +448,7 @@ class Loop(Calls):
                 self._adopt(step)
         else:
             results = self._ordered()
-        self.transcript.place_results(results, context)
+        self.transcript.put_results(results, context)
         meter = state.meter
         if now - meter.step_began > meter.longest_step:
             meter.longest_step = now - meter.step_began

@@ -123,9 +123,9 @@ def hang_records(run: Run[Any], saved: Iterable[Mapping[str, Any]]) -> None:
     parents = [run]
     for parent in parents:
         begun = [entry.child_id for entry in parent.journal.entries if isinstance(entry, BranchBegun)]
-        places = {child_id: at for at, child_id in enumerate(begun)}
+        order = {child_id: at for at, child_id in enumerate(begun)}
         children = below.get(parent.id, [])
-        parent.branches += sorted(children, key=lambda child: places.get(child.id, len(places)))
+        parent.branches += sorted(children, key=lambda child: order.get(child.id, len(order)))
         parents += children
 
 

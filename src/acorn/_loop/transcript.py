@@ -137,15 +137,15 @@ class Transcript:
             form: Form = "skipped" if call.id not in texts else "error" if text.startswith(INVALID) else "text"
             placed.append(ResultSaid(call.id, text, form, None))
         if placed:
-            self._place(placed, None)
+            self._put(placed, None)
 
-    def place_results(self, results: Iterable[ToolResult], context: Content | None) -> None:
+    def put_results(self, results: Iterable[ToolResult], context: Content | None) -> None:
         """What the tools returned, as the hook left it, and what it shows beside them."""
         placed = [_said(result) for result in results]
         if placed or context is not None:
-            self._place(placed, context)
+            self._put(placed, context)
 
-    def _place(self, placed: Sequence[ResultSaid], context: Content | None) -> None:
+    def _put(self, placed: Sequence[ResultSaid], context: Content | None) -> None:
         assert self.turn is not None
         self.notice()
         history: Any = self.run.history

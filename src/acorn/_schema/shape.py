@@ -234,29 +234,29 @@ def _make_from_list(declared: Sequence[Any], owner: str, attribute: str) -> type
     return _make(f"{owner}{_suffix(attribute)}", fields, owner, attribute)
 
 
-def _field(entry: Any, owner: str, place: str) -> tuple[str, tuple[Any, Any]]:
+def _field(entry: Any, owner: str, where: str) -> tuple[str, tuple[Any, Any]]:
     parts = (entry,) if isinstance(entry, str) else entry
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
         raise DeclarationError(
-            f"`{owner}.{place}` must be `'name'`, `('name', type)` or `('name', type, default)`, "
+            f"`{owner}.{where}` must be `'name'`, `('name', type)` or `('name', type, default)`, "
             f"got {excerpt(entry, 200)}."
         )
     name = parts[0]
     if not name.isidentifier() or name.startswith("_"):
         raise DeclarationError(
-            f"`{owner}.{place}` is named {name!r}; a field needs a Python name that does not begin with `_`."
+            f"`{owner}.{where}` is named {name!r}; a field needs a Python name that does not begin with `_`."
         )
-    kind = _type(parts[1], owner, place) if len(parts) > 1 else str
+    kind = _type(parts[1], owner, where) if len(parts) > 1 else str
     return name, (kind, parts[2] if len(parts) == 3 else ...)
 
 
-def _type(declared: Any, owner: str, place: str) -> Any:
+def _type(declared: Any, owner: str, where: str) -> Any:
     # A list or tuple of values, a string, a number: certainly no types, and Pydantic's words would puzzle.
     if (
         isinstance(declared, str | ForwardRef | bytes | int | float | dict | set | BaseModel | FieldInfo)
         or declared is ...
     ):
-        raise DeclarationError(f"`{owner}.{place}` must be {_FORMS}, got {excerpt(declared, 200)}.")
+        raise DeclarationError(f"`{owner}.{where}` must be {_FORMS}, got {excerpt(declared, 200)}.")
     return declared
 
 

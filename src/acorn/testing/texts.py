@@ -74,7 +74,7 @@ def _plain(low: int, high: int | None) -> Iterator[str]:
 
 def _short(number: int, length: int) -> str:
     """The same for where little room is."""
-    digits = [chr(ord("a") + number // 26**place % 26) for place in range(min(length, 3))]
+    digits = [chr(ord("a") + number // 26**power % 26) for power in range(min(length, 3))]
     return "".join(reversed(digits)).rjust(length, "a")[:length]
 
 

@@ -88,8 +88,8 @@ _OPEN = Brackets()
 
 def _filled_in(alias: Any, origin: Any) -> Brackets:
     """The three types behind an alias such as `Judge[Text]`."""
-    given: dict[Any, Any] = dict(zip(origin.__parameters__, get_args(alias), strict=False))
-    return Brackets(*[filled(part, given) for part in getattr(origin, _TYPES, _OPEN)])
+    by_variable: dict[Any, Any] = dict(zip(origin.__parameters__, get_args(alias), strict=False))
+    return Brackets(*[filled(part, by_variable) for part in getattr(origin, _TYPES, _OPEN)])
 
 
 def _closed(kind: Any) -> Any:

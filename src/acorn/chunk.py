@@ -90,12 +90,12 @@ class StreamChunk(Generic[Out]):
     _count: int = 0
     _read: tuple[Any, tuple[str, ...]] | None = None
 
-    def __init__(self, *, call: CallParts | None = None, **given: Any) -> None:
+    def __init__(self, *, call: CallParts | None = None, **parts: Any) -> None:
         if call is not None:
             # The name and the id may still be coming in; the text only ever grows.
             self._call, self._count = (call.index, call.id, call.name, call.pieces), len(call.pieces)
-        if given:
-            vars(self).update(given)
+        if parts:
+            vars(self).update(parts)
 
     def __repr__(self) -> str:
         names = (

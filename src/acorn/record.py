@@ -288,8 +288,8 @@ def listen(callback: Listener) -> Generator[None]:
     same run. What it raises is logged and changes nothing. Entries are to be read, not changed. Runs that the callback
     begins itself are not heard by it.
     """
-    given: Any = callback
-    if not callable(given) or iscoroutinefunction(given):
+    anything: Any = callback
+    if not callable(anything) or iscoroutinefunction(anything):
         raise AcornError(f"`acorn.listen` takes a plain function of one entry, got {excerpt(callback)}.")
     with _listening(Heard(callback)):
         yield

@@ -88,8 +88,8 @@ class _Builder:
         self._known: dict[tuple[str, str, _Position], str | None] = {}
         self._definitions = Definitions({})
 
-    def value_of(self, given: Any) -> str:
-        schema = checked(given)
+    def value_of(self, declared: Any) -> str:
+        schema = checked(declared)
         self._definitions, self._known = Definitions(schema), {}
         made = self._value(schema, _Position(self._limits.depth))
         if made is None:
@@ -190,8 +190,8 @@ class _Builder:
     # Strings
 
     def _string(self, schema: Schema, at: _Position) -> str | None:
-        low, given = schema.get("minLength", 0), schema.get("maxLength")
-        high = min(given, max(_DECLARED_LENGTH, low)) if given is not None else max(low, self._longest(at))
+        low, most = schema.get("minLength", 0), schema.get("maxLength")
+        high = min(most, max(_DECLARED_LENGTH, low)) if most is not None else max(low, self._longest(at))
         if low > high:
             return None
         known = FORMATS.get(schema.get("format", ""))
@@ -199,7 +199,7 @@ class _Builder:
             return self._quoted(without_zone(known))
         if regex:
             try:
-                made = pattern(regex, low, high, self._repeated, is_strict=given is not None)
+                made = pattern(regex, low, high, self._repeated, is_strict=most is not None)
                 return None if made is None else self._quoted(made)
             except UnsayableError:
                 pass

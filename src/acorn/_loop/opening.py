@@ -92,6 +92,6 @@ def _where_prompt_stands(messages: Sequence[Message], history: object) -> int | 
     return 0 if is_first else None
 
 
-def _wrong_history(path: str, expected: str, given: object, owner: str) -> InputError:
-    message = f"`{path}` of `{owner}` must be {expected}, got {excerpt(given)}."
-    return InputError(message, problems=[of_input(path, expected, excerpt(given, 200), message)])
+def _wrong_history(path: str, expected: str, value: object, owner: str) -> InputError:
+    message = f"`{path}` of `{owner}` must be {expected}, got {excerpt(value)}."
+    return InputError(message, problems=[of_input(path, expected, excerpt(value, 200), message)])

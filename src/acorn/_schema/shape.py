@@ -115,9 +115,9 @@ class Shape:
             if self.is_empty
             else f"keyword arguments or one `{self.schema.__name__}` instance"
         )
-        given = ", ".join(f"`{type(arg).__name__}`" for arg in args)
+        kinds = ", ".join(f"`{type(arg).__name__}`" for arg in args)
         also = f" and keyword arguments {_names(kwargs)}" if kwargs else ""
-        message = f"`{owner}` takes {takes}; it was given the positional {given}{also}."
+        message = f"`{owner}` takes {takes}; it was given the positional {kinds}{also}."
         raise InputError(message, problems=[of_input("", takes, excerpt(args), message)])
 
     @cached_property

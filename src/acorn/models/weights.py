@@ -59,12 +59,12 @@ KNOWN: Mapping[str, Weights] = {
 
 def home() -> Path:
     """The directory of what acorn fetches: `ACORN_HOME`, or its own within the platform's cache directory."""
-    if given := os.environ.get("ACORN_HOME"):
+    if path := os.environ.get("ACORN_HOME"):
         try:
-            return Path(given).expanduser()
+            return Path(path).expanduser()
         except RuntimeError as error:
             raise ModelError(
-                f"`ACORN_HOME` is {given}, and nobody of that name has a home: set it to a directory of yours.",
+                f"`ACORN_HOME` is {path}, and nobody of that name has a home: set it to a directory of yours.",
                 provider="local",
             ) from error
     try:

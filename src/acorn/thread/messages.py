@@ -41,10 +41,10 @@ def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
     """
     events: list[AgentEvent] = []
     iteration = 0
-    given: Any = messages
-    if not isinstance(given, Iterable) or isinstance(given, str | Mapping):
+    anything: Any = messages
+    if not isinstance(anything, Iterable) or isinstance(anything, str | Mapping):
         raise InputError(f"`from_messages` takes a list of messages, got {excerpt(messages)}.")
-    for index, message in enumerate(given):
+    for index, message in enumerate(anything):
         if not isinstance(message, Mapping):
             raise InputError(f"`messages[{index}]` must be a dict with a `role`, got {excerpt(message)}.")
         iteration += message.get("role") == "assistant"

@@ -199,8 +199,8 @@ def _refusal(text: str, at: int, why: str) -> InputError:
 
 
 def _is_whole(found: re.Match[str]) -> bool:
-    given = {name for name in ("name", "status", "recoverable", "summarized") if found[name] is not None}
-    return _HAS.get(found["type"]) == given
+    there = {name for name in ("name", "status", "recoverable", "summarized") if found[name] is not None}
+    return _HAS.get(found["type"]) == there
 
 
 class _Reader:

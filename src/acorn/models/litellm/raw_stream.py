@@ -34,12 +34,12 @@ class RawStream:
         """httpx also breaks lines at U+2028 and the like, which JSON may hold as they are; such a line is lost."""
         import httpx
 
-        given: Any = getattr(self._inner, "streaming_response", None)
-        is_async = hasattr(given, "ag_frame")
-        if getattr(given, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
+        lines: Any = getattr(self._inner, "streaming_response", None)
+        is_async = hasattr(lines, "ag_frame")
+        if getattr(lines, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
             return
         # LiteLLM keeps the response nowhere but in the generator that reads its lines.
-        frame = given.ag_frame if is_async else given.gi_frame
+        frame = lines.ag_frame if is_async else lines.gi_frame
         response = None if frame is None else frame.f_locals.get("self")
         if not isinstance(response, httpx.Response) or response.is_stream_consumed:
             return

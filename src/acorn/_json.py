@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
 
-from acorn._secrets import redact, veiled
+from acorn._secrets import redact, without_secrets
 
 _MAX_DEPTH = 150
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
@@ -215,7 +215,7 @@ def _shallow(plain: Any, left: int) -> Any:
 def excerpt(value: object, limit: int = 120) -> str:
     """A wrong value for a message, without what may be a secret in a dict that strayed."""
     try:
-        return shorten(redact(safe_repr(veiled(value)), ()), limit)
+        return shorten(redact(safe_repr(without_secrets(value)), ()), limit)
     except Exception:  # a circle, or a user's own mapping
         return f"<{type(value).__name__}>"
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._secrets import redact, secrets_in, veiled
+from acorn._secrets import redact, secrets_in, without_secrets
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response, within
 from acorn.models.litellm.failure import (
@@ -290,7 +290,7 @@ class LiteLLMModel:
     @cached_property
     def _key(self) -> tuple[str, ...]:
         settings = {key: value for key, value in self._arguments.items() if key not in _WHO}
-        return (self.name, *sorted(map(repr, veiled(settings).items())))
+        return (self.name, *sorted(map(repr, without_secrets(settings).items())))
 
     def _error(self, error: Exception, attempt: _Attempt) -> ModelError:
         secrets = secrets_in(self._config)

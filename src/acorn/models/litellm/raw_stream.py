@@ -13,14 +13,14 @@ from time import monotonic
 from typing import Any
 
 from acorn.models.litellm.failure import BROKEN, LATE, causes, on_the_wire
-from acorn.models.litellm.quiet import hush
+from acorn.models.litellm.quiet import ignore_warnings
 
 
 class RawStream:
     """The chunks of one answer, to be iterated over and closed in either way."""
 
     def __init__(self, raw: Any, until: float | None) -> None:
-        hush()
+        ignore_warnings()
         self._raw = raw
         self._until = until
         """The reading of the clock at which its time is up."""

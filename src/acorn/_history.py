@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from acorn._json import compact
+from acorn._json import compact, copied
 from acorn.journal import (
     Called,
     Entry,
@@ -41,13 +41,6 @@ def assistant(content: str, calls: Sequence[Called], extra: Mapping[str, Any]) -
 
 def tool(call_id: str, content: Content) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
-
-
-def copied(value: Any) -> Any:
-    """A message whose dicts and lists nobody else holds."""
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def call_ids(message: Any) -> list[str]:

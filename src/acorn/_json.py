@@ -83,6 +83,13 @@ def to_text(value: Any) -> str:
         return _written(to_plain(value), "null")
 
 
+def copied(value: Any) -> Any:
+    """Plain data whose dicts and lists nobody else holds; other objects as they are."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
 def whole_text(value: Any) -> Any:
     """Plain data whose every string can be encoded: a lone surrogate becomes U+FFFD."""
     if isinstance(value, str):

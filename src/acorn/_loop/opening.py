@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn._content import Parts
-from acorn._json import excerpt, path_to, safe_repr, shorten
-from acorn._loop.messages import NO_RESULT, close_calls, copied, user
+from acorn._json import copied, excerpt, path_to, safe_repr, shorten
+from acorn._loop.messages import NO_RESULT, close_calls, user
 from acorn._loop.wire_history import ROLES, SYSTEM
 from acorn._schema.problems import of_input
 from acorn._spec import Spec

@@ -16,7 +16,7 @@ from typing import Any, assert_never
 
 from pydantic import BaseModel
 
-from acorn._json import safe_repr, to_text
+from acorn._json import copied, safe_repr, to_text
 from acorn._loop import finish, guard, messages
 from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._loop.branch import (
@@ -244,7 +244,7 @@ class Loop(Calls):
             history, inherited = first_branch_messages(context.history, prompt, own)
             above = context.history
             if inherited > len(above) or (above and history[0] != above[0]):
-                above = (messages.copied(history[0]), *above[inherited == len(above) :])
+                above = (copied(history[0]), *above[inherited == len(above) :])
                 self.wire.change_first(history[0])
             self.transcript.begin(history, above)
         if self.plan.on_start is None:

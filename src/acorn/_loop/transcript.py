@@ -13,7 +13,7 @@ from typing import Any
 
 from acorn._content import content_of, text_of
 from acorn._history import change_of, history_of
-from acorn._json import to_plain, to_text, words_of
+from acorn._json import copied, to_plain, to_text, words_of
 from acorn._loop import messages
 from acorn._loop.wire_history import ROLES
 from acorn._secrets import redact, secrets_in
@@ -61,12 +61,12 @@ class Transcript:
         """The messages that a run begins with; a branch has the first of them from its parent, in `copies`."""
         self.run.history, self._noted = history, list(history)
         self.written = None if copies else [message.copy() for message in history]
-        own = map(messages.copied, history[len(copies) :])
+        own = map(copied, history[len(copies) :])
         self._say((*copies, *own), None, len(copies))
 
     def say(self, content: Content) -> None:
         """A user message of ours, at the end."""
-        message = messages.user(messages.copied(content))
+        message = messages.user(copied(content))
         self.run.history.append(message)
         self._noted.append(message)
         self._say((messages.user(content),), None, 0)
@@ -98,7 +98,7 @@ class Transcript:
                 content,
                 response.reasoning,
                 made,
-                messages.copied(extra) if extra else {},
+                copied(extra) if extra else {},
                 response.stop_reason,
                 refusal,
                 response.usage.copy(),
@@ -161,7 +161,7 @@ class Transcript:
             else:
                 self.written = None
         if context is not None:
-            made.append(messages.user(messages.copied(context)))
+            made.append(messages.user(copied(context)))
         at = len(history) if where is None else where
         history[at:at] = made
         self._noted[at:at] = made
@@ -300,7 +300,7 @@ def _said(result: ToolResult) -> ResultSaid:
 
 def _message(said: ResultSaid) -> Message:
     """For the history, which the user may change."""
-    return messages.tool(said.call_id, messages.copied(said.content))
+    return messages.tool(said.call_id, copied(said.content))
 
 
 def _is_message(message: Any) -> bool:

@@ -112,7 +112,7 @@ def _copied(schema: Any) -> Any:
     """A copy, so that what happens to the user's dict afterwards does not change the tool."""
     try:
         return copy.deepcopy(schema)
-    except Exception:  # of something that is no JSON, which is said when the class is defined
+    except Exception:  # no JSON, or a circle, which `copied` would not end in: it is said when the class is defined
         return schema
 
 

@@ -17,9 +17,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from acorn._json import copied
 from acorn._secrets import redact, secrets_in, without_secrets
 from acorn.errors import DeclarationError, ModelError
-from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response, within
+from acorn.models.litellm.dialect import StreamReader, cache_points, fitting, read_response, within
 from acorn.models.litellm.failure import (
     LATE,
     advice,

@@ -29,7 +29,7 @@ from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
 from acorn._drive.sync import drive, walk
 from acorn._drive.tree import Tree
-from acorn._json import excerpt
+from acorn._json import excerpt, words_of
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
@@ -271,7 +271,7 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
         if not isinstance(error, Exception) or error is tree.lost:  # no failure of the branch's own
             raise
         path = name if context is None else context.path
-        raise BranchError(f"The branch `{path}` failed: {type(error).__name__}: {error}") from error
+        raise BranchError(f"The branch `{path}` failed: {words_of(error)}") from error
     finally:
         is_interrupted = failed is not None and not isinstance(failed, Exception)
         if context is not None and not is_interrupted:  # it may go on, and is counted when it has ended

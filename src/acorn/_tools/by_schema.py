@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
-from acorn._json import excerpt, shorten
+from acorn._json import excerpt, shorten, words_of
 from acorn._schema.generate import JsonSchema
 from acorn._schema.violations import complaints, no_such, required
 from acorn._tools.bind import hints_of, is_run, no_object, parameters_of, undecorated
@@ -57,8 +57,7 @@ class SchemaBinding:
         try:
             found = dict.fromkeys(complaints(self.validator.iter_errors(given), self.schema))
         except Exception as error:  # a schema may be of anybody's making, and the arguments nested without end
-            reason = f"{type(error).__name__}: {shorten(str(error))}"
-            raise ArgumentError(f"The arguments cannot be checked: {reason}") from error
+            raise ArgumentError(f"The arguments cannot be checked: {shorten(words_of(error))}") from error
         if taken := self.filled & given.keys():
             raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
         if self.known is not None:  # a schema that does not forbid other properties has not complained of them

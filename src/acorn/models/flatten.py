@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acorn._schema.generate import JsonSchema, resolve
 from acorn.errors import ModelError
 
 _DEPTH = 6
@@ -87,7 +88,7 @@ def _described(tools: Sequence[Mapping[str, Any]], is_small: bool) -> str:
 class _Outline:
     """The names of a schema's fields, with their descriptions: {"name": ..., "age": in years}."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: JsonSchema) -> None:
         self._root = root
         self._known: dict[tuple[str, int], str] = {}
 
@@ -109,16 +110,10 @@ class _Outline:
         known = (reference, depth)
         if known not in self._known:
             self._known[known] = "..."  # for a definition that is nothing but itself
-            self._known[known] = self.of(self._target(reference), depth)
+            self._known[known] = self.of(resolve(reference, self._root), depth)
         return self._known[known]
 
     def _field(self, schema: Any, depth: int) -> str:
         outline = self.of(schema, depth - 1)
         described = schema.get("description") if isinstance(schema, Mapping) else None
         return " ".join(str(described).split()).rstrip(".") if described and outline == "..." else outline
-
-    def _target(self, reference: str) -> Any:
-        found: Any = self._root
-        for part in reference.removeprefix("#/").split("/"):
-            found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, Mapping) else {}
-        return found

@@ -271,7 +271,7 @@ class Loop(Calls):
         if step._finished is None:
             self._ask_model(now)
         else:
-            self._consider(step._finished, None, now)
+            self._consider(step._finished, None)
 
     # Asking the model
 
@@ -354,7 +354,7 @@ class Loop(Calls):
                 max_tokens=self.setting("max_tokens"),
             )
             if verdict.instance is not None:
-                self._consider(verdict.instance, call.id, now)
+                self._consider(verdict.instance, call.id)
                 return
             documents[call.id] = verdict.document
             wrong.append(verdict)
@@ -455,7 +455,7 @@ class Loop(Calls):
         meter.step_began = now
         if step is not None and step._finished is not None:
             self._force_at_last_step()
-            self._consider(step._finished, None, now)
+            self._consider(step._finished, None)
         elif self._is_single:
             assert state.response is not None
             self._end(Unfinished(self.spec.owner, state.response.content, state.calls, results), "unfinished")
@@ -500,9 +500,9 @@ class Loop(Calls):
         if verdict.instance is None:
             self._correct(verdict, verdict.document, now)
         else:
-            self._consider(verdict.instance, call_id, now)
+            self._consider(verdict.instance, call_id)
 
-    def _consider(self, instance: BaseModel, call_id: str | None, now: float) -> None:
+    def _consider(self, instance: BaseModel, call_id: str | None) -> None:
         """An answer that validates: let `on_finish` see it."""
         state = self.state
         self._candidate, state.answered_by = instance, call_id

@@ -58,7 +58,7 @@ def fits_pattern(pattern: str, text: str) -> bool:
 def texts_for(pattern: str | None, low: int, high: int | None) -> Iterator[str]:
     """Texts of a length that a pattern takes, plain ones first; none where it cannot be read backwards."""
     found: list[str] = []
-    for text in _plain(low, high) if pattern is None else _from_pattern(pattern, low, high):
+    for text in _plain(low, high) if pattern is None else _from_pattern(pattern, low):
         is_long_enough = len(text) >= low and (high is None or len(text) <= high)
         if is_long_enough and text not in found and (pattern is None or fits_pattern(pattern, text)):
             found.append(text)
@@ -78,7 +78,7 @@ def _short(number: int, length: int) -> str:
     return "".join(reversed(digits)).rjust(length, "a")[:length]
 
 
-def _from_pattern(pattern: str, low: int, high: int | None) -> Iterator[str]:
+def _from_pattern(pattern: str, low: int) -> Iterator[str]:
     try:
         parsed = _FORMS.parse(_in_python(pattern))
     except (re.error, OverflowError):

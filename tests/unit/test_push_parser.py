@@ -48,7 +48,7 @@ from tests.unit.json_documents import (
 )
 from typing_extensions import TypedDict, is_typeddict
 
-from acorn._partial.frames import HIDDEN, settled
+from acorn._partial.frames import HIDDEN, as_value
 from acorn._partial.plan import plan_of
 from acorn._partial.push import PushParser
 from acorn._schema.shape import aliases_of
@@ -367,7 +367,7 @@ def expected_of(model: type[BaseModel], text: str) -> list[Shown]:
 
 
 def dump(value: Any) -> Any:
-    value = settled(value)
+    value = as_value(value)
     return value.model_dump() if isinstance(value, BaseModel) else None if value is HIDDEN else value
 
 
@@ -661,7 +661,7 @@ def test_halves_of_a_pair_and_bad_hex_are_read_as_the_standard_says(text: str, e
         parser = PushParser(plan_of(str))
         for at in range(0, len(text), size):
             parser.feed(text[at : at + size])
-        assert settled(parser.value()) == expected
+        assert as_value(parser.value()) == expected
 
 
 @pytest.mark.parametrize(
@@ -678,7 +678,7 @@ def test_halves_of_a_pair_and_bad_hex_are_read_as_the_standard_says(text: str, e
 def test_only_its_own_bracket_closes_a_container(text: str, expected: Any) -> None:
     parser = PushParser(plan_of(Any))
     parser.feed(text)
-    assert settled(parser.value()) == expected
+    assert as_value(parser.value()) == expected
 
 
 # Types
@@ -687,7 +687,7 @@ def test_only_its_own_bracket_closes_a_container(text: str, expected: Any) -> No
 def shown(kind: Any, text: str) -> Any:
     parser = PushParser(plan_of(kind))
     parser.feed(text)
-    found = settled(parser.value())
+    found = as_value(parser.value())
     return None if found is HIDDEN else found
 
 
@@ -771,7 +771,7 @@ def test_a_snapshot_of_theirs_never_changes() -> None:
     found: list[Any] = []
     for piece in pieces:
         parser.feed(piece)
-        found.append(settled(parser.value()))
+        found.append(as_value(parser.value()))
     assert [adapter(Any).dump_python(each) for each in found] == [
         {"boxes": []},
         {"boxes": [{"item": {"x": 1, "y": 0.5}, "label": "", "made": False}]},

@@ -31,7 +31,7 @@ from pydantic_core import to_json
 from tests.patience import waiting_for_nothing
 from tests.unit.xml_schemas import FORBIDDEN, KEYS, WORDS, some_shape
 
-from acorn._json import compact, to_text, told
+from acorn._json import compact, excerpt, to_text
 from acorn._schema.shape import Shape
 from acorn._xml.decode import decode, read
 from acorn._xml.encode import XmlStyle, encode
@@ -353,7 +353,7 @@ def test_every_value_has_a_text_in_json() -> None:
         value = some_value(rng, rng.choice([1, 4, 8]))
         for write in (compact, to_text):
             json.loads(write(value), parse_int=str)
-        assert len(told(value)) <= 120
+        assert len(excerpt(value)) <= 120
 
 
 @pytest.mark.parametrize("levels", [149, 150, 151, 254, 255, 300, 405, 1_000, 100_000])

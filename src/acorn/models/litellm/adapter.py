@@ -17,9 +17,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._secrets import redact, secrets_in, veiled
+from acorn._json import copied
+from acorn._secrets import redact, secrets_in, without_secrets
 from acorn.errors import DeclarationError, ModelError
-from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response, within
+from acorn.models.litellm.dialect import StreamReader, cache_points, fitting, read_response, within
 from acorn.models.litellm.failure import (
     LATE,
     advice,
@@ -98,7 +99,7 @@ class LiteLLMModel:
             return False
         if self.thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
             return False
-        known = known_params(self.name, self._given_provider)
+        known = known_params(self.name, self._declared_provider)
         return (
             known is None or "tool_choice" in known or "tool_choice" in self._arguments.get("allowed_openai_params", ())
         )
@@ -145,7 +146,7 @@ class LiteLLMModel:
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
             yield from reader.end(raw.finish_reason, raw.refusal)
-        self._mind_forced(request, reader.called, reader.stop_reason)
+        self._check_forced(request, reader.called, reader.stop_reason)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         reader, until = StreamReader(priced=not self._has_price), _end_of(request)
@@ -156,7 +157,7 @@ class LiteLLMModel:
                         yield delta
             for delta in reader.end(raw.finish_reason, raw.refusal):
                 yield delta
-        self._mind_forced(request, reader.called, reader.stop_reason)
+        self._check_forced(request, reader.called, reader.stop_reason)
 
     def _once(self, attempt: _Attempt, **how: Any) -> Any:
         """One request, sent again only to leave out what the model will not take."""
@@ -226,10 +227,10 @@ class LiteLLMModel:
     def _timeout(self) -> Any:
         import httpx
 
-        given = self._config.get("timeout", self._config.get("request_timeout", TIMEOUT))
-        if isinstance(given, httpx.Timeout):
-            return given
-        whole = None if given is None else float(given)
+        timeout = self._config.get("timeout", self._config.get("request_timeout", TIMEOUT))
+        if isinstance(timeout, httpx.Timeout):
+            return timeout
+        whole = None if timeout is None else float(timeout)
         return httpx.Timeout(whole, connect=_CONNECT_TIMEOUT if whole is None else min(whole, _CONNECT_TIMEOUT))
 
     # Reading the answer
@@ -241,10 +242,10 @@ class LiteLLMModel:
         response.model = response.model or self.name
         if not self._has_price:  # the loop counts by a price that was given
             response.cost = (getattr(raw, "_hidden_params", None) or {}).get("response_cost")
-        self._mind_forced(request, {made.name for made in response.tool_calls}, response.stop_reason)
+        self._check_forced(request, {made.name for made in response.tool_calls}, response.stop_reason)
         return response
 
-    def _mind_forced(self, request: ModelRequest, called: Collection[str], stop_reason: str) -> None:
+    def _check_forced(self, request: ModelRequest, called: Collection[str], stop_reason: str) -> None:
         """A forced tool that was not called, in an answer that is whole: the force was dropped on the way."""
         if request.forced_tool and request.forced_tool not in called and stop_reason in ("stop", "tool_calls"):
             self._remember({"tool_choice"})
@@ -252,19 +253,19 @@ class LiteLLMModel:
     # Failing
 
     @property
-    def _given_provider(self) -> str | None:
+    def _declared_provider(self) -> str | None:
         return self._arguments.get("custom_llm_provider")
 
     @cached_property
     def provider(self) -> str:
         """The provider's name as LiteLLM spells it."""
-        return provider_of(self.name, self._given_provider, self._arguments.get("api_base"))
+        return provider_of(self.name, self._declared_provider, self._arguments.get("api_base"))
 
     def _learn_or_raise(self, error: Exception, attempt: _Attempt) -> None:
         """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
         if is_bad_request(error) and not is_too_long(error):
-            text, given = str(error), self._given(attempt.request)
-            defaults = [name for name in ("temperature", "max_tokens") if name not in given]
+            text, set_by_user = str(error), self._set_by_user(attempt.request)
+            defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
             for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
                 if name in text and name not in attempt.left_out | self._refused:
                     attempt.left_out.add(name)
@@ -273,7 +274,7 @@ class LiteLLMModel:
             self._remember(attempt.left_out)
         raise self._error(error, attempt) from error
 
-    def _given(self, request: ModelRequest) -> set[str]:
+    def _set_by_user(self, request: ModelRequest) -> set[str]:
         """What the user has set, one way or the other."""
         return {*request.declared, *self._arguments}
 
@@ -290,7 +291,7 @@ class LiteLLMModel:
     @cached_property
     def _key(self) -> tuple[str, ...]:
         settings = {key: value for key, value in self._arguments.items() if key not in _WHO}
-        return (self.name, *sorted(map(repr, veiled(settings).items())))
+        return (self.name, *sorted(map(repr, without_secrets(settings).items())))
 
     def _error(self, error: Exception, attempt: _Attempt) -> ModelError:
         secrets = secrets_in(self._config)
@@ -298,7 +299,7 @@ class LiteLLMModel:
         clean(chain, secrets)
         wire = on_the_wire(chain)
         text = "" if wire.trouble == LATE else redact(provider_text(error), secrets)
-        words = filter(None, (text, advice(error, wire, text, self._given(attempt.request), self.name)))
+        words = filter(None, (text, advice(error, wire, text, self._set_by_user(attempt.request), self.name)))
         if "LLM Provider NOT provided" in text:
             words = filter(None, (words_for_unknown(self.name),))
         what = f" ({wire.what})" if wire.what else ""

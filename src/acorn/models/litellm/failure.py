@@ -104,8 +104,8 @@ def provider_text(error: Exception) -> str:
     """The provider's own words, without LiteLLM's around them."""
     text = str(error)
     try:
-        told = json.loads(text[text.index("{") : text.rindex("}") + 1])
-        inner = told.get("error", told)
+        body = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        inner = body.get("error", body)
         found = inner.get("message") if isinstance(inner, dict) else inner
         if isinstance(found, str) and found:
             return found.strip().rstrip(".") + "."
@@ -118,8 +118,8 @@ def provider_text(error: Exception) -> str:
     return text and f"{text}."
 
 
-def advice(error: Exception, wire: Wire, text: str, given: Collection[str], name: str) -> str:
-    """What the user, who has set the `given`, can do about it; "" where nobody knows."""
+def advice(error: Exception, wire: Wire, text: str, set_by_user: Collection[str], name: str) -> str:
+    """What the user, who has set some parameters, can do about it; "" where nobody knows."""
     kind, words, status = type(error).__name__, text.lower(), wire.status
     if wire.trouble == LATE:
         return "Give it more time with `timeout` in the model dict, or try again later."
@@ -129,7 +129,7 @@ def advice(error: Exception, wire: Wire, text: str, given: Collection[str], name
         return "The provider's content filter refused it: change the input or the prompt."
     if is_bad_request(error):
         for attribute in ("temperature", "max_tokens"):
-            if attribute in words and attribute in given:
+            if attribute in words and attribute in set_by_user:
                 return f"The model does not take the `{attribute}` that was set: change or remove it."
     if kind == "UnsupportedParamsError" and "'tools'" in text:
         return "If the model can call tools, say so in its dict: `allowed_openai_params: ['tools', 'tool_choice']`."

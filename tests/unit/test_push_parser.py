@@ -408,7 +408,7 @@ def cases() -> Cases:
 
 
 def test_there_are_enough_documents_and_the_long_ones_are_long() -> None:
-    assert len(DOCUMENTS) >= 300
+    assert len(DOCUMENTS) >= 200
     assert sum(len(text) > 1000 for _, text in DOCUMENTS) >= 10
 
 
@@ -481,8 +481,8 @@ def test_the_whole_document_is_what_pydantic_makes_of_it(cases: Cases) -> None:
             complete += 1
             assert same(found.model_dump(), whole_one.model_dump()), text
             assert found.model_dump_json() == whole_one.model_dump_json(), text
-    assert valid > 150
-    assert complete > 100
+    assert valid > len(DOCUMENTS) / 3
+    assert complete > len(DOCUMENTS) / 5
 
 
 def test_the_same_object_is_returned_while_nothing_new_shows() -> None:

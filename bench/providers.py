@@ -17,7 +17,8 @@ from acorn.models.litellm.library import library
 
 
 def model(url: str) -> dict[str, Any]:
-    return {"model": "openai/gpt-4o", "api_base": f"{url}/v1", "api_key": "sk-bench", "num_retries": 0}
+    asked = {"model": "openai/gpt-4o", "api_base": f"{url}/v1", "api_key": "sk-bench", "num_retries": 0}
+    return {**asked, "lane": "litellm"}
 
 
 def by_hand(url: str, steps: int) -> None:

@@ -15,7 +15,7 @@ from acorn._loop.asks import AskHook, AskSource
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
-from acorn._loop.saved import load, save, saved_context
+from acorn._loop.saved import load, save
 from acorn.journal import BranchEnded
 
 
@@ -49,7 +49,8 @@ class SavedTree(Tree):
         for run_id, text in texts.items():  # a parent stands before its branches
             assert text == json.dumps(save(before[run_id])), "saving changed the run"
             old, saved = before[run_id], json.loads(text)
-            context, plan = saved_context(saved), self._plans[run_id]
+            context = None if saved["branch"] is None else BranchContext.from_json(saved["branch"])
+            plan = self._plans[run_id]
             if context is not None:
                 parent = self.loops[context.parent_id]
                 plan = parent.branch_plan(context, plan)

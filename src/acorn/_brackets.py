@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from typing_extensions import NoDefault, TypeVar
 
-from acorn._json import told
+from acorn._json import excerpt
 from acorn._schema.fields import filled
 from acorn._schema.problems import of_input
 from acorn.errors import DeclarationError, InputError
@@ -78,8 +78,8 @@ def check_deps(owner: str, kind: Any, deps: Any) -> None:
     if deps is None:
         message = f"`{owner}` needs `deps` of the type `{name}`: call `agent.using(deps=...)(...)`."
     else:
-        message = f"`deps` of `{owner}` must be of the type `{name}`, got {told(deps)}."
-    received = "missing" if deps is None else told(deps, 200)
+        message = f"`deps` of `{owner}` must be of the type `{name}`, got {excerpt(deps)}."
+    received = "missing" if deps is None else excerpt(deps, 200)
     raise InputError(message, problems=[of_input("deps", name, received, message)])
 
 
@@ -88,8 +88,8 @@ _OPEN = Brackets()
 
 def _filled_in(alias: Any, origin: Any) -> Brackets:
     """The three types behind an alias such as `Judge[Text]`."""
-    given: dict[Any, Any] = dict(zip(origin.__parameters__, get_args(alias), strict=False))
-    return Brackets(*[filled(part, given) for part in getattr(origin, _TYPES, _OPEN)])
+    by_variable: dict[Any, Any] = dict(zip(origin.__parameters__, get_args(alias), strict=False))
+    return Brackets(*[filled(part, by_variable) for part in getattr(origin, _TYPES, _OPEN)])
 
 
 def _closed(kind: Any) -> Any:

@@ -29,7 +29,7 @@ from acorn._drive.bridge import side_by_side
 from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
 from acorn._drive.sync import drive, walk
 from acorn._drive.tree import Tree
-from acorn._json import told
+from acorn._json import excerpt, words_of
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
@@ -227,21 +227,22 @@ def _check_branches(branches: Any, concurrency: Any) -> None:
     """Judge what `branch_all` was given, before anything is begun."""
     if not isinstance(branches, list | tuple):
         raise DeclarationError(
-            f"`branch_all` takes a list of pairs, each a module class and a dict of its inputs, got {told(branches)}."
+            f"`branch_all` takes a list of pairs, each a module class and a dict of its inputs, "
+            f"got {excerpt(branches)}."
         )
     for at, pair in enumerate(branches):
         is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], Mapping)
         if not is_pair:
             raise DeclarationError(
                 f"`branch_all` takes pairs of a module class and a dict of its inputs, as in `(Review, {{}})`; "
-                f"`branches[{at}]` is {told(pair)}."
+                f"`branches[{at}]` is {excerpt(pair)}."
             )
         check_branch(pair[0], f"`branches[{at}][0]` of `branch_all`")
     is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
     if concurrency is not None and not is_count:
         raise DeclarationError(
             f"`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, "
-            f"got {told(concurrency)}."
+            f"got {excerpt(concurrency)}."
         )
 
 
@@ -270,7 +271,7 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
         if not isinstance(error, Exception) or error is tree.lost:  # no failure of the branch's own
             raise
         path = name if context is None else context.path
-        raise BranchError(f"The branch `{path}` failed: {type(error).__name__}: {error}") from error
+        raise BranchError(f"The branch `{path}` failed: {words_of(error)}") from error
     finally:
         is_interrupted = failed is not None and not isinstance(failed, Exception)
         if context is not None and not is_interrupted:  # it may go on, and is counted when it has ended

@@ -15,7 +15,7 @@ from operator import is_
 from typing import Any, get_origin
 
 from acorn._brackets import MADE_WITH, brackets_of
-from acorn._json import safe_repr, shorten, told
+from acorn._json import excerpt, safe_repr, shorten
 from acorn._schema.shape import Shapes
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
 from acorn._tools.agent import AgentTool
@@ -112,7 +112,7 @@ def own_hook(agent: object, hook: str) -> Any:
     is_ours = getattr(cls, hook) is getattr(base_of(cls), hook) and hook not in vars(agent)
     found = None if is_ours else getattr(agent, hook)
     if found is not None and not callable(found):
-        raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {told(found)}.")
+        raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {excerpt(found)}.")
     return found
 
 
@@ -137,20 +137,20 @@ def read_spec(which: Branch) -> Spec:
     return class_spec(which) if isinstance(which, type) else spec_of(instance_of(which))
 
 
-def check_branch(which: Any, place: str) -> None:
-    """Judge what is to be a branch; `place` names it."""
+def check_branch(which: Any, where: str) -> None:
+    """Judge what is to be a branch; `where` names it."""
     cls = class_of(which)
     if not hasattr(cls, BASE):
         shown = shorten(safe_repr(which), 120)
-        raise DeclarationError(f"{place} must be a module class or an instance of one, got {shown}.")
-    _check_makeable(which, place)
+        raise DeclarationError(f"{where} must be a module class or an instance of one, got {shown}.")
+    _check_makeable(which, where)
     if _output_of(instance_of(which) if get_origin(which) else which) in ([], (), None, type(None)):
         raise DeclarationError(
-            f"{place} is `{cls.__name__}`, which has no `final_output`; a branch must return something."
+            f"{where} is `{cls.__name__}`, which has no `final_output`; a branch must return something."
         )
     if isinstance(which, base_of(cls)) and brought_by(which).prior:
         raise DeclarationError(
-            f"{place} is a `{cls.__name__}` with `using(history=...)`; a branch goes on with its parent's conversation."
+            f"{where} is a `{cls.__name__}` with `using(history=...)`; a branch goes on with its parent's conversation."
         )
 
 
@@ -161,7 +161,7 @@ def _output_of(which: Branch) -> Any:
     return getattr(which, "final_output", None)
 
 
-def _check_makeable(which: Branch, place: str) -> None:
+def _check_makeable(which: Branch, where: str) -> None:
     """Whether an instance can be made of it, where it is none."""
     cls = class_of(which)
     if isinstance(which, base_of(cls)):
@@ -170,7 +170,7 @@ def _check_makeable(which: Branch, place: str) -> None:
         inspect.signature(cls).bind()
     except TypeError as error:
         raise DeclarationError(
-            f"{place} is the class `{cls.__name__}`, which cannot be made without arguments ({error}); "
+            f"{where} is the class `{cls.__name__}`, which cannot be made without arguments ({error}); "
             f"give an instance."
         ) from error
 
@@ -179,22 +179,23 @@ def checked_spec(spec: Spec) -> Spec:
     """A new spec whose branches were judged, and named unlike its tools."""
     tools = {tool.name: tool for tool in spec.tools}
     for name, entry in spec.branches.items():
-        place = f"`{spec.owner}.branches[{name!r}]`"
+        where = f"`{spec.owner}.branches[{name!r}]`"
         which = entry
         if isinstance(entry, dict):
             which = entry.get("module")
             if set(entry) - {"module", "description"} or not isinstance(entry.get("description"), str | None):
                 raise DeclarationError(
-                    f"{place} must be a module class or {{'module': Class, 'description': 'text'}}, got {told(entry)}."
+                    f"{where} must be a module class or {{'module': Class, 'description': 'text'}}, "
+                    f"got {excerpt(entry)}."
                 )
-        check_branch(which, place)
+        check_branch(which, where)
         if not is_tool_name(name):
             raise DeclarationError(
-                f"{place} needs a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
+                f"{where} needs a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
             )
         if name in tools:
             raise ToolConflictError(
-                f"Tool '{name}' of `{spec.owner}` is defined twice: as {tools[name].place} and in `branches`; "
+                f"Tool '{name}' of `{spec.owner}` is defined twice: as {tools[name].where} and in `branches`; "
                 f"rename one."
             )
     return spec
@@ -207,22 +208,22 @@ class AsTool:
         return partial(_agent_tool, owner if instance is None else instance, owner)
 
 
-def _agent_tool(agent: Any, cls: type, place: str, owner: str) -> AgentTool:
+def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
     is_class = agent is cls
     if is_class and agent is base_of(cls):
-        raise DeclarationError(f"`{owner}.{place}` is the base class of all modules; give one of your own.")
-    _check_makeable(agent, f"`{owner}.{place}`")
+        raise DeclarationError(f"`{owner}.{where}` is the base class of all modules; give one of your own.")
+    _check_makeable(agent, f"`{owner}.{where}`")
     options = options_of(agent) or ToolOptions()
     if options.timeout is not None:
         raise DeclarationError(
-            f"`{owner}.{place}` is the agent `{cls.__name__}` with `@tool(timeout=...)`; bound it by `max_seconds` "
+            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(timeout=...)`; bound it by `max_seconds` "
             f"instead."
         )
     return AgentTool(
         options.name or snake_case(cls.__name__),
         agent,
         options,
-        f"{place} (`{cls.__module__}.{cls.__qualname__}`)",
+        f"{where} (`{cls.__module__}.{cls.__qualname__}`)",
         docstring_of(cls),
         lambda: read_spec(agent).input.json_schema,
     )

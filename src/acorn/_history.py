@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
-from acorn._json import compact
+from acorn._json import compact, copied
 from acorn.journal import (
     Called,
     Entry,
@@ -41,13 +41,6 @@ def assistant(content: str, calls: Sequence[Called], extra: Mapping[str, Any]) -
 
 def tool(call_id: str, content: Content) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
-
-
-def copied(value: Any) -> Any:
-    """A message whose dicts and lists nobody else holds."""
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def call_ids(message: Any) -> list[str]:
@@ -95,25 +88,25 @@ def own_messages(history: Any, entries: Iterable[Entry]) -> list[Message]:
     """What is in a history of the run that has this journal: not its prompt, nor what it began with."""
     if not isinstance(history, list):  # the user may have put anything there
         return []
-    told: list[Message] = []
+    known: list[Message] = []
     owned: list[bool] = []
     has_begun = False
     for entry in entries:
-        change = change_of(entry, len(told))
+        change = change_of(entry, len(known))
         if change is None:
             continue
         where, removed, made = change
         behind = where + removed
         if isinstance(entry, HistoryEdited):
-            found = _owned(told[where:behind], owned[where:behind], made)
+            found = _owned(known[where:behind], owned[where:behind], made)
         elif isinstance(entry, MessagesSaid) and not has_begun:
             # A branch has the first ones from its parent; what else a run begins with stands before its input.
             before, has_begun = entry.inherited or len(made) - 1, True
             found = [at >= before for at in range(len(made))]
         else:
             found = [True] * len(made)
-        told[where:behind], owned[where:behind] = made, found
-    return [message for message, is_own in zip(history, _owned(told, owned, history), strict=True) if is_own]
+        known[where:behind], owned[where:behind] = made, found
+    return [message for message, is_own in zip(history, _owned(known, owned, history), strict=True) if is_own]
 
 
 def _owned(before: Sequence[Any], owned: Sequence[bool], after: Sequence[Any]) -> list[bool]:

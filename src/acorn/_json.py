@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
 
-from acorn._secrets import redact, veiled
+from acorn._secrets import redact, without_secrets
 
 _MAX_DEPTH = 150
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
@@ -81,6 +81,13 @@ def to_text(value: Any) -> str:
         return to_json(value, by_alias=False, inf_nan_mode="null", fallback=_foreign).decode()
     except Exception:  # bad bytes, a lone surrogate, a circle, or a user's own serializer
         return _written(to_plain(value), "null")
+
+
+def copied(value: Any) -> Any:
+    """Plain data whose dicts and lists nobody else holds; other objects as they are."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def whole_text(value: Any) -> Any:
@@ -212,10 +219,10 @@ def _shallow(plain: Any, left: int) -> Any:
     return [_shallow(item, left - 1) for item in plain]
 
 
-def told(value: object, limit: int = 120) -> str:
+def excerpt(value: object, limit: int = 120) -> str:
     """A wrong value for a message, without what may be a secret in a dict that strayed."""
     try:
-        return shorten(redact(safe_repr(veiled(value)), ()), limit)
+        return shorten(redact(safe_repr(without_secrets(value)), ()), limit)
     except Exception:  # a circle, or a user's own mapping
         return f"<{type(value).__name__}>"
 

@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from acorn._content import restore_parts, save_parts
 from acorn._history import history_of
-from acorn._json import shorten, to_plain, told, words_of
+from acorn._json import excerpt, shorten, to_plain, words_of
 from acorn._schema.shape import SHAPES, Shape, Shapes
 from acorn._secrets import redact, secrets_in
 from acorn.errors import AcornError, ModelError, StoreError
@@ -63,7 +63,7 @@ def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
         raise StoreError(f"The text is no saved run, since it is no JSON: {words_of(error)}") from error
     shapes = None if agent is None else getattr(agent, SHAPES, None)
     if agent is not None and not isinstance(shapes, Shapes):
-        raise StoreError(f"A saved run is read by the class of its module, got {told(agent)}.")
+        raise StoreError(f"A saved run is read by the class of its module, got {excerpt(agent)}.")
     try:
         check_format(saved)
         return read_record(make, saved, _fitting(shapes, saved["module"]))
@@ -165,7 +165,7 @@ def _shapes_below(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | N
 
 def _a(kinds: Any, value: Any) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-        raise TypeError(f"got {told(value)}")
+        raise TypeError(f"got {excerpt(value)}")
     return value
 
 

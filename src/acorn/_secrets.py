@@ -18,7 +18,7 @@ _SHAPES = re.compile(
     r"\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)(?:-|_(?=[-_A-Za-z]*[0-9]))|AIza|AKIA|ASIA)[-_A-Za-z0-9]{8,}"
     r"|(?<=[Bb]earer )[^\s\"',}]{6,}"
 )
-_VEIL = "***"
+_HIDDEN = "***"
 
 
 def is_secret_name(name: object) -> bool:
@@ -27,12 +27,12 @@ def is_secret_name(name: object) -> bool:
     return any(word in text for word in _NAMES) and not any(word in text for word in _NOT_SECRET)
 
 
-def veiled(value: Any) -> Any:
+def without_secrets(value: Any) -> Any:
     """The value with what its keys call secret hidden."""
     if isinstance(value, Mapping):
-        return {key: _VEIL if is_secret_name(key) else veiled(item) for key, item in value.items()}
+        return {key: _HIDDEN if is_secret_name(key) else without_secrets(item) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(map(veiled, value))
+        return type(value)(map(without_secrets, value))
     return value
 
 
@@ -49,8 +49,8 @@ def secrets_in(config: Mapping[str, Any]) -> set[str]:
 def redact(text: str, secrets: Iterable[str]) -> str:
     """The text without the secrets, and without anything that looks like one."""
     for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, _VEIL)
-    return _SHAPES.sub(_VEIL, text)
+        text = text.replace(secret, _HIDDEN)
+    return _SHAPES.sub(_HIDDEN, text)
 
 
 def _strings_called_secret(value: Any, is_secret: bool = False) -> Iterable[str]:

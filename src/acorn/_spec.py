@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from acorn._json import told
+from acorn._json import excerpt
 from acorn._sampling import check_said_once, overruled, said_in
 from acorn._schema.shape import Shape, shape_of
 from acorn._tools.collect import gather, merge, methods
@@ -84,7 +84,7 @@ class Setting:
     default: Any
     fits: Callable[[Any], bool]
     allowed: str
-    show: Callable[[Any], str] = lambda value: told(value)
+    show: Callable[[Any], str] = lambda value: excerpt(value)
 
 
 def _is_number(value: object, low: float, high: float) -> bool:
@@ -138,7 +138,7 @@ def _show_model(value: object) -> str:
     if is_meant_as_model(value):
         missing = " and ".join(f"`{name}`" for name in lacks(value))
         return f"an object of `{type(value).__name__}`, which lacks {missing}"
-    return told(value)
+    return excerpt(value)
 
 
 _CACHE_KEYS = {"location", "role", "index", "control"}
@@ -297,9 +297,9 @@ def check_setting(owner: str, attribute: str, value: Any) -> None:
                 raise _wrong(owner, name, value[key], f"model[{key!r}]")
 
 
-def _wrong(owner: str, attribute: str, given: Any, place: str = "") -> DeclarationError:
+def _wrong(owner: str, attribute: str, value: Any, where: str = "") -> DeclarationError:
     setting = SETTINGS[attribute]
-    return DeclarationError(f"`{owner}.{place or attribute}` must be {setting.allowed}, got {setting.show(given)}.")
+    return DeclarationError(f"`{owner}.{where or attribute}` must be {setting.allowed}, got {setting.show(value)}.")
 
 
 def _above(cls: type, base: type) -> list[type]:
@@ -351,14 +351,14 @@ def _read_prompt(declared: Any, owner: type, *, own: bool = False) -> Prompt:
 
 def _find(path: Path, owner: type) -> Path:
     """In the working directory, then beside the file that defines the class."""
-    places = [Path.cwd() / path]
+    paths = [Path.cwd() / path]
     defined_in = getattr(sys.modules.get(owner.__module__), "__file__", None)
     if defined_in:
-        places.append(Path(defined_in).resolve().parent / path)
-    for place in places:
-        if place.is_file():
-            return place
-    looked = " and ".join(dict.fromkeys(str(place.parent) for place in places))
+        paths.append(Path(defined_in).resolve().parent / path)
+    for found in paths:
+        if found.is_file():
+            return found
+    looked = " and ".join(dict.fromkeys(str(tried.parent) for tried in paths))
     raise DeclarationError(
         f"`{owner.__name__}.system_prompt` names the file `{path}`, which is not there; looked in {looked}."
     )

@@ -11,7 +11,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from acorn._partial.frames import HIDDEN, settled
+from acorn._partial.frames import HIDDEN, as_value
 from acorn._partial.plan import plan_of
 from acorn._partial.push import PushParser
 from acorn._schema.shape import RESULT, Shape
@@ -59,7 +59,7 @@ class AnswerReader:
             return self._value(parser), parser.completed()
 
     def _value(self, parser: PushParser) -> Any:
-        found = settled(parser.value())
+        found = as_value(parser.value())
         if found is HIDDEN or self._shape.is_empty:
             return None
         return getattr(found, RESULT, None) if self._shape.wrapped else found
@@ -90,12 +90,12 @@ class StreamChunk(Generic[Out]):
     _count: int = 0
     _read: tuple[Any, tuple[str, ...]] | None = None
 
-    def __init__(self, *, call: CallParts | None = None, **given: Any) -> None:
+    def __init__(self, *, call: CallParts | None = None, **parts: Any) -> None:
         if call is not None:
             # The name and the id may still be coming in; the text only ever grows.
             self._call, self._count = (call.index, call.id, call.name, call.pieces), len(call.pieces)
-        if given:
-            vars(self).update(given)
+        if parts:
+            vars(self).update(parts)
 
     def __repr__(self) -> str:
         names = (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, cast, over
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from acorn._json import to_plain, told, words_of
+from acorn._json import excerpt, to_plain, words_of
 from acorn.errors import AcornError
 from acorn.types import Usage
 
@@ -288,9 +288,9 @@ def listen(callback: Listener) -> Generator[None]:
     same run. What it raises is logged and changes nothing. Entries are to be read, not changed. Runs that the callback
     begins itself are not heard by it.
     """
-    given: Any = callback
-    if not callable(given) or iscoroutinefunction(given):
-        raise AcornError(f"`acorn.listen` takes a plain function of one entry, got {told(callback)}.")
+    anything: Any = callback
+    if not callable(anything) or iscoroutinefunction(anything):
+        raise AcornError(f"`acorn.listen` takes a plain function of one entry, got {excerpt(callback)}.")
     with _listening(Heard(callback)):
         yield
 

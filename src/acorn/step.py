@@ -49,7 +49,7 @@ class Step(Generic[Deps]):
 
     # What the hook has done; most do little, so there is nothing to be made for it beforehand.
     _settings: Mapping[str, Any] = MappingProxyType({})
-    _is_model_given = False
+    _is_model_set = False
     """Whether the hook gave another model, and did not merely change the dict of the one there was."""
     _tools: list[Callable[..., Any]] | None = None
     _removed: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Step(Generic[Deps]):
     def model(self, value: Any) -> None:
         check_setting(self._spec.owner, "model", value)
         check_said_once("step", value, self._settings)
-        self._settings, self._is_model_given = {**self._settings, "model": value}, True
+        self._settings, self._is_model_set = {**self._settings, "model": value}, True
 
     @property
     def temperature(self) -> float:
@@ -254,15 +254,15 @@ class Step(Generic[Deps]):
     def changes(self) -> dict[str, Any]:
         """The settings that the hook set; a model that was only looked at is left out."""
         changed = dict(self._settings)
-        if "model" in changed and not self._is_model_given:
-            given, before = changed["model"], self._model_before
-            if given == before:
+        if "model" in changed and not self._is_model_set:
+            model, before = changed["model"], self._model_before
+            if model == before:
                 del changed["model"]
             else:
-                check_setting(self._spec.owner, "model", given)
+                check_setting(self._spec.owner, "model", model)
                 # What it said all along was overruled, and still is.
-                kept = [name for name, key in said_in(given) if key in before and before[key] == given[key]]
-                changed["model"] = overruled(given, [name for name in kept if name in self._before or name in changed])
+                kept = [name for name, key in said_in(model) if key in before and before[key] == model[key]]
+                changed["model"] = overruled(model, [name for name in kept if name in self._before or name in changed])
                 check_said_once("step", changed["model"], changed)
         return changed
 
@@ -275,7 +275,7 @@ class Step(Generic[Deps]):
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)
-        if self._is_model_given:
+        if self._is_model_set:
             check_said_once("step", self._settings["model"], (name,))
         self._settings = {**self._settings, name: value}
 

@@ -1,7 +1,8 @@
-"""Behaviour runs in several ways. A promise holds in all of them: sync, sync inside a running event loop, async, and
-sync with the conversation sent as one `<thread>` document; the last is not for tests of the message list itself. Those
-of loop, history and branches also run with the run saved and loaded anew after every single tell; in the long version
-of the tests those of hooks, limits, agents as tools and content parts do so too.
+"""Behaviour runs in several ways. A promise holds in all of them: sync, sync inside a running event loop, and async.
+
+Tests of loop, history and branches also run with the conversation sent as one `<thread>` document, which is not for
+tests of the message list itself, and with the run saved and loaded anew after every single tell. In the long version of
+the tests all of them are sent as a document, and more of them are saved.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from acorn.testing import ScriptedModel
 
 AS_THREAD = "as a thread"
 SAVED = "saved and loaded"
-SAVED_FILES = ["test_loop.py", "test_history.py", "test_branches.py"]
-if os.environ.get("ACORN_TORTURE") == "1":
+TORTURE = os.environ.get("ACORN_TORTURE") == "1"
+EVERY_WAY = ["test_loop.py", "test_history.py", "test_branches.py"]
+SAVED_FILES = list(EVERY_WAY)
+if TORTURE:
     SAVED_FILES += [
         "test_agents_as_tools.py",
         "test_hooks.py",
@@ -91,15 +94,16 @@ def call(request: pytest.FixtureRequest) -> Call:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What only a list of messages holds is not in a document, and what only a process holds is not saved."""
-    spared = [item for item in items if _is_spared(item)]
+    spared = {item for item in items if _is_spared(item)}
     if spared:
-        config.hook.pytest_deselected(items=spared)
+        config.hook.pytest_deselected(items=list(spared))
         items[:] = [item for item in items if item not in spared]
 
 
 def _is_spared(item: pytest.Item) -> bool:
     if _way(item) == AS_THREAD:
-        return item.get_closest_marker("message_list") is not None
+        is_sent_so = TORTURE or item.path.name in EVERY_WAY
+        return not is_sent_so or item.get_closest_marker("message_list") is not None
     is_saved = item.path.name in SAVED_FILES and item.get_closest_marker("live_objects") is None
     return _way(item) == SAVED and not is_saved
 

@@ -38,7 +38,7 @@ pytestmark = [
 ]
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-TRIES = 500 if TORTURE else 10
+TRIES = 500 if TORTURE else 6
 PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
 

@@ -65,7 +65,7 @@ LASTING: dict[str, tuple[Any, int | None]] = {
 }
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("case", PASSING)
 def test_what_may_pass_is_sent_as_often_as_allowed(wire: Wire, case: str, count: int) -> None:
     fault, status, extra = PASSING[case]

@@ -28,7 +28,7 @@ def environment(clone: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
     # The environment that `make demo` makes is the one that the reader activates.
     path = os.pathsep.join([str(clone / ".venv" / "bin"), os.environ.get("PATH", "")])
-    return {**kept, "PATH": path, "ACORN_HOME": str(home()), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, "PATH": path, "ACORN_HOME": str(home()), "PIP_NO_COMPILE": "1"}
 
 
 @pytest.fixture(scope="module")

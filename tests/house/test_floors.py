@@ -71,6 +71,7 @@ LATE_IMPORTS = {
     ("record", "acorn"),  # the events' classes, which a run that nobody looks at does not need
     ("_loop/conversation", "acorn"),  # the same, for runs that send their thread
     ("models/weights", "platformdirs"),
+    ("models/transport_async", "aiohttp"),
     ("models/litellm/library", "litellm"),
     ("models/litellm/library", "httpx"),
     ("models/litellm/adapter", "httpx"),

@@ -48,7 +48,7 @@ from tests.unit.json_documents import (
 )
 from typing_extensions import TypedDict, is_typeddict
 
-from acorn._partial.frames import HIDDEN, settled
+from acorn._partial.frames import HIDDEN, as_value
 from acorn._partial.plan import plan_of
 from acorn._partial.push import PushParser
 from acorn._schema.shape import aliases_of
@@ -57,7 +57,7 @@ from acorn.partial import Partial
 P: Any = Partial
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-DOCUMENTS = documents(6_000 if TORTURE else 110)
+DOCUMENTS = documents(6_000 if TORTURE else 220)
 
 # The oracle, first part: a prefix as data.
 
@@ -367,7 +367,7 @@ def expected_of(model: type[BaseModel], text: str) -> list[Shown]:
 
 
 def dump(value: Any) -> Any:
-    value = settled(value)
+    value = as_value(value)
     return value.model_dump() if isinstance(value, BaseModel) else None if value is HIDDEN else value
 
 
@@ -408,7 +408,7 @@ def cases() -> Cases:
 
 
 def test_there_are_enough_documents_and_the_long_ones_are_long() -> None:
-    assert len(DOCUMENTS) >= 300
+    assert len(DOCUMENTS) >= 200
     assert sum(len(text) > 1000 for _, text in DOCUMENTS) >= 10
 
 
@@ -439,7 +439,7 @@ def test_a_snapshot_that_is_read_only_at_the_end_shows_its_own_state(cases: Case
 
 def test_two_pieces_cut_anywhere_show_what_the_oracle_says(cases: Cases) -> None:
     for model, text, expected in cases:
-        step = 1 if TORTURE or len(text) < 300 else 3  # the long ones are much of the same
+        step = 1 if TORTURE else 2 if len(text) < 300 else 7  # the long ones are much of the same
         for cut in range(0, len(text), step):
             parser = PushParser(plan_of(model))
             parser.feed(text[:cut])
@@ -481,8 +481,8 @@ def test_the_whole_document_is_what_pydantic_makes_of_it(cases: Cases) -> None:
             complete += 1
             assert same(found.model_dump(), whole_one.model_dump()), text
             assert found.model_dump_json() == whole_one.model_dump_json(), text
-    assert valid > 150
-    assert complete > 100
+    assert valid > len(DOCUMENTS) / 3
+    assert complete > len(DOCUMENTS) / 5
 
 
 def test_the_same_object_is_returned_while_nothing_new_shows() -> None:
@@ -661,7 +661,7 @@ def test_halves_of_a_pair_and_bad_hex_are_read_as_the_standard_says(text: str, e
         parser = PushParser(plan_of(str))
         for at in range(0, len(text), size):
             parser.feed(text[at : at + size])
-        assert settled(parser.value()) == expected
+        assert as_value(parser.value()) == expected
 
 
 @pytest.mark.parametrize(
@@ -678,7 +678,7 @@ def test_halves_of_a_pair_and_bad_hex_are_read_as_the_standard_says(text: str, e
 def test_only_its_own_bracket_closes_a_container(text: str, expected: Any) -> None:
     parser = PushParser(plan_of(Any))
     parser.feed(text)
-    assert settled(parser.value()) == expected
+    assert as_value(parser.value()) == expected
 
 
 # Types
@@ -687,7 +687,7 @@ def test_only_its_own_bracket_closes_a_container(text: str, expected: Any) -> No
 def shown(kind: Any, text: str) -> Any:
     parser = PushParser(plan_of(kind))
     parser.feed(text)
-    found = settled(parser.value())
+    found = as_value(parser.value())
     return None if found is HIDDEN else found
 
 
@@ -771,7 +771,7 @@ def test_a_snapshot_of_theirs_never_changes() -> None:
     found: list[Any] = []
     for piece in pieces:
         parser.feed(piece)
-        found.append(settled(parser.value()))
+        found.append(as_value(parser.value()))
     assert [adapter(Any).dump_python(each) for each in found] == [
         {"boxes": []},
         {"boxes": [{"item": {"x": 1, "y": 0.5}, "label": "", "made": False}]},

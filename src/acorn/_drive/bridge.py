@@ -74,7 +74,7 @@ def start_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
     context = contextvars.copy_context()
 
     def work() -> None:
-        _settle(future, *context.run(_outcome, function, *args, **kwargs))
+        _give(future, *context.run(_outcome, function, *args, **kwargs))
 
     _start(threading.Thread(target=work, name="acorn-call", daemon=True))
     return future
@@ -137,7 +137,7 @@ def _outcome(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> tupl
         return None, error
 
 
-def _settle(future: Future[Any], returned: Any, error: BaseException | None) -> None:
+def _give(future: Future[Any], returned: Any, error: BaseException | None) -> None:
     """Give the outcome to whoever still waits for it."""
     if not future.set_running_or_notify_cancel():
         return
@@ -169,9 +169,9 @@ def start_on_loop(awaitable: Any, future: Future[Any]) -> None:
         try:
             returned = await awaitable
         except BaseException as error:
-            _settle(future, None, error)
+            _give(future, None, error)
         else:
-            _settle(future, returned, None)
+            _give(future, returned, None)
 
     def begin(loop: asyncio.AbstractEventLoop, depth: int, begun: queue.SimpleQueue[None]) -> None:
         if to_begin.acquire(blocking=False):

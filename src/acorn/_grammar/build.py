@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Position:
     depth: int
     """How often recursion is still allowed."""
     level: int = 0
@@ -85,13 +85,13 @@ class _Builder:
         self.rules: dict[str, str] = {}
         self._limits = limits
         self._names: dict[str, str] = {}
-        self._known: dict[tuple[str, str, _Place], str | None] = {}
+        self._known: dict[tuple[str, str, _Position], str | None] = {}
         self._definitions = Definitions({})
 
-    def value_of(self, given: Any) -> str:
-        schema = checked(given)
+    def value_of(self, declared: Any) -> str:
+        schema = checked(declared)
         self._definitions, self._known = Definitions(schema), {}
-        made = self._value(schema, _Place(self._limits.depth))
+        made = self._value(schema, _Position(self._limits.depth))
         if made is None:
             raise ImpossibleError("no value fits the schema")
         return made
@@ -107,7 +107,7 @@ class _Builder:
 
     # Any schema
 
-    def _value(self, schema: Schema | bool, at: _Place) -> str | None:
+    def _value(self, schema: Schema | bool, at: _Position) -> str | None:
         if isinstance(schema, bool):
             return self._anything(at, 1) if schema else None
         if "$ref" in schema:
@@ -126,7 +126,7 @@ class _Builder:
             return self._union([{**schema, "type": one} for one in kind], at)
         return self._of_type(kind, schema, at)
 
-    def _of_type(self, kind: Any, schema: Schema, at: _Place) -> str | None:
+    def _of_type(self, kind: Any, schema: Schema, at: _Position) -> str | None:
         match kind:
             case "object":
                 return self._object(schema, at)
@@ -157,7 +157,7 @@ class _Builder:
             shared["required"] = [*shared.get("required", ()), tag["propertyName"]]
         return [self._definitions.beside(shared, option) for option in schema[union]]
 
-    def _union(self, options: Sequence[Schema | bool], at: _Place) -> str | None:
+    def _union(self, options: Sequence[Schema | bool], at: _Position) -> str | None:
         pairs = {index: decimal(*pair) for index, pair in enumerate(pairwise(options))}
         found = {index: numbers for index, numbers in pairs.items() if numbers is not None}
         others = [option for index, option in enumerate(options) if index not in found and index - 1 not in found]
@@ -174,14 +174,14 @@ class _Builder:
             return False
         return True
 
-    def _reference(self, schema: Schema, at: _Place) -> str | None:
+    def _reference(self, schema: Schema, at: _Position) -> str | None:
         reference = str(schema["$ref"])
         rest = {key: value for key, value in schema.items() if key != "$ref" and key not in NOTES}
         if self._definitions.is_recursive(reference):
             if at.depth == 0:
                 return None
             is_again = at.depth < self._limits.depth
-            at = _Place(at.depth - 1, at.level + is_again)
+            at = _Position(at.depth - 1, at.level + is_again)
         known = (reference, json.dumps(rest), at)
         if known not in self._known:
             self._known[known] = self._value(self._definitions.both(rest, self._definitions.target(reference)), at)
@@ -189,9 +189,9 @@ class _Builder:
 
     # Strings
 
-    def _string(self, schema: Schema, at: _Place) -> str | None:
-        low, given = schema.get("minLength", 0), schema.get("maxLength")
-        high = min(given, max(_DECLARED_LENGTH, low)) if given is not None else max(low, self._longest(at))
+    def _string(self, schema: Schema, at: _Position) -> str | None:
+        low, most = schema.get("minLength", 0), schema.get("maxLength")
+        high = min(most, max(_DECLARED_LENGTH, low)) if most is not None else max(low, self._longest(at))
         if low > high:
             return None
         known = FORMATS.get(schema.get("format", ""))
@@ -199,7 +199,7 @@ class _Builder:
             return self._quoted(without_zone(known))
         if regex:
             try:
-                made = pattern(regex, low, high, self._repeated, is_strict=given is not None)
+                made = pattern(regex, low, high, self._repeated, is_strict=most is not None)
                 return None if made is None else self._quoted(made)
             except UnsayableError:
                 pass
@@ -207,7 +207,7 @@ class _Builder:
             return self._quoted(known)
         return self._quoted(self._repeated(self._character(), low, high))
 
-    def _longest(self, at: _Place) -> int:
+    def _longest(self, at: _Position) -> int:
         return max(40, self._limits.string >> 2 * at.level)
 
     def _character(self) -> str:
@@ -237,10 +237,10 @@ class _Builder:
 
     # Lists
 
-    def _most(self, at: _Place) -> int:
+    def _most(self, at: _Position) -> int:
         return max(1, self._limits.items >> at.level - 1)
 
-    def _array(self, schema: Schema, at: _Place) -> str | None:
+    def _array(self, schema: Schema, at: _Position) -> str | None:
         low, most = schema.get("minItems", 0), schema.get("maxItems")
         high = max(low, self._most(at)) if most is None else min(most, max(_DECLARED_ITEMS, low))
         if low > high:
@@ -260,7 +260,7 @@ class _Builder:
         inner = sequence(item, more)
         return sequence(literal(opening), inner if low else f"({inner})?", literal(closing))
 
-    def _tuple(self, first: Sequence[Any], schema: Schema, low: int, high: int, at: _Place) -> str | None:
+    def _tuple(self, first: Sequence[Any], schema: Schema, low: int, high: int, at: _Position) -> str | None:
         known: list[str] = []
         for part in first:
             made = self._value(part, at)
@@ -326,7 +326,7 @@ class _Builder:
 
     # Objects
 
-    def _object(self, schema: Schema, at: _Place) -> str | None:
+    def _object(self, schema: Schema, at: _Position) -> str | None:
         properties: dict[str, Any] = dict(schema.get("properties", {}))
         required = set(schema.get("required", ()))
         for name in required - set(properties):
@@ -357,7 +357,7 @@ class _Builder:
             rest = self._rule(sequence(f'(", " {member})?', rest))
         return f"{self._rule(choice(reversed(rows)))}?" if rows else ""
 
-    def _dict(self, schema: Schema, at: _Place) -> str | None:
+    def _dict(self, schema: Schema, at: _Position) -> str | None:
         low, most = schema.get("minProperties", 0), schema.get("maxProperties")
         named = schema.get("propertyNames", True)
         if named is False:
@@ -384,7 +384,7 @@ class _Builder:
             return self._rule('"{}"') if low == 0 else None
         return self._rule(self._listed("{", self._rule(sequence(key, '": "', value)), low, high, "}"))
 
-    def _anything(self, at: _Place, nesting: int) -> str:
+    def _anything(self, at: _Position, nesting: int) -> str:
         """Any JSON, a little nested."""
         text = self._string({}, at) or ""
         plain = [text, self._rule(number({}, is_whole=False) or ""), '"true"', '"false"', '"null"']

@@ -36,8 +36,8 @@ def decimal(bounds: Mapping[str, Any] | bool, text: Mapping[str, Any] | bool) ->
 def _numbers(bounds: Mapping[str, Any], row: re.Match[str]) -> Iterator[str]:
     """The numbers with as many digits as one row of the pattern has room for."""
     whole = 0 if row["before"] == "0" else min(int(row["whole"] or _EXACT), _EXACT)
-    given = row["places"] or row["needed"]
-    places = min(int(given), _EXACT) if given else None if row["after"] else 0
+    digits = row["places"] or row["needed"]
+    places = min(int(digits), _EXACT) if digits else None if row["after"] else 0
     limit = Decimal(10) ** whole - Decimal(1).scaleb(-(places or 0))
     ranges = [(-limit, limit)]
     if row["needed"]:  # no digit before the point, not even that of a plain zero

@@ -66,15 +66,15 @@ def _places_of(schema: Mapping[str, Any], most: int) -> int:
 def _bounds(schema: Mapping[str, Any], places: int, within: Range) -> tuple[Decimal, Decimal]:
     """The lowest and the highest number that is allowed, both included."""
     unit = Decimal(1).scaleb(-places)
-    given = {key: schema[key] for key in _BOUNDS if _is_number(schema.get(key))}
-    lows = [_exact(given["minimum"])] if "minimum" in given else []
-    highs = [_exact(given["maximum"])] if "maximum" in given else []
+    declared = {key: schema[key] for key in _BOUNDS if _is_number(schema.get(key))}
+    lows = [_exact(declared["minimum"])] if "minimum" in declared else []
+    highs = [_exact(declared["maximum"])] if "maximum" in declared else []
     lows += [bound for bound in within[:1] if bound is not None]
     highs += [bound for bound in within[1:] if bound is not None]
-    if "exclusiveMinimum" in given:
-        lows.append(_beside(given["exclusiveMinimum"], unit, 1))
-    if "exclusiveMaximum" in given:
-        highs.append(_beside(given["exclusiveMaximum"], unit, -1))
+    if "exclusiveMinimum" in declared:
+        lows.append(_beside(declared["exclusiveMinimum"], unit, 1))
+    if "exclusiveMaximum" in declared:
+        highs.append(_beside(declared["exclusiveMaximum"], unit, -1))
     low = max((_rounded(bound, unit, ROUND_CEILING) for bound in lows), default=None)
     high = min((_rounded(bound, unit, ROUND_FLOOR) for bound in highs), default=None)
     if low is None:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import SchemaSerializer, core_schema, from_json
 
-from acorn._json import words_of
+from acorn._json import copied, words_of
 from acorn._loop import messages
 from acorn._loop.asks import BranchEnd
 from acorn._loop.plan import BranchTool
@@ -110,16 +110,16 @@ def first_branch_messages(history: Sequence[Message], prompt: str, own: Message 
         else:
             copy.insert(0, {"role": "system", "content": prompt})
     inherited = len(copy)
-    return (copy if own is None else [*copy, messages.copied(own)]), inherited
+    return (copy if own is None else [*copy, copied(own)]), inherited
 
 
 def _copy(history: Sequence[Message]) -> list[Message]:
-    """A deep copy of dicts and lists that shares their strings, by the quickest way there is."""
+    """What `copied` makes of a whole history, by a quicker way: it may be long, and every branch begins with it."""
     try:
-        copied: list[Message] = _PLAIN.to_python(list(history))
+        made: list[Message] = _PLAIN.to_python(list(history))
     except Exception:  # somebody's own object in it
-        return [messages.copied(message) for message in history]
-    return copied
+        return [copied(message) for message in history]
+    return made
 
 
 def _joined(above: Any, prompt: str) -> Any:

@@ -110,7 +110,7 @@ def no_answer(content: str, *, cut_off: bool, max_tokens: int) -> Verdict:
 def rejected(error: ValueError, answer: str, raw: str) -> Verdict:
     """An answer, as JSON, that `on_finish` would not have."""
     shown, text = shorten(answer), str(error) or type(error).__name__
-    problem = Problem(path="", expected=text, received=shown, told=shown, ruled=True)
+    problem = Problem(path="", expected=text, received=shown, excerpt=shown, ruled=True)
     return Verdict(raw, None, [problem], text, cause=error)
 
 
@@ -143,8 +143,8 @@ def _in_words(wrong: Sequence[Problem]) -> str:
 
 def _unknown(name: str, shape: Shape, fields: dict[str, Any]) -> Problem:
     known = ", ".join(shape.schema.model_fields) or "none"
-    told = shorten(safe_repr(fields[name]))
-    return Problem(path=name, expected=f"no such field; there are {known}", received=told, told=told, ruled=True)
+    shown = shorten(safe_repr(fields[name]))
+    return Problem(path=name, expected=f"no such field; there are {known}", received=shown, excerpt=shown, ruled=True)
 
 
 def _parsed(text: str) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 from acorn._content import content_of
 from acorn._history import assistant as assistant
 from acorn._history import call_ids as call_ids
-from acorn._history import copied as copied
 from acorn._history import tool as tool
 from acorn._history import user as user
 from acorn._tools.collect import FINISH

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn._content import Parts
-from acorn._json import path_to, safe_repr, shorten, told
-from acorn._loop.messages import NO_RESULT, close_calls, copied, user
+from acorn._json import copied, excerpt, path_to, safe_repr, shorten
+from acorn._loop.messages import NO_RESULT, close_calls, user
 from acorn._loop.wire_history import ROLES, SYSTEM
 from acorn._schema.problems import of_input
 from acorn._spec import Spec
@@ -35,7 +35,7 @@ def _unreadable(owner: str, given: BaseModel, strangers: Sequence[object]) -> In
     for stranger in strangers:
         path, kind = path_to(stranger, given) or "input", type(stranger).__name__
         words = f"`{path}` is of the class `{kind}`, of which a model could read nothing but an address in memory"
-        found.append(of_input(path, "a value that can be written as text", told(stranger, 200), words))
+        found.append(of_input(path, "a value that can be written as text", excerpt(stranger, 200), words))
     told_all = "; ".join(dict.fromkeys(each["message"] for each in found))
     return InputError(
         f"Wrong input for `{owner}`: {told_all}. Pass text, plain data or an instance of a schema, or give the class a "
@@ -92,6 +92,6 @@ def _where_prompt_stands(messages: Sequence[Message], history: object) -> int | 
     return 0 if is_first else None
 
 
-def _wrong_history(path: str, expected: str, given: object, owner: str) -> InputError:
-    message = f"`{path}` of `{owner}` must be {expected}, got {told(given)}."
-    return InputError(message, problems=[of_input(path, expected, told(given, 200), message)])
+def _wrong_history(path: str, expected: str, value: object, owner: str) -> InputError:
+    message = f"`{path}` of `{owner}` must be {expected}, got {excerpt(value)}."
+    return InputError(message, problems=[of_input(path, expected, excerpt(value, 200), message)])

@@ -39,8 +39,8 @@ class BranchTool:
     @cached_property
     def schema(self) -> dict[str, Any]:
         description = self.described or first_paragraph(self.doc)
-        told = {"description": description} if description else {}
-        return {"name": self.name, **told, "parameters": self.spec.input.json_schema}
+        described = {"description": description} if description else {}
+        return {"name": self.name, **described, "parameters": self.spec.input.json_schema}
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +156,8 @@ def named_tools(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]
     return tuple(known[name] for name in names)
 
 
-def listed_tools(outcome: Any, place: str) -> list[Any]:
+def listed_tools(outcome: Any, where: str) -> list[Any]:
     """What a source of tools has listed."""
     if not isinstance(outcome, list | tuple):
-        raise AcornError(f"The {place} must be a list of functions, got {safe_repr(outcome)[:120]}.")
+        raise AcornError(f"The {where} must be a list of functions, got {safe_repr(outcome)[:120]}.")
     return list(outcome)

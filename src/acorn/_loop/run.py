@@ -16,7 +16,7 @@ from typing import Any, assert_never
 
 from pydantic import BaseModel
 
-from acorn._json import safe_repr, to_text
+from acorn._json import copied, safe_repr, to_text
 from acorn._loop import finish, guard, messages
 from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._loop.branch import (
@@ -209,8 +209,8 @@ class Loop(Calls):
     # Opening
 
     def _take_source(self, source: object, outcome: Any, now: float) -> None:
-        place = f"tools of {type(source).__name__}"
-        found, _ = gather(listed_tools(outcome, place), place, {})
+        where = f"tools of {type(source).__name__}"
+        found, _ = gather(listed_tools(outcome, where), where, {})
         self._source_tools.append(tuple(found))
         listed = [tool for tools in self._source_tools for tool in tools]
         own = merge((*self.plan.tools, *listed), (), self.spec.owner)
@@ -244,7 +244,7 @@ class Loop(Calls):
             history, inherited = first_branch_messages(context.history, prompt, own)
             above = context.history
             if inherited > len(above) or (above and history[0] != above[0]):
-                above = (messages.copied(history[0]), *above[inherited == len(above) :])
+                above = (copied(history[0]), *above[inherited == len(above) :])
                 self.wire.change_first(history[0])
             self.transcript.begin(history, above)
         if self.plan.on_start is None:
@@ -271,7 +271,7 @@ class Loop(Calls):
         if step._finished is None:
             self._ask_model(now)
         else:
-            self._consider(step._finished, None, now)
+            self._consider(step._finished, None)
 
     # Asking the model
 
@@ -354,7 +354,7 @@ class Loop(Calls):
                 max_tokens=self.setting("max_tokens"),
             )
             if verdict.instance is not None:
-                self._consider(verdict.instance, call.id, now)
+                self._consider(verdict.instance, call.id)
                 return
             documents[call.id] = verdict.document
             wrong.append(verdict)
@@ -448,14 +448,14 @@ class Loop(Calls):
                 self._adopt(step)
         else:
             results = self._ordered()
-        self.transcript.place_results(results, context)
+        self.transcript.put_results(results, context)
         meter = state.meter
         if now - meter.step_began > meter.longest_step:
             meter.longest_step = now - meter.step_began
         meter.step_began = now
         if step is not None and step._finished is not None:
             self._force_at_last_step()
-            self._consider(step._finished, None, now)
+            self._consider(step._finished, None)
         elif self._is_single:
             assert state.response is not None
             self._end(Unfinished(self.spec.owner, state.response.content, state.calls, results), "unfinished")
@@ -500,9 +500,9 @@ class Loop(Calls):
         if verdict.instance is None:
             self._correct(verdict, verdict.document, now)
         else:
-            self._consider(verdict.instance, call_id, now)
+            self._consider(verdict.instance, call_id)
 
-    def _consider(self, instance: BaseModel, call_id: str | None, now: float) -> None:
+    def _consider(self, instance: BaseModel, call_id: str | None) -> None:
         """An answer that validates: let `on_finish` see it."""
         state = self.state
         self._candidate, state.answered_by = instance, call_id

@@ -13,7 +13,6 @@ from typing import Any
 
 from acorn._history import history_of
 from acorn._loop import messages
-from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.state import State
@@ -123,12 +122,7 @@ def hang_records(run: Run[Any], saved: Iterable[Mapping[str, Any]]) -> None:
     parents = [run]
     for parent in parents:
         begun = [entry.child_id for entry in parent.journal.entries if isinstance(entry, BranchBegun)]
-        places = {child_id: at for at, child_id in enumerate(begun)}
+        order = {child_id: at for at, child_id in enumerate(begun)}
         children = below.get(parent.id, [])
-        parent.branches += sorted(children, key=lambda child: places.get(child.id, len(places)))
+        parent.branches += sorted(children, key=lambda child: order.get(child.id, len(order)))
         parents += children
-
-
-def saved_context(saved: Mapping[str, Any]) -> BranchContext | None:
-    """What a saved branch was born with."""
-    return None if saved["branch"] is None else BranchContext.from_json(saved["branch"])

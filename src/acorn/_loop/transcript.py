@@ -13,7 +13,7 @@ from typing import Any
 
 from acorn._content import content_of, text_of
 from acorn._history import change_of, history_of
-from acorn._json import to_plain, to_text, words_of
+from acorn._json import copied, to_plain, to_text, words_of
 from acorn._loop import messages
 from acorn._loop.wire_history import ROLES
 from acorn._secrets import redact, secrets_in
@@ -48,9 +48,9 @@ class Transcript:
         self._unanswered: list[ToolCall] = []
         self._noted: list[Message] = list(run.history)
         """What the history is if nobody else has written in it."""
-        self._told: list[Message] = []
+        self._known: list[Message] = []
         """What the journal tells of the history, as far as somebody has asked; in messages of its own."""
-        self._told_of = 0
+        self._entries_read = 0
         """How many entries that is."""
         self.written: list[Message] | None = None
         """Copies of what we wrote last, a turn and its results, for who sends them; None if it needs a closer look."""
@@ -61,12 +61,12 @@ class Transcript:
         """The messages that a run begins with; a branch has the first of them from its parent, in `copies`."""
         self.run.history, self._noted = history, list(history)
         self.written = None if copies else [message.copy() for message in history]
-        own = map(messages.copied, history[len(copies) :])
+        own = map(copied, history[len(copies) :])
         self._say((*copies, *own), None, len(copies))
 
     def say(self, content: Content) -> None:
         """A user message of ours, at the end."""
-        message = messages.user(messages.copied(content))
+        message = messages.user(copied(content))
         self.run.history.append(message)
         self._noted.append(message)
         self._say((messages.user(content),), None, 0)
@@ -98,7 +98,7 @@ class Transcript:
                 content,
                 response.reasoning,
                 made,
-                messages.copied(extra) if extra else {},
+                copied(extra) if extra else {},
                 response.stop_reason,
                 refusal,
                 response.usage.copy(),
@@ -129,23 +129,23 @@ class Transcript:
             ToolReturned(self._id, journal.step, journal.now, result.id, result.name, began, content, error)
         )
 
-    def answer(self, told: Mapping[str, str], otherwise: str) -> None:
+    def answer(self, texts: Mapping[str, str], otherwise: str) -> None:
         """Results of our own for the calls of the turn: what was wrong with an answer, or why a call was skipped."""
         placed: list[ResultSaid] = []
         for call in self._unanswered:
-            text = told.get(call.id, otherwise)
-            form: Form = "skipped" if call.id not in told else "error" if text.startswith(INVALID) else "text"
+            text = texts.get(call.id, otherwise)
+            form: Form = "skipped" if call.id not in texts else "error" if text.startswith(INVALID) else "text"
             placed.append(ResultSaid(call.id, text, form, None))
         if placed:
-            self._place(placed, None)
+            self._put(placed, None)
 
-    def place_results(self, results: Iterable[ToolResult], context: Content | None) -> None:
+    def put_results(self, results: Iterable[ToolResult], context: Content | None) -> None:
         """What the tools returned, as the hook left it, and what it shows beside them."""
         placed = [_said(result) for result in results]
         if placed or context is not None:
-            self._place(placed, context)
+            self._put(placed, context)
 
-    def _place(self, placed: Sequence[ResultSaid], context: Content | None) -> None:
+    def _put(self, placed: Sequence[ResultSaid], context: Content | None) -> None:
         assert self.turn is not None
         self.notice()
         history: Any = self.run.history
@@ -161,7 +161,7 @@ class Transcript:
             else:
                 self.written = None
         if context is not None:
-            made.append(messages.user(messages.copied(context)))
+            made.append(messages.user(copied(context)))
         at = len(history) if where is None else where
         history[at:at] = made
         self._noted[at:at] = made
@@ -195,20 +195,20 @@ class Transcript:
     def notice_all(self) -> None:
         """Note whatever the user has changed, also inside of messages, at the cost of what is new."""
         self.notice()
-        entries, told = self.journal.entries, self._told
-        for entry in entries[self._told_of :]:
-            change = change_of(entry, len(told))
+        entries, known = self.journal.entries, self._known
+        for entry in entries[self._entries_read :]:
+            change = change_of(entry, len(known))
             if change is not None:
                 where, removed, made = change
-                told[where : where + removed] = made
-        self._told_of = len(entries)
+                known[where : where + removed] = made
+        self._entries_read = len(entries)
         try:
-            if self.run.history == told:
+            if self.run.history == known:
                 return
         except Exception:  # somebody's own `==`
             pass
         if isinstance(self.run.history, list):  # the user may have put anything there
-            self.notice_inside(told)
+            self.notice_inside(known)
 
     def notice_inside(self, copies: Sequence[Message]) -> None:
         """Note messages that were edited in place since these copies were made."""
@@ -300,7 +300,7 @@ def _said(result: ToolResult) -> ResultSaid:
 
 def _message(said: ResultSaid) -> Message:
     """For the history, which the user may change."""
-    return messages.tool(said.call_id, messages.copied(said.content))
+    return messages.tool(said.call_id, copied(said.content))
 
 
 def _is_message(message: Any) -> bool:

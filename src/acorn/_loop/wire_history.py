@@ -385,7 +385,7 @@ def _without(message: Message, *keys: str) -> Message:
 
 
 def _copy(value: Any, left: int) -> Any:
-    """A copy of plain data that nobody else holds; TypeError for anything else, or where it is too deep."""
+    """As `copied`, but a TypeError for what is not plain data, or too deep: such a message is sent another way."""
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None or (kind is float and math.isfinite(value)):
         return value

@@ -69,7 +69,7 @@ class ListMark(Mark):
     def value(self) -> list[Any]:
         found = self.items[: self.count]
         if self.last is not HIDDEN:
-            found.append(settled(self.last))
+            found.append(as_value(self.last))
         return found
 
 
@@ -85,11 +85,11 @@ class DictMark(Mark):
     def value(self) -> dict[Any, Any]:
         found = dict(islice(self.items.items(), self.count))
         if self.key is not HIDDEN and self.last is not HIDDEN:
-            found[self.key] = settled(self.last)
+            found[self.key] = as_value(self.last)
         return found
 
 
-def settled(value: Any) -> Any:
+def as_value(value: Any) -> Any:
     """The value itself, made if it was only marked."""
     return value.value() if isinstance(value, Mark) else value
 

@@ -102,7 +102,7 @@ class Leaf(Plan):
             return HIDDEN
         return self.judge(json)
 
-    def settle(self, value: Any) -> Any:
+    def judge_whole(self, value: Any) -> Any:
         """A complete container, read without a plan."""
         return self.judge_plain(value)
 
@@ -265,7 +265,7 @@ class Choice(Leaf):
     def text(self, value: str) -> Any:
         return value if self.is_text else super().text(value)
 
-    def settle(self, value: Any) -> Any:
+    def judge_whole(self, value: Any) -> Any:
         whole = self.judge_plain(value)
         if whole is not HIDDEN:
             for member in self.members:  # its models are partial, like those that were decided early
@@ -292,7 +292,7 @@ class Whole:
         self.inner.put(value)
 
     def close(self) -> Any:
-        return self.leaf.settle(self.inner.close())
+        return self.leaf.judge_whole(self.inner.close())
 
     def snapshot(self, child: Any) -> Any:
         return HIDDEN
@@ -381,7 +381,7 @@ class Undecided:
         return True
 
     def close(self) -> Any:
-        return self.choice.settle(self.raw) if self.chosen is None else self.chosen.close()
+        return self.choice.judge_whole(self.raw) if self.chosen is None else self.chosen.close()
 
     def snapshot(self, child: Any) -> Any:
         return HIDDEN if self.chosen is None else self.chosen.snapshot(child)

@@ -195,11 +195,11 @@ class PushParser:
         found = _TOKEN_END.search(piece, at)
         end = len(piece) if found is None else found.start()
         self._token += piece[at:end]
-        if len(self._token) > _LONGEST_TOKEN or (found is not None and not self._settle_token()):
+        if len(self._token) > _LONGEST_TOKEN or (found is not None and not self._end_token()):
             return self._stop(piece)
         return end
 
-    def _settle_token(self) -> bool:
+    def _end_token(self) -> bool:
         token = self._token
         if token in _WORDS:
             self._done(self._plan.scalar(_WORDS[token], token))
@@ -217,7 +217,7 @@ class PushParser:
     def finish(self) -> None:
         """No more text will come: a number at the very end is complete now."""
         if self._state == self._scalar and not self._stack:
-            self._settle_token()
+            self._end_token()
 
     def _before_key(self, piece: str, at: int) -> int:
         at = _BLANK.match(piece, at).end()  # type: ignore[union-attr]

@@ -30,15 +30,15 @@ def fields_of(kind: Any) -> dict[str, FieldInfo]:
     cls: Any = get_origin(kind) or kind
     if issubclass(cls, BaseModel):
         return dict(cls.model_fields)
-    given = dict(zip(getattr(cls, "__parameters__", ()), get_args(kind), strict=False))
+    by_variable = dict(zip(getattr(cls, "__parameters__", ()), get_args(kind), strict=False))
     if known := getattr(cls, "__pydantic_fields__", None):
-        return {name: _changed(field, given) for name, field in known.items()}
+        return {name: _changed(field, by_variable) for name, field in known.items()}
     hints = typing_extensions.get_type_hints(cls, include_extras=True)
     if typing_extensions.is_typeddict(cls):
-        return {name: FieldInfo.from_annotation(filled(hint, given)) for name, hint in hints.items()}
+        return {name: FieldInfo.from_annotation(filled(hint, by_variable)) for name, hint in hints.items()}
     return {
         field.name: FieldInfo.from_annotated_attribute(
-            filled(hints[field.name], given), field.default if isinstance(field.default, FieldInfo) else field
+            filled(hints[field.name], by_variable), field.default if isinstance(field.default, FieldInfo) else field
         )
         for field in dataclasses.fields(cls)
     }
@@ -59,17 +59,17 @@ def _is_required(hint: Any, default: bool) -> bool:
     return origin is typing_extensions.Required or (default and origin is not typing_extensions.NotRequired)
 
 
-def _changed(field: FieldInfo, given: Mapping[Any, Any]) -> FieldInfo:
-    if not given:
+def _changed(field: FieldInfo, by_variable: Mapping[Any, Any]) -> FieldInfo:
+    if not by_variable:
         return field
     made = copy(field)
-    made.annotation = filled(field.annotation, given)
+    made.annotation = filled(field.annotation, by_variable)
     return made
 
 
-def filled(kind: Any, given: Mapping[Any, Any]) -> Any:
+def filled(kind: Any, by_variable: Mapping[Any, Any]) -> Any:
     """A type whose type variables, inside another type too, are filled in."""
     if isinstance(kind, typing.TypeVar):
-        return given.get(kind, kind)
+        return by_variable.get(kind, kind)
     inner = getattr(kind, "__parameters__", ())
-    return kind[tuple(given.get(variable, variable) for variable in inner)] if inner and given else kind
+    return kind[tuple(by_variable.get(variable, variable) for variable in inner)] if inner and by_variable else kind

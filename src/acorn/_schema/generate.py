@@ -30,19 +30,8 @@ def schema_of(source: type[BaseModel] | TypeAdapter[Any], *, by_alias: bool = Tr
         schema = source.json_schema(by_alias=by_alias, schema_generator=_Generator)
     else:
         schema = source.model_json_schema(by_alias=by_alias, schema_generator=_Generator)
-    return _inline_top(schema)
-
-
-def _inline_top(schema: JsonSchema) -> JsonSchema:
-    """Put a definition in the place of a `$ref` at the top, as a recursive model gives it.
-
-    Providers want `"type": "object"` there; the definition stays for the references inside.
-    """
-    while "$ref" in schema:
-        ref = schema["$ref"]
-        rest = {key: value for key, value in schema.items() if key != "$ref"}
-        schema = {**resolve(ref, schema), **rest}
-    return schema
+    # A recursive model is a `$ref` at the top. Providers want `"type": "object"` there.
+    return inlined(schema, schema)
 
 
 def resolve(ref: str, schema: JsonSchema) -> JsonSchema:
@@ -64,6 +53,15 @@ def followed(node: JsonSchema, top: JsonSchema) -> JsonSchema:
             return {}
         seen.add(node["$ref"])
         node = resolve(node["$ref"], top)
+    return node
+
+
+def inlined(node: JsonSchema, top: JsonSchema) -> JsonSchema:
+    """The schema with its own keys beside what its reference leads to; a circle leaves the reference in it."""
+    seen: set[str] = set()
+    while "$ref" in node and node["$ref"] not in seen:
+        seen.add(node["$ref"])
+        node = {**resolve(node["$ref"], top), **{key: value for key, value in node.items() if key != "$ref"}}
     return node
 
 

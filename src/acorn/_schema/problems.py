@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
-from acorn._json import compact, shorten, told
+from acorn._json import compact, excerpt, shorten
 from acorn._schema.generate import JsonSchema, followed
 from acorn._schema.words import in_words
 
@@ -40,7 +40,7 @@ class Problem(TypedDict):
     """Dotted, `sources.0.title`; empty for the value as a whole."""
     expected: str
     received: str
-    told: str
+    excerpt: str
     """The value as Python shows it, for callers in Python."""
     ruled: bool
     """Whether `expected` is a user's own sentence about the value."""
@@ -69,7 +69,7 @@ def problems(error: ValidationError, schema: JsonSchema, received: Any) -> list[
                 path=dotted,
                 expected=_expected(detail, path, schema),
                 received=_received(detail),
-                told=told(detail["input"], 200),
+                excerpt=excerpt(detail["input"], 200),
                 ruled=bool(_rule(detail)),
             ),
         )

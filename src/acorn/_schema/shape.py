@@ -19,7 +19,7 @@ from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import SchemaError, to_json
 
-from acorn._json import shorten, told
+from acorn._json import excerpt, shorten
 from acorn._schema.generate import JsonSchema, schema_of
 from acorn._schema.problems import Problem, of_input, problems
 from acorn.errors import DeclarationError, InputError
@@ -115,10 +115,10 @@ class Shape:
             if self.is_empty
             else f"keyword arguments or one `{self.schema.__name__}` instance"
         )
-        given = ", ".join(f"`{type(arg).__name__}`" for arg in args)
+        kinds = ", ".join(f"`{type(arg).__name__}`" for arg in args)
         also = f" and keyword arguments {_names(kwargs)}" if kwargs else ""
-        message = f"`{owner}` takes {takes}; it was given the positional {given}{also}."
-        raise InputError(message, problems=[of_input("", takes, told(args), message)])
+        message = f"`{owner}` takes {takes}; it was given the positional {kinds}{also}."
+        raise InputError(message, problems=[of_input("", takes, excerpt(args), message)])
 
     @cached_property
     def _call_schema(self) -> JsonSchema:
@@ -142,14 +142,14 @@ class Shape:
     ) -> InputError:
         takes = _names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
         found = [_public(problem) for problem in wrong]
-        found += [of_input(name, "no such input", told(given[name], 200), words) for name, words in unknown.items()]
+        found += [of_input(name, "no such input", excerpt(given[name], 200), words) for name, words in unknown.items()]
         words = "; ".join(each["message"] for each in found)
         return InputError(f"Wrong input for `{owner}`: {words}. It takes {takes}.", problems=found)
 
 
 def _public(problem: Problem) -> dict[str, str]:
     is_missing = problem["received"] == "missing" and bool(problem["path"])
-    received = "missing" if is_missing else problem["told"]
+    received = "missing" if is_missing else problem["excerpt"]
     return of_input(problem["path"], problem["expected"], received, _part(problem))
 
 
@@ -177,8 +177,8 @@ def _part(problem: Problem) -> str:
     if problem["received"] == "missing" and problem["path"]:
         return f"`{path}` is missing (expected {problem['expected']})"
     if problem["ruled"]:
-        return f"`{path}` is refused: {problem['expected']} (got {problem['told']})"
-    return f"`{path}` must be {problem['expected']}, got {problem['told']}"
+        return f"`{path}` is refused: {problem['expected']} (got {problem['excerpt']})"
+    return f"`{path}` must be {problem['expected']}, got {problem['excerpt']}"
 
 
 class Nothing(BaseModel):
@@ -234,29 +234,29 @@ def _make_from_list(declared: Sequence[Any], owner: str, attribute: str) -> type
     return _make(f"{owner}{_suffix(attribute)}", fields, owner, attribute)
 
 
-def _field(entry: Any, owner: str, place: str) -> tuple[str, tuple[Any, Any]]:
+def _field(entry: Any, owner: str, where: str) -> tuple[str, tuple[Any, Any]]:
     parts = (entry,) if isinstance(entry, str) else entry
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
         raise DeclarationError(
-            f"`{owner}.{place}` must be `'name'`, `('name', type)` or `('name', type, default)`, "
-            f"got {told(entry, 200)}."
+            f"`{owner}.{where}` must be `'name'`, `('name', type)` or `('name', type, default)`, "
+            f"got {excerpt(entry, 200)}."
         )
     name = parts[0]
     if not name.isidentifier() or name.startswith("_"):
         raise DeclarationError(
-            f"`{owner}.{place}` is named {name!r}; a field needs a Python name that does not begin with `_`."
+            f"`{owner}.{where}` is named {name!r}; a field needs a Python name that does not begin with `_`."
         )
-    kind = _type(parts[1], owner, place) if len(parts) > 1 else str
+    kind = _type(parts[1], owner, where) if len(parts) > 1 else str
     return name, (kind, parts[2] if len(parts) == 3 else ...)
 
 
-def _type(declared: Any, owner: str, place: str) -> Any:
+def _type(declared: Any, owner: str, where: str) -> Any:
     # A list or tuple of values, a string, a number: certainly no types, and Pydantic's words would puzzle.
     if (
         isinstance(declared, str | ForwardRef | bytes | int | float | dict | set | BaseModel | FieldInfo)
         or declared is ...
     ):
-        raise DeclarationError(f"`{owner}.{place}` must be {_FORMS}, got {told(declared, 200)}.")
+        raise DeclarationError(f"`{owner}.{where}` must be {_FORMS}, got {excerpt(declared, 200)}.")
     return declared
 
 

@@ -17,7 +17,7 @@ from acorn._tools.port import ArgumentError, Arguments
 from acorn.record import Run
 
 AS_TOOL = "__acorn_as_tool__"
-"""The attribute of a class or an instance that makes a tool of it: a function of the place and the owner."""
+"""The attribute of a class or an instance that makes a tool of it: a function of where it is declared and the owner."""
 _BLANK_LINE = re.compile(r"\n\s*\n")
 
 
@@ -34,7 +34,7 @@ class AgentTool:
     function: Callable[..., Any] = field(repr=False)
     """The class, of which each call makes an instance, or the instance itself."""
     options: ToolOptions
-    place: str
+    where: str
     doc: str | None
     parameters: Callable[[], dict[str, Any]] = field(repr=False)
     """The schema of its input."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
-from acorn._json import shorten, told
+from acorn._json import excerpt, shorten, words_of
 from acorn._schema.generate import JsonSchema
 from acorn._schema.violations import complaints, no_such, required
 from acorn._tools.bind import hints_of, is_run, no_object, parameters_of, undecorated
@@ -57,8 +57,7 @@ class SchemaBinding:
         try:
             found = dict.fromkeys(complaints(self.validator.iter_errors(given), self.schema))
         except Exception as error:  # a schema may be of anybody's making, and the arguments nested without end
-            reason = f"{type(error).__name__}: {shorten(str(error))}"
-            raise ArgumentError(f"The arguments cannot be checked: {reason}") from error
+            raise ArgumentError(f"The arguments cannot be checked: {shorten(words_of(error))}") from error
         if taken := self.filled & given.keys():
             raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
         if self.known is not None:  # a schema that does not forbid other properties has not complained of them
@@ -104,12 +103,12 @@ def _validator(schema: Any, label: str) -> Any:
 
     whose = f"`schema` of the tool `{label}`"
     if not isinstance(schema, dict):
-        raise DeclarationError(f"{whose} must be a dict that holds a JSON Schema, got {told(schema)}.")
+        raise DeclarationError(f"{whose} must be a dict that holds a JSON Schema, got {excerpt(schema)}.")
     kind = _checked_draft(schema, whose)
     if schema.get("type", "object") != "object" or not {"type", "properties"} & schema.keys():
         raise DeclarationError(
             f"{whose} must describe an object, as in {{'type': 'object', 'properties': {{...}}}}, "
-            f"got {told(schema.get('type', schema))}."
+            f"got {excerpt(schema.get('type', schema))}."
         )
     # A registry of our own: the one that `jsonschema` would use fetches what it does not know from the web.
     registry: Any = Registry()
@@ -133,7 +132,7 @@ def _checked_draft(schema: JsonSchema, whose: str) -> Any:
         kind = cast(Any, validator_for)(schema, default=None)
     if kind is None:
         raise DeclarationError(
-            f"{whose} names {told(dialect)} as its `$schema`, which is no known draft of JSON Schema; "
+            f"{whose} names {excerpt(dialect)} as its `$schema`, which is no known draft of JSON Schema; "
             f"leave it out for Draft 2020-12."
         )
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_origin
 
-from acorn._json import told
+from acorn._json import excerpt
 from acorn._tools.agent import AS_TOOL
 from acorn._tools.bind import UnresolvedError, binding_of
 from acorn._tools.by_schema import schema_binding
@@ -44,7 +44,7 @@ class FunctionTool:
     name: str
     function: Callable[..., Any] = field(repr=False)
     options: ToolOptions
-    place: str
+    where: str
     """Where it was declared, for messages."""
     method: str | None = None
     """The attribute to take it from on an instance, for methods."""
@@ -112,20 +112,20 @@ def gather(declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]) 
     return tools, sources
 
 
-def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]) -> Tool:
+def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, Any]) -> Tool:
     """A tool from any callable, or from what makes a tool of itself, as agents do."""
     if hasattr(get_origin(entry), AS_TOOL):  # an agent in brackets, `Extract[Person]`
-        make_tool(get_origin(entry), place, owner, local_names)  # which says so where it cannot be made
+        make_tool(get_origin(entry), where, owner, local_names)  # which says so where it cannot be made
         entry = entry()
     if hasattr(entry, AS_TOOL):
-        made: Tool = getattr(entry, AS_TOOL)(place, owner)
+        made: Tool = getattr(entry, AS_TOOL)(where, owner)
         return named(made, owner)
     if isinstance(entry, staticmethod | classmethod):
         entry = entry.__func__
     if not callable(entry) or isinstance(entry, type):
-        what = f"the class `{entry.__name__}`" if isinstance(entry, type) else told(entry, 200)
+        what = f"the class `{entry.__name__}`" if isinstance(entry, type) else excerpt(entry, 200)
         raise DeclarationError(
-            f"`{owner}.{place}` must be a function, a callable object, an agent or a source with `tools()`, got {what}."
+            f"`{owner}.{where}` must be a function, a callable object, an agent or a source with `tools()`, got {what}."
         )
     options = options_of(entry) or ToolOptions()
     return _checked(
@@ -133,7 +133,7 @@ def make_tool(entry: Any, place: str, owner: str, local_names: Mapping[str, Any]
             options.name or own_name(entry),
             entry,
             options,
-            f"{place} (`{_label(entry)}`)",
+            f"{where} (`{_label(entry)}`)",
             local_names=local_names,
         ),
         owner,
@@ -179,7 +179,7 @@ def merge(listed: Sequence[Tool], own: Sequence[Tool], owner: str) -> tuple[Tool
         if tool in own and other not in own:
             raise ToolConflictError(f"Tool '{tool.name}' defined in both tools attribute and as method")
         raise ToolConflictError(
-            f"Tool '{tool.name}' of `{owner}` is defined twice: as {other.place} and as {tool.place}; "
+            f"Tool '{tool.name}' of `{owner}` is defined twice: as {other.where} and as {tool.where}; "
             f"rename one with `@tool(name=...)`."
         )
     return tuple(named.values())
@@ -194,12 +194,12 @@ def named(tool: Tool, owner: str) -> Tool:
     """The tool, if its name is one that providers take and not ours."""
     if tool.name == FINISH:
         raise DeclarationError(
-            f"`{owner}` has a tool named `{FINISH}` ({tool.place}); the name belongs to the tool that ends a run. "
+            f"`{owner}` has a tool named `{FINISH}` ({tool.where}); the name belongs to the tool that ends a run. "
             f"Rename it with `@tool(name=...)`."
         )
     if not _NAME.fullmatch(tool.name):
         raise DeclarationError(
-            f"`{owner}` has a tool named {tool.name!r} ({tool.place}); providers take 1 to 64 letters, digits, "
+            f"`{owner}` has a tool named {tool.name!r} ({tool.where}); providers take 1 to 64 letters, digits, "
             f"`_` and `-`. Name it with `@tool(name=...)`."
         )
     return tool
@@ -212,7 +212,7 @@ def _checked(tool: FunctionTool, owner: str) -> FunctionTool:
     except UnresolvedError:
         pass  # the class may come later in the file; the first call looks again
     except DeclarationError as error:
-        raise type(error)(f"{error} (`{owner}`, {tool.place})") from error
+        raise type(error)(f"{error} (`{owner}`, {tool.where})") from error
     return tool
 
 

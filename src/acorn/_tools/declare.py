@@ -112,7 +112,7 @@ def _copied(schema: Any) -> Any:
     """A copy, so that what happens to the user's dict afterwards does not change the tool."""
     try:
         return copy.deepcopy(schema)
-    except Exception:  # of something that is no JSON, which is said when the class is defined
+    except Exception:  # no JSON, or a circle, which `copied` would not end in: it is said when the class is defined
         return schema
 
 
@@ -139,11 +139,11 @@ def _check(options: ToolOptions, target: object) -> None:
         ("parallel", options.parallel, isinstance(options.parallel, bool), "True or False"),
         ("repeatable", options.repeatable, isinstance(options.repeatable, bool), "True or False"),
     ]
-    for option, given, right, allowed in rules:
+    for option, value, right, allowed in rules:
         if not right:
             label = getattr(target, "__qualname__", None) or type(target).__name__
             raise DeclarationError(
-                f"`{option}` of the tool `{label}` must be {allowed}, got {shorten(safe_repr(given))}."
+                f"`{option}` of the tool `{label}` must be {allowed}, got {shorten(safe_repr(value))}."
             )
 
 

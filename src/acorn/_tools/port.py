@@ -34,7 +34,7 @@ class Tool(Protocol):
     @property
     def options(self) -> ToolOptions: ...
     @property
-    def place(self) -> str:
+    def where(self) -> str:
         """Where it was declared, for messages."""
         ...
 

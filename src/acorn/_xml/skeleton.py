@@ -27,7 +27,7 @@ def _write(
     lines: list[str],
 ) -> None:
     indent = "  " * depth
-    node, seen, again = _settle(node, top, seen)
+    node, seen, again = _followed(node, top, seen)
     properties = node.get("properties", {})
     values = unlisted(node)
     is_plain = not properties and node.get("type") != "array" and values is None
@@ -47,7 +47,7 @@ def _write(
     lines.append(f"{indent}{end}")
 
 
-def _settle(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple[JsonSchema, tuple[str, ...], bool]:
+def _followed(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple[JsonSchema, tuple[str, ...], bool]:
     """Follow references and take a union's first member that is not null; a circle ends the form."""
     while True:
         if "$ref" in node:

@@ -52,7 +52,7 @@ class Engine:
         """Where its locked port is, once it is loaded."""
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._server: Any = None
-        self._is_settled = False
+        self._has_settings = False
         """Whether its settings stand: those of a load that failed do not."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name=f"acorn {name}", daemon=True)
@@ -73,8 +73,8 @@ class Engine:
 
     def take_settings(self, settings: Mapping[str, int]) -> list[str]:
         """Use these settings, unless it has its own; the names of those that are others then."""
-        if not self._is_settled:
-            self.settings, self._is_settled = dict(settings), True
+        if not self._has_settings:
+            self.settings, self._has_settings = dict(settings), True
         return [key for key in settings if settings[key] != self.settings.get(key)]
 
     def abandon(self) -> None:
@@ -138,7 +138,7 @@ class Engine:
         try:
             server = library.Server(params)
         except Exception as error:
-            self._is_settled = False
+            self._has_settings = False
             why = str(error).rstrip(".")
             raise ModelError(
                 f"`{self.name}` could not be loaded from {self.path}: {why}. The file may be incomplete, or of a kind "
@@ -187,7 +187,7 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
             raise ModelError(f"`{name}` cannot be asked any more: the process is ending.", provider=PROVIDER)
         found = _engines.get(path)
         if found is None:
-            _settle()
+            _note_process()
             found = _engines[path] = Engine(name, path)
             found.start()
         differing = found.take_settings(settings)
@@ -200,7 +200,7 @@ def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
     return found
 
 
-def _settle() -> None:
+def _note_process() -> None:
     """Note the process; where it ends, so do the engines."""
     global _home
     if not _engines:

@@ -48,14 +48,14 @@ _FILTERED = ("content filter", "content management policy", "safety system")
 def advice(
     wire: Wire,
     text: str,
-    given: Collection[str],
+    set_by_user: Collection[str],
     name: str,
     *,
     is_bad_request: bool,
     is_too_long: bool,
     is_filtered: bool = False,
 ) -> str:
-    """What the user, who has set the `given`, can do about it; "" where nobody knows."""
+    """What the user, who has set some parameters, can do about it; "" where nobody knows."""
     words, status = text.lower(), wire.status
     if wire.trouble == LATE:
         return "Give it more time with `timeout` in the model dict, or try again later."
@@ -63,7 +63,7 @@ def advice(
         return "The conversation is too long for the model: shorten it in `on_step`, or use a model with more room."
     if is_filtered or any(sign in words for sign in _FILTERED):
         return "The provider's content filter refused it: change the input or the prompt."
-    if is_bad_request and (attribute := unwanted(text, given)):
+    if is_bad_request and (attribute := unwanted(text, set_by_user)):
         return f"The model does not take the `{attribute}` that was set: change or remove it."
     if status in (401, 403):
         return "Check the `api_key` in the model dict, or the provider's environment variable."
@@ -80,10 +80,10 @@ def advice(
     return ""
 
 
-def unwanted(text: str, given: Collection[str]) -> str | None:
+def unwanted(text: str, set_by_user: Collection[str]) -> str | None:
     """Which of the settings that the user has made an error speaks of."""
     words = text.lower()
-    return next((name for name in ("temperature", "max_tokens") if name in words and name in given), None)
+    return next((name for name in ("temperature", "max_tokens") if name in words and name in set_by_user), None)
 
 
 def is_too_long(text: str) -> bool:

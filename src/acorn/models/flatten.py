@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acorn._schema.generate import JsonSchema, resolve
 from acorn.errors import ModelError
 
 _DEPTH = 6
@@ -20,13 +21,13 @@ def flatten(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, is_small: bool
 ) -> list[dict[str, str]]:
     """Messages of text alone, in turns: system, user, assistant, user..."""
-    told = _told(tools, is_small)
-    turns: list[tuple[str, str]] = [("system", told)] if told else []
+    described = _described(tools, is_small)
+    turns: list[tuple[str, str]] = [("system", described)] if described else []
     for message in messages:
         role, text = _line(message, is_named=len(tools) != 1)
-        if role == "system" and told:
-            turns[0] = ("system", f"{text}\n\n{told}")
-            told = ""
+        if role == "system" and described:
+            turns[0] = ("system", f"{text}\n\n{described}")
+            described = ""
         elif turns and turns[-1][0] == role:
             turns[-1] = (role, f"{turns[-1][1]}\n{text}")
         else:
@@ -71,7 +72,7 @@ def _text(content: Any) -> str:
 # The tools in words
 
 
-def _told(tools: Sequence[Mapping[str, Any]], is_small: bool) -> str:
+def _described(tools: Sequence[Mapping[str, Any]], is_small: bool) -> str:
     if not tools:
         return ""
     if len(tools) == 1:
@@ -87,7 +88,7 @@ def _told(tools: Sequence[Mapping[str, Any]], is_small: bool) -> str:
 class _Outline:
     """The names of a schema's fields, with their descriptions: {"name": ..., "age": in years}."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: JsonSchema) -> None:
         self._root = root
         self._known: dict[tuple[str, int], str] = {}
 
@@ -102,23 +103,17 @@ class _Outline:
         if "items" in schema:
             return f"[{self.of(schema['items'], depth - 1)}]"
         options = [option for union in ("anyOf", "oneOf", "allOf") for option in schema.get(union, ())]
-        told = (self.of(option, depth - 1) for option in options)
-        return next((words for words in told if words != "..."), "...")
+        outlines = (self.of(option, depth - 1) for option in options)
+        return next((words for words in outlines if words != "..."), "...")
 
     def _definition(self, reference: str, depth: int) -> str:
         known = (reference, depth)
         if known not in self._known:
             self._known[known] = "..."  # for a definition that is nothing but itself
-            self._known[known] = self.of(self._target(reference), depth)
+            self._known[known] = self.of(resolve(reference, self._root), depth)
         return self._known[known]
 
     def _field(self, schema: Any, depth: int) -> str:
-        told = self.of(schema, depth - 1)
+        outline = self.of(schema, depth - 1)
         described = schema.get("description") if isinstance(schema, Mapping) else None
-        return " ".join(str(described).split()).rstrip(".") if described and told == "..." else told
-
-    def _target(self, reference: str) -> Any:
-        found: Any = self._root
-        for part in reference.removeprefix("#/").split("/"):
-            found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, Mapping) else {}
-        return found
+        return " ".join(str(described).split()).rstrip(".") if described and outline == "..." else outline

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Set
 from functools import cached_property
 from typing import Any
 
-from acorn._secrets import veiled
+from acorn._secrets import without_secrets
 
 _WHO = ("user", "metadata", "headers", "extra_headers")
 """Settings that say who asks: what a model takes does not depend on them."""
@@ -40,7 +40,7 @@ class Refusals:
     @cached_property
     def _key(self) -> tuple[str, ...]:
         settings = {key: value for key, value in self._settings.items() if key not in _WHO}
-        return (self._name, *sorted(map(repr, veiled(settings).items())))
+        return (self._name, *sorted(map(repr, without_secrets(settings).items())))
 
 
 def forget_refusals() -> None:

@@ -195,7 +195,7 @@ class LocalModel:
 
     def _left(self, request: ModelRequest) -> float | None:
         """Seconds for this answer: those of the model dict or those that the run has left, whichever are fewer."""
-        return min((given for given in (self._timeout, request.timeout) if given is not None), default=None)
+        return min((limit for limit in (self._timeout, request.timeout) if limit is not None), default=None)
 
     def _late(self, left: float | None) -> ModelError:
         return ModelError(
@@ -312,10 +312,10 @@ def _settings(name: str, config: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _timeout(name: str, given: Any) -> float | None:
-    if given is not None and (not isinstance(given, int | float) or isinstance(given, bool) or not given > 0):
-        raise DeclarationError(f"`timeout` of `{name}` must be a number of seconds above 0, got {given!r}.")
-    return given
+def _timeout(name: str, seconds: Any) -> float | None:
+    if seconds is not None and (not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0):
+        raise DeclarationError(f"`timeout` of `{name}` must be a number of seconds above 0, got {seconds!r}.")
+    return seconds
 
 
 def _checked(name: str, path: Path) -> Path:

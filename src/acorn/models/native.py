@@ -23,6 +23,7 @@ from acorn.models.prices import Tokens, prices_of
 from acorn.models.sse import Events
 from acorn.models.status import retry_after
 from acorn.models.transport import LateError, Post, TransportError, send
+from acorn.models.transport_async import asend
 
 OURS = (
     *("model", "id", "lane", "timeout", "request_timeout", "num_retries", "retry_delay", "max_retries"),
@@ -159,8 +160,6 @@ class NativeModel:
             self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        from acorn.models.transport_async import asend  # with aiohttp, which nobody needs who does not await
-
         attempt = _Attempt(request)
         while True:
             try:
@@ -200,8 +199,6 @@ class NativeModel:
         yield from reading.end()
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        from acorn.models.transport_async import asend
-
         attempt = _Attempt(request)
         reading = _Reading(self, attempt)
         try:
@@ -260,9 +257,9 @@ class NativeModel:
         """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
         text = words_of_answer(data)
         request, left_out = attempt.request, attempt.left_out
-        given = self._given(attempt)
+        set_by_user = self._set_by_user(attempt)
         if status in (400, 422) and not is_too_long(text):
-            defaults = [name for name in ("temperature", "max_tokens") if name not in given]
+            defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
             for name in (*(["tool_choice"] if request.forced_tool else []), *defaults):
                 if name in text and name not in left_out | self._refusals.known:
                     left_out.add(name)
@@ -271,7 +268,7 @@ class NativeModel:
             self._refusals.remember(left_out)
         self._raise(Wire(status), text, ProviderError(text, status), attempt, retry_after(wait))
 
-    def _given(self, attempt: _Attempt) -> set[str]:
+    def _set_by_user(self, attempt: _Attempt) -> set[str]:
         """What the user has set, one way or the other."""
         return {*attempt.request.declared, *self._settings}
 
@@ -299,7 +296,7 @@ class NativeModel:
         text = redact(text, secrets)
         is_refused = is_refused or wire.status in (400, 422)
         hint = advice(
-            wire, text, self._given(attempt), self.name, is_bad_request=is_refused, is_too_long=is_too_long(text)
+            wire, text, self._set_by_user(attempt), self.name, is_bad_request=is_refused, is_too_long=is_too_long(text)
         )
         words = filter(None, (text, hint))
         what = f" ({wire.what})" if wire.what else ""

@@ -166,8 +166,8 @@ class _Attempts:
     @property
     def _left(self) -> float | None:
         """Seconds that the run has; None is no end."""
-        given = self._request.timeout
-        return None if given is None else given - (time.monotonic() - self._began)
+        timeout = self._request.timeout
+        return None if timeout is None else timeout - (time.monotonic() - self._began)
 
     def wait(self, error: ModelError) -> float | None:
         """Seconds to wait before it is sent again; None to give up."""

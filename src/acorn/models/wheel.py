@@ -42,15 +42,15 @@ class Wheel:
         return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
 
 
-def download(wheel: Wheel, place: Path, on_progress: Progress) -> Path:
+def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
     """The wheel in a directory. Pip shows its progress to people only, so we watch what it writes."""
     pip = _pip()
-    arriving, arrived = place / "arriving", place / "arrived"
+    arriving, arrived = directory / "arriving", directory / "arrived"
     arriving.mkdir()
     command = [*pip, "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input"]
     command += ["--quiet", "--disable-pip-version-check", "--dest", str(arrived), f"{wheel.package}=={wheel.version}"]
     surroundings = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(arriving))}
-    with (place / "said").open("w+b") as said:
+    with (directory / "said").open("w+b") as said:
         running = subprocess.Popen(
             command, env=surroundings, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
         )

@@ -58,7 +58,7 @@ def fits_pattern(pattern: str, text: str) -> bool:
 def texts_for(pattern: str | None, low: int, high: int | None) -> Iterator[str]:
     """Texts of a length that a pattern takes, plain ones first; none where it cannot be read backwards."""
     found: list[str] = []
-    for text in _plain(low, high) if pattern is None else _from_pattern(pattern, low, high):
+    for text in _plain(low, high) if pattern is None else _from_pattern(pattern, low):
         is_long_enough = len(text) >= low and (high is None or len(text) <= high)
         if is_long_enough and text not in found and (pattern is None or fits_pattern(pattern, text)):
             found.append(text)
@@ -74,11 +74,11 @@ def _plain(low: int, high: int | None) -> Iterator[str]:
 
 def _short(number: int, length: int) -> str:
     """The same for where little room is."""
-    digits = [chr(ord("a") + number // 26**place % 26) for place in range(min(length, 3))]
+    digits = [chr(ord("a") + number // 26**power % 26) for power in range(min(length, 3))]
     return "".join(reversed(digits)).rjust(length, "a")[:length]
 
 
-def _from_pattern(pattern: str, low: int, high: int | None) -> Iterator[str]:
+def _from_pattern(pattern: str, low: int) -> Iterator[str]:
     try:
         parsed = _FORMS.parse(_in_python(pattern))
     except (re.error, OverflowError):
@@ -106,33 +106,33 @@ class _Writer:
         self._groups: dict[int, str] = {}
 
     def write(self, parsed: Any) -> str:
-        return "".join(self._part(str(kind), given) for kind, given in parsed)
+        return "".join(self._part(str(kind), argument) for kind, argument in parsed)
 
-    def _part(self, kind: str, given: Any) -> str:
+    def _part(self, kind: str, argument: Any) -> str:
         match kind:
             case "LITERAL":
-                return chr(given)
+                return chr(argument)
             case "NOT_LITERAL":
-                return next(letter for letter in self._letters if letter != chr(given))
+                return next(letter for letter in self._letters if letter != chr(argument))
             case "ANY":
                 return self._letters[0]
             case "IN":
-                return self._one_of(given)
+                return self._one_of(argument)
             case "BRANCH":
-                options = given[1]
+                options = argument[1]
                 return self.write(options[self._choice % len(options)])
             case "SUBPATTERN":
-                text = self.write(given[-1])
-                if given[0] is not None:
-                    self._groups[given[0]] = text
+                text = self.write(argument[-1])
+                if argument[0] is not None:
+                    self._groups[argument[0]] = text
                 return text
             case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-                least, most, inner = given
+                least, most, inner = argument
                 return "".join(self.write(inner) for _ in range(min(int(most), int(least) + self._extra)))
             case "ATOMIC_GROUP":
-                return self.write(given)
+                return self.write(argument)
             case "GROUPREF":
-                return self._groups.get(given, "")
+                return self._groups.get(argument, "")
             case _:  # ends, and what looks around: the whole text is checked in the end
                 return ""
 
@@ -140,30 +140,30 @@ class _Writer:
         is_other = any(str(kind) == "NEGATE" for kind, _ in members)
         signs = [*self._letters, *map(chr, range(33, 127))] if is_other else self._named(members)
         for sign in signs:
-            if any(_holds(str(kind), given, sign) for kind, given in members) != is_other:
+            if any(_holds(str(kind), argument, sign) for kind, argument in members) != is_other:
                 return sign
         return self._letters[0]
 
     def _named(self, members: Any) -> list[str]:
         """The letters at hand that are among the members, else those that they begin with."""
         begins: list[str] = []
-        for kind, given in members:
+        for kind, argument in members:
             if str(kind) == "LITERAL":
-                begins.append(chr(given))
+                begins.append(chr(argument))
             elif str(kind) == "RANGE":
-                begins.append(chr(given[0]))
+                begins.append(chr(argument[0]))
             elif str(kind) == "CATEGORY":
-                begins.append(_CLASSES.get(str(given).removeprefix("CATEGORY_").removeprefix("UNI_"), "a"))
+                begins.append(_CLASSES.get(str(argument).removeprefix("CATEGORY_").removeprefix("UNI_"), "a"))
         return [*self._letters, *begins]
 
 
-def _holds(kind: str, given: Any, sign: str) -> bool:
+def _holds(kind: str, argument: Any, sign: str) -> bool:
     if kind == "LITERAL":
-        return bool(ord(sign) == given)
+        return bool(ord(sign) == argument)
     if kind == "RANGE":
-        return bool(given[0] <= ord(sign) <= given[1])
+        return bool(argument[0] <= ord(sign) <= argument[1])
     if kind == "CATEGORY":
-        name = str(given).removeprefix("CATEGORY_").removeprefix("UNI_")
+        name = str(argument).removeprefix("CATEGORY_").removeprefix("UNI_")
         is_not, name = name.startswith("NOT_"), name.removeprefix("NOT_")
         return {"DIGIT": sign.isdigit(), "SPACE": sign.isspace()}.get(name, sign.isalnum() or sign == "_") != is_not
     return False

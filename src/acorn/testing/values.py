@@ -13,7 +13,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import Any
 
-from acorn._schema.generate import JsonSchema, resolve
+from acorn._schema.generate import JsonSchema, inlined, resolve
 from acorn.errors import AcornError
 from acorn.testing.texts import FORMATS, fits_pattern, texts_for
 
@@ -225,9 +225,7 @@ def _merged(schema: JsonSchema, parts: list[Any], top: JsonSchema) -> JsonSchema
     """A schema and others that hold as well, as one."""
     made = {key: value for key, value in schema.items() if key not in ("allOf", "examples")}
     for part in parts:
-        whole = part if isinstance(part, dict) else {}
-        while "$ref" in whole:
-            whole = {**resolve(whole["$ref"], top), **{key: value for key, value in whole.items() if key != "$ref"}}
+        whole = inlined(part, top) if isinstance(part, dict) else {}
         properties = {**made.get("properties", {}), **whole.get("properties", {})}
         required = [*made.get("required", []), *whole.get("required", [])]
         made = {**made, **whole}

@@ -12,7 +12,7 @@ from typing import Any, assert_never
 from pydantic_core import from_json
 
 from acorn._content import text_of
-from acorn._json import to_text, told
+from acorn._json import excerpt, to_text
 from acorn._xml.report import INVALID
 from acorn.errors import InputError
 from acorn.thread.events import (
@@ -41,12 +41,12 @@ def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
     """
     events: list[AgentEvent] = []
     iteration = 0
-    given: Any = messages
-    if not isinstance(given, Iterable) or isinstance(given, str | Mapping):
-        raise InputError(f"`from_messages` takes a list of messages, got {told(messages)}.")
-    for index, message in enumerate(given):
+    anything: Any = messages
+    if not isinstance(anything, Iterable) or isinstance(anything, str | Mapping):
+        raise InputError(f"`from_messages` takes a list of messages, got {excerpt(messages)}.")
+    for index, message in enumerate(anything):
         if not isinstance(message, Mapping):
-            raise InputError(f"`messages[{index}]` must be a dict with a `role`, got {told(message)}.")
+            raise InputError(f"`messages[{index}]` must be a dict with a `role`, got {excerpt(message)}.")
         iteration += message.get("role") == "assistant"
         events += events_of(message, iteration)
     return events

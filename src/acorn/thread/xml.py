@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
-from acorn._json import shorten, to_text, told
+from acorn._json import excerpt, shorten, to_text
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
@@ -172,7 +172,7 @@ def parse_thread_xml(text: str) -> Thread:
     Results come back as text, and calls get ids of their own, which link each result to its call.
     """
     if not isinstance(text, str):
-        raise InputError(f"A thread document is text, got {told(text)}; decode bytes first.")
+        raise InputError(f"A thread document is text, got {excerpt(text)}; decode bytes first.")
     if not text.startswith(_OPEN):
         raise _refusal(text, 0, "is not `<thread>` alone on its line")
     thread, reader, at = Thread(), _Reader(), len(_OPEN)
@@ -199,8 +199,8 @@ def _refusal(text: str, at: int, why: str) -> InputError:
 
 
 def _is_whole(found: re.Match[str]) -> bool:
-    given = {name for name in ("name", "status", "recoverable", "summarized") if found[name] is not None}
-    return _HAS.get(found["type"]) == given
+    there = {name for name in ("name", "status", "recoverable", "summarized") if found[name] is not None}
+    return _HAS.get(found["type"]) == there
 
 
 class _Reader:

@@ -151,8 +151,8 @@ def _complaint(problem: Problem, from_file: set[str], source: str | None, option
     if problem["received"] == "missing":
         return f"{where} is missing ({problem['expected']})"
     if problem["ruled"]:
-        return f"{where} is refused: {problem['expected']} (got {problem['told']})"
-    return f"{where} must be {problem['expected']}, got {problem['told']}"
+        return f"{where} is refused: {problem['expected']} (got {problem['excerpt']})"
+    return f"{where} must be {problem['expected']}, got {problem['excerpt']}"
 
 
 def _option(path: list[str], options: Options) -> str:
@@ -270,7 +270,7 @@ def put(values: dict[str, Any], path: Sequence[str | int], value: Any, option: s
     """Set a part of the input, making room for it on the way."""
     here: Any = values
     for part, following in pairwise(path):
-        inner = _inside(here, part, option)
+        inner = _inside(here, part)
         if not isinstance(inner, list if isinstance(following, int) else dict):
             inner = [] if isinstance(following, int) else {}
             _set(here, part, inner, option)
@@ -278,7 +278,7 @@ def put(values: dict[str, Any], path: Sequence[str | int], value: Any, option: s
     _set(here, path[-1], value, option)
 
 
-def _inside(here: Any, part: str | int, option: str) -> Any:
+def _inside(here: Any, part: str | int) -> Any:
     if isinstance(here, dict):
         return here.get(part)
     return here[part] if isinstance(part, int) and part < len(here) else None

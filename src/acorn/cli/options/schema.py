@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from acorn._schema.generate import JsonSchema, resolve
+from acorn._schema.generate import JsonSchema, followed
 from acorn._schema.words import in_words
 
 _ALIASES = "acorn-aliases"
@@ -145,8 +145,7 @@ def _either(schemas: list[JsonSchema]) -> JsonSchema:
 
 
 def _members(schema: JsonSchema, top: JsonSchema) -> Iterator[JsonSchema]:
-    while "$ref" in schema:
-        schema = resolve(schema["$ref"], top)
+    schema = followed(schema, top)
     for union in ("anyOf", "oneOf", "allOf"):
         if union in schema:
             for member in schema[union]:

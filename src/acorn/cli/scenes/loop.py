@@ -40,8 +40,8 @@ class Research(module[Question, Answer]):
 
     def on_step(self, step: Step) -> None:
         for result in step.tool_results:
-            told = result.error or result.output
-            print(f"step {step.counter}: {result.name} -> {told}")
+            outcome = result.error or result.output
+            print(f"step {step.counter}: {result.name} -> {outcome}")
 
 
 script = ScriptedModel(

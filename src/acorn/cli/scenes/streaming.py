@@ -22,11 +22,11 @@ class Tell(module[Subject, Story]):
     max_tokens = 300
 
 
-told = ""
+shown = ""
 for chunk in Tell().stream(subject="a fox who learns to sail"):
     story = chunk.partial.story if chunk.partial else None
     if story:
-        print(story.removeprefix(told), end="", flush=True)
-        told = story
+        print(story.removeprefix(shown), end="", flush=True)
+        shown = story
     if chunk.result and chunk.run:
         print(f"\n\n{chunk.run.usage.output_tokens} tokens: {chunk.result!r}")

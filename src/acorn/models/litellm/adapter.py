@@ -17,11 +17,12 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from acorn._json import copied
 from acorn._secrets import redact, secrets_in
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failure import LATE, causes, clean
 from acorn.models.learned import Refusals
-from acorn.models.litellm.dialect import StreamReader, cache_points, copied, fitting, read_response, within
+from acorn.models.litellm.dialect import StreamReader, cache_points, fitting, read_response, within
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
 from acorn.models.litellm.ids import is_unknown, words_for_unknown
 from acorn.models.litellm.library import (
@@ -90,7 +91,7 @@ class LiteLLMModel:
             return False
         if self.thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
             return False
-        known = known_params(self.name, self._given_provider)
+        known = known_params(self.name, self._declared_provider)
         return (
             known is None or "tool_choice" in known or "tool_choice" in self._arguments.get("allowed_openai_params", ())
         )
@@ -218,10 +219,10 @@ class LiteLLMModel:
     def _timeout(self) -> Any:
         import httpx
 
-        given = self._config.get("timeout", self._config.get("request_timeout", TIMEOUT))
-        if isinstance(given, httpx.Timeout):
-            return given
-        whole = None if given is None else float(given)
+        timeout = self._config.get("timeout", self._config.get("request_timeout", TIMEOUT))
+        if isinstance(timeout, httpx.Timeout):
+            return timeout
+        whole = None if timeout is None else float(timeout)
         return httpx.Timeout(whole, connect=_CONNECT_TIMEOUT if whole is None else min(whole, _CONNECT_TIMEOUT))
 
     # Reading the answer
@@ -241,19 +242,19 @@ class LiteLLMModel:
     # Failing
 
     @property
-    def _given_provider(self) -> str | None:
+    def _declared_provider(self) -> str | None:
         return self._arguments.get("custom_llm_provider")
 
     @cached_property
     def provider(self) -> str:
         """The provider's name as LiteLLM spells it."""
-        return provider_of(self.name, self._given_provider, self._arguments.get("api_base"))
+        return provider_of(self.name, self._declared_provider, self._arguments.get("api_base"))
 
     def _learn_or_raise(self, error: Exception, attempt: _Attempt) -> None:
         """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
         if is_bad_request(error) and not is_too_long(error):
-            text, given = str(error), self._given(attempt.request)
-            defaults = [name for name in ("temperature", "max_tokens") if name not in given]
+            text, set_by_user = str(error), self._set_by_user(attempt.request)
+            defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
             for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
                 if name in text and name not in attempt.left_out | self._refusals.known:
                     attempt.left_out.add(name)
@@ -262,7 +263,7 @@ class LiteLLMModel:
             self._refusals.remember(attempt.left_out)
         raise self._error(error, attempt) from error
 
-    def _given(self, request: ModelRequest) -> set[str]:
+    def _set_by_user(self, request: ModelRequest) -> set[str]:
         """What the user has set, one way or the other."""
         return {*request.declared, *self._arguments}
 
@@ -272,7 +273,7 @@ class LiteLLMModel:
         clean(chain, secrets)
         wire = on_the_wire(chain)
         text = "" if wire.trouble == LATE else redact(provider_text(error), secrets)
-        words = filter(None, (text, advice(error, wire, text, self._given(attempt.request), self.name)))
+        words = filter(None, (text, advice(error, wire, text, self._set_by_user(attempt.request), self.name)))
         if "LLM Provider NOT provided" in text:
             words = filter(None, (words_for_unknown(self.name),))
         what = f" ({wire.what})" if wire.what else ""

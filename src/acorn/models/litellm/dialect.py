@@ -20,13 +20,6 @@ _STOPS = {
 }
 
 
-def copied(value: Any) -> Any:
-    """Plain data that nobody else holds; other objects as they are."""
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
-
-
 def fitting(arguments: Mapping[str, Any], provider: str) -> dict[str, Any]:
     """The user's arguments, with those that LiteLLM's own HTTP code loses or garbles in a form that it does not."""
     found = dict(arguments)

@@ -66,8 +66,8 @@ def provider_text(error: Exception) -> str:
     """The provider's own words, without LiteLLM's around them."""
     text = str(error)
     try:
-        told = json.loads(text[text.index("{") : text.rindex("}") + 1])
-        inner = told.get("error", told)
+        body = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        inner = body.get("error", body)
         found = inner.get("message") if isinstance(inner, dict) else inner
         if isinstance(found, str) and found:
             return found.strip().rstrip(".") + "."
@@ -90,21 +90,21 @@ def is_too_long(error: BaseException) -> bool:
     return type(error).__name__ == "ContextWindowExceededError" or failure.is_too_long(str(error))
 
 
-def advice(error: Exception, wire: Wire, text: str, given: Collection[str], name: str) -> str:
-    """What the user, who has set the `given`, can do about it; "" where nobody knows."""
+def advice(error: Exception, wire: Wire, text: str, set_by_user: Collection[str], name: str) -> str:
+    """What the user, who has set some parameters, can do about it; "" where nobody knows."""
     kind = type(error).__name__
     is_bad = is_bad_request(error)
     if wire.trouble != LATE and not is_too_long(error):
         if kind == "UnsupportedParamsError" and "'tools'" in text:
             return "If the model can call tools, say so in its dict: `allowed_openai_params: ['tools', 'tool_choice']`."
-        if kind == "UnsupportedParamsError" and not failure.unwanted(text, given):
+        if kind == "UnsupportedParamsError" and not failure.unwanted(text, set_by_user):
             return "Remove it from the model dict; if the model does take it, name it in `allowed_openai_params` there."
         if kind == "LiteLLMUnknownProvider" or "provider not provided" in text.lower():
             return failure.WRONG_ID.format(name)
     return failure.advice(
         wire,
         text,
-        given,
+        set_by_user,
         name,
         is_bad_request=is_bad,
         is_too_long=is_too_long(error),

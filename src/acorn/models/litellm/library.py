@@ -51,19 +51,19 @@ def is_loaded() -> bool:
 
 
 @lru_cache(maxsize=256)
-def provider_of(name: str, given: str | None, address: str | None) -> str:
+def provider_of(name: str, provider: str | None, address: str | None) -> str:
     """The provider of a model as LiteLLM spells it."""
     try:
-        return str(library().get_llm_provider(name, given, address)[1])
+        return str(library().get_llm_provider(name, provider, address)[1])
     except Exception:  # unknown to LiteLLM as well
         return name.partition("/")[0]
 
 
 @lru_cache(maxsize=256)
-def known_params(name: str, given: str | None) -> frozenset[str] | None:
+def known_params(name: str, provider: str | None) -> frozenset[str] | None:
     """What a model takes by LiteLLM's table; None for one that is not in it, to be asked and its answer checked."""
     try:
-        found = library().get_supported_openai_params(model=name, custom_llm_provider=given)
+        found = library().get_supported_openai_params(model=name, custom_llm_provider=provider)
     except Exception:
         return None
     return None if found is None else frozenset(found)

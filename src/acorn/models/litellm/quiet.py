@@ -18,7 +18,7 @@ def quieten(library: Any) -> None:
     library.disable_streaming_logging = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    hush()
+    ignore_warnings()
     _rest_the_worker(library)
 
 
@@ -28,7 +28,7 @@ _FILTERS: list[Any] = [
 ]
 
 
-def hush() -> None:
+def ignore_warnings() -> None:
     """Ignore the warnings of LiteLLM's inside, also where others have set their own rules since.
 
     Its streams warn with every answer, and where warnings are errors, as in many a test suite, they would fail.

@@ -14,14 +14,14 @@ from typing import Any
 
 from acorn.models.failure import BROKEN, LATE, causes
 from acorn.models.litellm.failure import on_the_wire
-from acorn.models.litellm.quiet import hush
+from acorn.models.litellm.quiet import ignore_warnings
 
 
 class RawStream:
     """The chunks of one answer, to be iterated over and closed in either way."""
 
     def __init__(self, raw: Any, until: float | None) -> None:
-        hush()
+        ignore_warnings()
         self._raw = raw
         self._until = until
         """The reading of the clock at which its time is up."""
@@ -35,12 +35,12 @@ class RawStream:
         """httpx also breaks lines at U+2028 and the like, which JSON may hold as they are; such a line is lost."""
         import httpx
 
-        given: Any = getattr(self._inner, "streaming_response", None)
-        is_async = hasattr(given, "ag_frame")
-        if getattr(given, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
+        lines: Any = getattr(self._inner, "streaming_response", None)
+        is_async = hasattr(lines, "ag_frame")
+        if getattr(lines, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
             return
         # LiteLLM keeps the response nowhere but in the generator that reads its lines.
-        frame = given.ag_frame if is_async else given.gi_frame
+        frame = lines.ag_frame if is_async else lines.gi_frame
         response = None if frame is None else frame.f_locals.get("self")
         if not isinstance(response, httpx.Response) or response.is_stream_consumed:
             return

@@ -1,0 +1,102 @@
+"""Judging an answer: its verdict, and in which words it is told."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from acorn import ParseError
+from acorn._loop.finish import judge_arguments, judge_fields, judge_xml, no_answer, out_of_retries
+from acorn._schema.shape import Shape
+
+
+class Person(BaseModel):
+    name: str
+    age: float = Field(alias="Age")
+
+
+class Nothing(BaseModel):
+    pass
+
+
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+
+
+PERSON = Shape(Person)
+WHOLE = "<output><name>Ada</name><age>36</age></output>"
+
+
+def test_arguments_that_were_cut_are_told_from_wrong_ones() -> None:
+    cut = judge_arguments(PERSON, '{"name": "Ad', cut_off=True, max_tokens=7)
+    assert cut.was_cut
+    assert "cut off at the limit of 7 tokens" in cut.complaint
+    assert "cut off" in cut.document
+    assert not judge_arguments(PERSON, '{"name": "Ad', cut_off=False, max_tokens=7).was_cut
+    wrong = judge_arguments(PERSON, '{"name": 1, "Age": 2}', cut_off=True, max_tokens=7)  # they had come whole
+    assert not wrong.was_cut
+    assert "cut off" not in wrong.complaint
+
+
+def test_no_arguments_are_an_empty_object() -> None:
+    assert judge_arguments(Shape(Nothing), "", cut_off=False, max_tokens=7).instance == Nothing()
+
+
+def test_half_a_form_is_no_answer_though_an_earlier_one_was_whole() -> None:
+    assert judge_xml(PERSON, WHOLE, "output", cut_off=True, max_tokens=7).instance == Person(name="Ada", Age=36)
+    for half in ("<output><name>Ada</name>", f"{WHOLE} No: <output><name>Eve</name><age>3", "Let me think"):
+        verdict = judge_xml(PERSON, half, "output", cut_off=True, max_tokens=7)
+        assert verdict.instance is None
+        assert verdict.was_cut
+
+
+def test_a_form_may_be_filled_in_by_names_or_aliases() -> None:
+    for tag in ("age", "Age"):
+        text = f"<output><name>Ada</name><{tag}>36</{tag}></output>"
+        assert judge_xml(PERSON, text, "output", cut_off=False, max_tokens=7).instance == Person(name="Ada", Age=36)
+
+
+def test_a_number_that_is_none_is_kept() -> None:
+    found = judge_xml(PERSON, WHOLE.replace("36", "nan"), "output", cut_off=False, max_tokens=7).instance
+    assert isinstance(found, Person)
+    assert math.isnan(found.age)
+
+
+def test_fields_of_the_users_are_each_told_once() -> None:
+    with pytest.raises(ParseError) as caught:
+        judge_fields(PERSON, {"name": 1, "size": 2, "age": 3.0}, "Agent")
+    assert [problem["path"] for problem in caught.value.errors] == ["size", "name"]
+    assert "there are name, age" in str(caught.value)
+    with pytest.raises(ParseError) as caught:
+        judge_fields(Shape(Closed), {"name": "a", "size": 2}, "Agent")
+    assert [problem["path"] for problem in caught.value.errors] == ["size"]
+    assert judge_fields(Shape(Open), {"name": "a", "more": 1}, "Agent") == Open(name="a", more=1)  # type: ignore[call-arg]
+    assert judge_fields(PERSON, {"name": "a", "age": 1.0}, "Agent") == Person(name="a", Age=1.0)
+
+
+def test_a_missing_call_is_told_as_what_it_is() -> None:
+    missing, cut = (no_answer("text", cut_off=cut_off, max_tokens=7) for cut_off in (False, True))
+    assert "was not called" in missing.complaint
+    assert not missing.was_cut
+    assert "cut off at the limit of 7 tokens" in cut.complaint
+    assert cut.was_cut
+
+
+def test_the_last_error_says_what_would_help() -> None:
+    cut = judge_arguments(PERSON, '{"name": "Ad', cut_off=True, max_tokens=7)
+    assert "Raise `max_tokens`, or ask for less." in str(out_of_retries(cut, "Agent", "m", 1))
+    wrong = judge_arguments(PERSON, "{}", cut_off=False, max_tokens=7)
+    error = out_of_retries(wrong, "Agent", "m", 2)
+    assert "in 2 attempts" in str(error)
+    assert "Raise `parse_retries`" in str(error)
+    assert (error.raw_output, error.attempts, len(error.errors)) == ("{}", 2, 2)

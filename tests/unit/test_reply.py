@@ -1,0 +1,57 @@
+"""Reading a response: its calls, a refusal, and what a run survives."""
+
+from __future__ import annotations
+
+import pytest
+
+from acorn import LimitError, ModelError, ParseError
+from acorn._loop.reply import may_go_on, read_calls, refusal
+from acorn.models import ModelResponse
+from acorn.models.port import RawCall
+from acorn.testing import ScriptedModel
+from acorn.types import ToolCall
+
+
+@pytest.mark.parametrize("text", ["[1]", "1", '"a"', "null", "{", '{"a": "\\ud800"}'])
+def test_arguments_that_are_no_object_are_empty_and_keep_their_text(text: str) -> None:
+    assert read_calls([RawCall("a", "f", text)], 1) == [ToolCall("a", "f", {}, text)]
+
+
+def test_calls_are_read_with_ids_of_their_own() -> None:
+    assert read_calls([], 1) == []
+    assert read_calls([RawCall("a", "f", "")], 1) == [ToolCall("a", "f", {}, "{}")]
+    (nameless,) = read_calls([RawCall("", "f", '{"x": 1}')], 1)
+    assert nameless.id
+    assert nameless.arguments == {"x": 1}
+    twins = read_calls([RawCall("a", "f", "{}"), RawCall("a", "g", "{}"), RawCall(None, "h", "{}")], 1)
+    assert [call.name for call in twins] == ["f", "g", "h"]
+    assert len({call.id for call in twins} - {"", "None"}) == 3
+
+
+def test_a_refusal_is_told_in_its_own_words() -> None:
+    model = ScriptedModel([], name="m")
+    assert refusal(ModelResponse("fine"), model) is None
+    assert "`m` refused to answer: I may not." in str(refusal(ModelResponse("x", refusal="I may not."), model))
+    assert "refused to answer: x" in str(refusal(ModelResponse("x", refusal=""), model))
+    filtered = str(refusal(ModelResponse("So far", stop_reason="content_filter"), model))
+    assert "`m` stopped at its content filter: So far" in filtered
+    assert "(no text)" in str(refusal(ModelResponse("", stop_reason="content_filter"), model))
+    long = str(refusal(ModelResponse("", refusal="a" * 600), model))
+    assert "a" * 500 in long
+    assert "a" * 501 not in long
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ModelError("x", retryable=True), True),
+        (ModelError("x", retryable=False), False),
+        (LimitError("x"), True),
+        (KeyboardInterrupt(), True),
+        (SystemExit(), True),
+        (ParseError("x"), False),
+        (ValueError("x"), False),
+    ],
+)
+def test_only_what_was_no_fault_of_the_run_leaves_it_to_go_on(error: BaseException, expected: bool) -> None:
+    assert may_go_on(error) is expected

@@ -1,0 +1,175 @@
+"""What is sent, made at the cost of what is new, is what would be sent if all were read afresh: in branches too."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from acorn._loop.wire_history import WireHistory
+
+Message = dict[str, Any]
+
+SYSTEM: Message = {"role": "system", "content": "Do."}
+ASKED: Message = {"role": "user", "content": "Well?"}
+OPENINGS = [ASKED]
+
+
+def turn(*ids: str, text: str = "") -> Message:
+    calls = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ids]
+    return {"role": "assistant", "content": text, "tool_calls": calls}
+
+
+def said(call_id: str, text: str = "seen") -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+class Odd:
+    """No plain data."""
+
+    def __repr__(self) -> str:
+        return "odd"
+
+
+BASES: dict[str, list[Message]] = {
+    "nothing": [],
+    "a question": [SYSTEM, ASKED],
+    "no system message": [ASKED],
+    "a developer's message": [{"role": "developer", "content": "Do."}, ASKED],
+    "a step": [SYSTEM, ASKED, turn("a"), said("a")],
+    "a step without a system message": [ASKED, turn("a"), said("a")],
+    "a step that was trimmed": [SYSTEM, turn("a"), said("a")],
+    "a stray": [SYSTEM, ASKED, said("x", "stray")],
+    "two calls of one id": [SYSTEM, ASKED, turn("a", "a"), said("a", "1"), said("a", "2")],
+    "a call without a result": [SYSTEM, ASKED, turn("a"), ASKED],
+    "something odd": [SYSTEM, ASKED, {"role": "user", "content": "x", "odd": Odd()}],
+    "an odd system message": [{"role": "system", "content": "Do.", "odd": Odd()}, ASKED],
+    "the model's turn": [SYSTEM, ASKED, turn(text="Hm.")],
+    "an odd question": [{"role": "user", "content": "x", "odd": Odd()}],
+    "an empty system message": [{"role": "system", "content": " "}, ASKED],
+    "neither a system message nor ids": [ASKED, turn(""), said("")],
+    "a system message at the end": [SYSTEM, ASKED, turn(text="Hm."), SYSTEM],
+}
+TAILS: dict[str, list[Message]] = {
+    "nothing": [],
+    "a step": [turn("b"), said("b")],
+    "a step of an id that was used": [turn("a"), said("a", "again")],
+    "ids that come twice": [turn("b", "b"), said("b", "1"), said("b", "2")],
+    "no id": [turn(""), said("")],
+    "a call that a stray answers": [turn("x")],
+    "a result for what is before": [said("a", "late")],
+    "a question": [{"role": "user", "content": "And?"}],
+    "an empty turn": [turn(text=" ")],
+}
+
+
+def sent(wire: WireHistory, history: list[Message], written: list[Message] | None = None) -> list[Message]:
+    """What is sent, and that its JSON is the same."""
+    messages, write = wire.prepare(history, OPENINGS, written)
+    assert json.loads(write()) == messages
+    assert json.loads(write()) == messages
+    return copy.deepcopy(messages)
+
+
+def afresh(history: list[Message]) -> list[Message]:
+    return sent(WireHistory(), history)
+
+
+pairs = pytest.mark.parametrize(("base", "tail"), list(itertools.product(BASES, TAILS)))
+
+
+@pairs
+def test_what_is_new_is_added_as_if_all_were_read(base: str, tail: str) -> None:
+    wire, history = WireHistory(), list(BASES[base])
+    assert sent(wire, history) == afresh(history)
+    assert sent(wire, history) == afresh(history)
+    history += TAILS[tail]
+    assert sent(wire, history) == afresh(history)
+    history += TAILS["a step"]
+    assert sent(wire, history) == afresh(history)
+
+
+@pairs
+def test_what_acorn_wrote_is_added_as_if_all_were_read(base: str, tail: str) -> None:
+    wire, history = WireHistory(), list(BASES[base])
+    sent(wire, history)
+    if not TAILS[tail]:
+        return
+    history += TAILS[tail]
+    assert sent(wire, history, copy.deepcopy(TAILS[tail])) == afresh(history)
+    history += turn("z"), said("z")
+    assert sent(wire, history, [turn("z"), said("z")]) == afresh(history)
+
+
+@pairs
+def test_a_branch_goes_on_as_if_all_were_read(base: str, tail: str) -> None:
+    wire, history = WireHistory(), list(BASES[base])
+    before = sent(wire, history)
+    copies = wire.copies_of(history)
+    branch = wire.fork(copies)
+    own = [*copies, *TAILS[tail]]
+    assert sent(branch, own) == afresh(own)
+    assert sent(wire, history) == before
+    assert wire.copies_of(history) == branch.copies_of(own)[: len(history)]
+
+
+@pairs
+def test_a_branch_may_begin_with_another_prompt(base: str, tail: str) -> None:
+    wire, history = WireHistory(), list(BASES[base])
+    sent(wire, history)
+    copies = wire.copies_of(history)
+    branch = wire.fork(copies)
+    prompt: Message = {"role": "system", "content": "Do otherwise."}
+    branch.change_first(prompt)
+    has_one = bool(copies) and copies[0]["role"] in ("system", "developer")
+    own = [prompt, *copies[has_one:], *TAILS[tail]]
+    assert sent(branch, own) == afresh(own)
+
+
+EDITS: dict[str, Callable[[list[Message]], Any]] = {
+    "an early text": lambda history: history[1].update(content="Edited."),
+    "a message is gone": lambda history: history.pop(1),
+    "a key": lambda history: history[1].update(name="x"),
+    "the end is gone": lambda history: history.pop(),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("tail", TAILS)
+def test_an_edit_is_noticed(edit: str, tail: str) -> None:
+    wire, history = WireHistory(), copy.deepcopy([*BASES["a step"], *TAILS["a step"]])
+    sent(wire, history)
+    EDITS[edit](history)
+    history += TAILS[tail]
+    assert sent(wire, history) == afresh(history)
+
+
+def test_a_result_belongs_to_the_nearest_call_before_it() -> None:
+    history = [ASKED, turn("a"), ASKED, turn("a"), said("a", "late")]
+    assert [message.get("content") for message in afresh(history) if message["role"] == "tool"][-1] == "late"
+    first = next(message for message in afresh(history) if message["role"] == "tool")
+    assert first["content"] != "late"
+
+
+@pytest.mark.parametrize("base", ["the model's turn", "a system message at the end"])
+def test_a_conversation_never_ends_with_the_models_turn(base: str) -> None:
+    made = afresh(BASES[base])
+    assert [message["role"] for message in made if message["role"] != "system"] == ["user", "assistant", "user"]
+
+
+def test_what_no_provider_takes_is_made_fit() -> None:
+    call = {"id": "a", "function": {"name": "functions.search" + "x" * 80, "arguments": '{"x": NaN}'}}
+    made = afresh([ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}, said("a")])
+    function = made[1]["tool_calls"][0]["function"]
+    assert function["name"] == ("functions_search" + "x" * 80)[:64]
+    assert function["arguments"] == "{}"
+
+
+def test_of_several_openings_the_first_that_is_gone_comes_back() -> None:
+    other: Message = {"role": "user", "content": "And you?"}
+    messages, _ = WireHistory().prepare([SYSTEM, turn("a"), said("a"), ASKED], [ASKED, other])
+    assert messages[1] == other

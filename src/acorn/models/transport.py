@@ -64,12 +64,21 @@ def split(url: str) -> SplitResult:
     return urlsplit(url)
 
 
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_PROXY_NAMES = (*_PROXIES, *map(str.upper, _PROXIES))
+
+
 def proxy_of(url: str) -> str | None:
     """The proxy that the environment names for an address."""
     address = split(url)
-    proxies = getproxies()
-    found = proxies.get(address.scheme) or proxies.get("all")
-    if not found or (address.hostname and proxy_bypass(address.hostname)):
+    return _proxy(address.scheme, address.hostname or "", tuple(map(os.environ.get, _PROXY_NAMES)))
+
+
+@lru_cache(maxsize=64)
+def _proxy(scheme: str, host: str, _environment: tuple[str | None, ...]) -> str | None:
+    proxies = getproxies()  # which looks through all of the environment
+    found = proxies.get(scheme) or proxies.get("all")
+    if not found or proxy_bypass(host):
         return None
     return found if "://" in found else f"http://{found}"
 
@@ -170,9 +179,15 @@ class Incoming:
     """An answer on its way."""
 
     def __init__(self, post: Post, key: _Key, connection: HTTPConnection) -> None:
-        self._post, self._key, self._connection = post, key, connection
+        self._post, self._key = post, key
+        self._connection: HTTPConnection | None = connection
         self._sock: Any = connection.sock
-        self._response: HTTPResponse = connection.getresponse()
+        self._response = HTTPResponse(self._sock, method="POST")
+        try:
+            self._response.begin()
+        except BaseException:
+            self._response.close()  # it holds the socket as well
+            raise
         self.status: int = self._response.status
 
     def header(self, name: str) -> str | None:
@@ -197,10 +212,10 @@ class Incoming:
             raise _trouble(error) from error
         if response.length:  # the standard library takes any end for the end
             raise TransportError("the connection broke inside the answer.")
-        if not response.will_close:
+        if self._connection is not None and not response.will_close:
+            response.close()
             _free.setdefault(self._key, deque()).append((self._connection, time.monotonic()))
-            self._response.close()
-            self._connection = None  # type: ignore[assignment]
+            self._connection = None
 
     def close(self) -> None:
         """Nobody wants the rest."""
@@ -229,12 +244,7 @@ def _send(post: Post) -> Incoming:
             connection.connect()
         assert connection.sock is not None
         connection.sock.settimeout(post.patience(post.read))
-        path, headers = address.path or "/", post.headers
-        if address.query:
-            path = f"{path}?{address.query}"
-        if proxy is not None and address.scheme != "https":
-            path, headers = post.url, {**headers, **_credentials(proxy)}
-        connection.request("POST", path, post.body, headers)
+        connection.sock.sendall(_head(post, proxy) + post.body)
         return Incoming(post, key, connection)
     except BaseException as error:
         if connection is not None:
@@ -242,6 +252,20 @@ def _send(post: Post) -> Incoming:
         if isinstance(error, OSError | HTTPException):
             raise _trouble(error) from error
         raise
+
+
+def _head(post: Post, proxy: str | None) -> bytes:
+    """What stands before the body. By hand: the standard library would send it in a packet of its own."""
+    address = split(post.url)
+    target = (address.path or "/") + (f"?{address.query}" if address.query else "")
+    headers = {"Host": address.netloc.rpartition("@")[2], "Accept-Encoding": "identity", **post.headers}
+    if proxy is not None and address.scheme != "https":
+        target, headers = post.url, {**headers, **_credentials(proxy)}
+    lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    lines.append(f"Content-Length: {len(post.body)}")
+    if any("\r" in line or "\n" in line or not line.isascii() for line in lines):
+        raise TransportError("a header or the address holds a line end or a letter that HTTP does not take")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
 
 def _trouble(error: Exception) -> TransportError:

@@ -111,6 +111,11 @@ class Loopback:
         self._listener.close()
 
     @property
+    def is_connected(self) -> bool:
+        with self._lock:
+            return bool(self._connections)
+
+    @property
     def url(self) -> str:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import trustme
 from tests.loopback import Fault, Loopback
+from tests.patience import comes_true
 
-from acorn import ModelError, module, tool
+from acorn import ModelError, Step, module, tool
 from acorn.testing import call, finish
 
 WAYS = ["sync", "async"]
@@ -72,9 +73,13 @@ def test_runs_that_follow_each_other_share_one_connection() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_connection_that_the_server_has_closed_is_not_used_again(way: str) -> None:
+    class Patient(Looking):
+        def on_step(self, step: Step) -> None:
+            assert comes_true(lambda: not server.is_connected)
+
     look = Fault(status=200, reset="after", reply=call("look", place="here"))
     with Loopback([look, look, DONE]) as server:
-        assert run(Looking(model=server.openai(num_retries=0)), way) == "done"
+        assert run(Patient(model=server.openai(num_retries=0)), way) == "done"
         assert len(server.requests) == 3
 
 

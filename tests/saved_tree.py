@@ -9,13 +9,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from acorn._drive.tree import Tree
+from acorn._drive.run_tree import Tree
 from acorn._json import to_plain
 from acorn._loop.asks import AskHook, AskSource
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
-from acorn._loop.saved import load, save
+from acorn._loop.saved_run import load, save
 from acorn.journal import BranchEnded
 
 

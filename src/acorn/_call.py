@@ -26,9 +26,9 @@ from acorn._declared import (
 )
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
-from acorn._drive.sources import akeep_open, alet_go, keep_open, let_go
+from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive, walk
-from acorn._drive.tree import Tree
+from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
 from acorn._json import excerpt, words_of
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext

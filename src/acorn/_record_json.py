@@ -1,6 +1,6 @@
 """The record of a run as JSON, and as a record again: `Run.to_json` and `Run.from_json`.
 
-The entries of the journal and the facts of a record are written and read here and nowhere else; `_loop/saved.py`
+The entries of the journal and the facts of a record are written and read here and nowhere else; `_loop/saved_run.py`
 adds to them what a machine needs to go on. Without the class of the run, its input and output are plain data.
 """
 

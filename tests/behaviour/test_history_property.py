@@ -22,7 +22,7 @@ from tests.raw_model import RawModel, calling, finishing
 from tests.threaded_model import conversation
 
 from acorn import AcornError, Run, Step, ToolResult, capture, current_run, module, tool
-from acorn._loop.threaded import Threaded
+from acorn._loop.thread_format import Threaded
 from acorn._loop.wire_history import WireHistory
 from acorn.models import ModelRequest, ModelResponse
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from acorn import AcornError, ModelError, Run, Step, Usage, capture, listen, module, tool
 from acorn._call import new_loop
+from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive
-from acorn._drive.tree import Tree
 from acorn._loop.run import Loop
 from acorn.journal import (
     BranchBegun,

@@ -16,13 +16,13 @@ import pytest
 from acorn import ModelError, Run, Step, current_run, listen, module, tool
 from acorn._call import new_loop
 from acorn._drive.aio import adrive
+from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive
 from acorn._drive.tools import attempt
-from acorn._drive.tree import Tree
 from acorn._loop.asks import Ask, AskHook, AskModel, AskTool
 from acorn._loop.branch_context import branch_id
 from acorn._loop.run import Loop
-from acorn._loop.saved import load, save
+from acorn._loop.saved_run import load, save
 from acorn.journal import BranchBegun, Entry
 from acorn.models import ModelRequest
 from acorn.record import Place

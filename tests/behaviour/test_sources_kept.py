@@ -16,7 +16,7 @@ import pytest
 from tests.behaviour.conftest import Call, Script
 
 from acorn import AcornError, Run, Step, module
-from acorn._drive.sources import kept_open
+from acorn._drive.tool_sources import kept_open
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 

@@ -23,12 +23,12 @@ from tests.raw_model import RawModel, calling, finishing
 
 from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_run, module, tool
 from acorn._call import new_loop
+from acorn._drive.run_tree import Tree
 from acorn._drive.tools import attempt
-from acorn._drive.tree import Tree
 from acorn._json import to_plain
 from acorn._loop.asks import AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
-from acorn._loop.saved import load, save
+from acorn._loop.saved_run import load, save
 from acorn.models import ModelRequest, Price
 from acorn.record import Place
 from acorn.testing import Reply, ScriptedModel, call, finish
@@ -444,7 +444,7 @@ def changed_settings_and_a_forced_finish() -> Setup:
 
 @ends("finish")
 def a_declared_model_with_a_key() -> Setup:
-    return setup(Looker, call("look"), DONE, model={"model": "main", "api_key": SECRET, "thinking": {"type": "on"}})
+    return setup(Looker, call("look"), DONE, model={"model": "openai/main", "api_key": SECRET, "thinking": {"type": "on"}})
 
 
 @ends("finish")
@@ -680,7 +680,7 @@ class Switching(Looker):
 
 
 def test_no_secret_is_in_the_saved_text() -> None:
-    declared = {"model": "main", "api_key": SECRET}
+    declared = {"model": "openai/main", "api_key": SECRET}
     _, loop = paused(setup(Switching, call("look"), others=[DONE], model=declared), "model", 2)
     text = json.dumps(save(loop))
     assert SECRET not in text

@@ -12,8 +12,8 @@ from tests.loopback import Answer, Loopback, Request
 from tests.patience import comes_true
 
 from acorn import ModelError, Run, module
-from acorn.models.learned import forget_refusals
 from acorn.models.litellm.library import library
+from acorn.models.refused_settings import forget_refusals
 
 PROVIDER_VARIABLES = (
     "OPENAI_API_KEY",

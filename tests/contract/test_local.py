@@ -22,8 +22,8 @@ from tests.patience import AGES
 from tests.unit.random_schemas import schema
 
 from acorn import DeclarationError, ModelError, module, tool
-from acorn.models.engine import Job
 from acorn.models.local import LocalModel
+from acorn.models.local_engine import Job
 from acorn.models.port import ModelRequest, Price
 from acorn.models.weights import KNOWN, fetch
 

@@ -17,8 +17,8 @@ from tests.loopback import Fault, Loopback, Request
 from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import AcornError, LimitError, ModelError, module
+from acorn.models.http_status import retry_after
 from acorn.models.retrying import LONGEST_WAIT, Retries
-from acorn.models.status import retry_after
 from acorn.testing import Reply, call, finish
 
 

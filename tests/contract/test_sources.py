@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from acorn import AcornError, Run, current_run, tool
 from acorn._drive.bridge import call_sync
-from acorn._drive.sources import OpenSources
+from acorn._drive.tool_sources import OpenSources
 from acorn._tools.collect import make_tool
 from acorn.record import Place
 
@@ -868,7 +868,7 @@ def test_a_forked_child_opens_for_itself_and_does_not_wait_for_what_it_has_not()
     program = """
         import asyncio, os, threading
         from acorn._drive.bridge import call_sync
-        from acorn._drive.sources import OpenSources
+        from acorn._drive.tool_sources import OpenSources
 
         class Source:
             async def __aenter__(self):

@@ -22,7 +22,7 @@ from tests.unit.random_schemas import PATTERNS, hostile, schema
 from acorn._grammar.build import ImpossibleError, Limits, grammar
 from acorn._grammar.checked import UnreadableError
 from acorn._schema.generate import schema_of
-from acorn.models.flatten import flatten
+from acorn.models.local_prompt import flatten
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 ROUNDS = 2000 if TORTURE else 200

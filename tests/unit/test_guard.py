@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from acorn import ToolResult
-from acorn._loop.guard import NO_MARK, goes_in_circles, mark
+from acorn._loop.loop_guard import NO_MARK, goes_in_circles, mark
 from acorn.types import ToolCall
 
 

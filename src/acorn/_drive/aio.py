@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from acorn._drive.bridge import call_async
-from acorn._drive.sources import OpenSources
+from acorn._drive.run_tree import Tree, raise_if_late
 from acorn._drive.sync import raise_own
+from acorn._drive.tool_sources import OpenSources
 from acorn._drive.tools import aattempt
-from acorn._drive.tree import Tree, raise_if_late
 from acorn._drive.walk import CloseFailure, Key, Walk
 from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop

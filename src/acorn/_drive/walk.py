@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from acorn._drive.tree import ParentEndedError, Tree
+from acorn._drive.run_tree import ParentEndedError, Tree
 from acorn._loop.asks import Ask, AskBranch, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.run import Loop

@@ -13,7 +13,7 @@ from acorn._json import words_of
 from acorn._loop.asks import Ask, AskBranch, AskTool
 from acorn._loop.branch import branch_input
 from acorn._loop.branch_context import BranchContext
-from acorn._loop.parent import Parent
+from acorn._loop.branching import Parent
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.reply import prepare
 from acorn._loop.state import State

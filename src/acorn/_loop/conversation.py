@@ -1,6 +1,6 @@
 """One run's side of the conversation: its settings and tools as they stand, and the requests made of them.
 
-What does not move a run from phase to phase; `parent.py` and `run.py` stand on it.
+What does not move a run from phase to phase; `branching.py` and `run.py` stand on it.
 """
 
 from __future__ import annotations
@@ -152,6 +152,6 @@ class Conversation:
 
 
 def _threaded() -> Any:
-    from acorn._loop.threaded import Threaded  # with the classes of the events, which other runs do not need
+    from acorn._loop.thread_format import Threaded  # with the classes of the events, which other runs do not need
 
     return Threaded()

@@ -17,15 +17,15 @@ from typing import Any, assert_never
 from pydantic import BaseModel
 
 from acorn._json import copied, safe_repr, to_text
-from acorn._loop import finish, guard, messages
+from acorn._loop import finish, loop_guard, messages
 from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._loop.branch import (
     branch_result,
     first_branch_messages,
 )
+from acorn._loop.branching import checked_calls, checked_results
 from acorn._loop.calls import Calls
 from acorn._loop.opening import first_messages, prompt_text
-from acorn._loop.parent import checked_calls, checked_results
 from acorn._loop.plan import BranchTool, Plan, listed_tools
 from acorn._loop.reply import may_go_on, read_calls, refusal
 from acorn._loop.state import State
@@ -484,13 +484,13 @@ class Loop(Calls):
         state = self.state
         if self.spec.loop_guard is None:
             return
-        mark = guard.mark(state.calls, results, self.toolset.repeatable)
+        mark = loop_guard.mark(state.calls, results, self.toolset.repeatable)
         state.marks = [*state.marks[-5:], mark]
-        if mark == guard.NO_MARK or not guard.goes_in_circles(state.marks):
+        if mark == loop_guard.NO_MARK or not loop_guard.goes_in_circles(state.marks):
             return
         if not state.noticed:
             state.noticed = True
-            self.transcript.say(guard.NOTICE)
+            self.transcript.say(loop_guard.NOTICE)
         elif self.spec.loop_guard == "force":
             self._force("loop")
 

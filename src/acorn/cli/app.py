@@ -31,7 +31,7 @@ from acorn.cli.exit import (
     write,
     write_line,
 )
-from acorn.cli.streams import Streams, quieten
+from acorn.cli.stdio import Streams, quieten
 
 _HELP = ["-h", "--help"]
 _BEHIND: Mapping[str, Any] = {"allow_extra_args": True, "allow_interspersed_args": False}

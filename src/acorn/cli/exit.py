@@ -16,8 +16,8 @@ from rich.text import Text
 from acorn._json import shorten, words_of
 from acorn._secrets import redact, secrets_in
 from acorn._startup import INTERRUPTED as INTERRUPTED
-from acorn.cli.streams import quieten
-from acorn.cli.text import clean, json_text
+from acorn.cli.safe_text import clean, json_text
+from acorn.cli.stdio import quieten
 
 FINE = 0
 FAILED = 1

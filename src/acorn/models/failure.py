@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acorn._secrets import redact
-from acorn.models.status import is_retryable
+from acorn.models.http_status import is_retryable
 
 BROKEN = "no connection"
 """It failed before the whole answer was there."""

@@ -1,7 +1,7 @@
 """A language model inside the process: `local/smollm2`, or `local/` and the path of a GGUF file.
 
 It needs no key and no network. Every reply is a call of a tool by construction: the tools' schemas become a
-grammar, and the model can write nothing else. The engine is in `engine`, the weights in `weights`.
+grammar, and the model can write nothing else. The engine is in `local_engine`, the weights in `weights`.
 
     model = "local/smollm2"
     model = {"model": "local/smollm2", "max_prompt": 12000}
@@ -23,8 +23,8 @@ from acorn._grammar.build import ImpossibleError, Limits, grammar
 from acorn._grammar.checked import UnreadableError
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import Assembly
-from acorn.models.engine import PROVIDER, Engine, Job, engine
-from acorn.models.flatten import flatten
+from acorn.models.local_engine import PROVIDER, Engine, Job, engine
+from acorn.models.local_prompt import flatten
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price
 from acorn.models.weights import KNOWN, find
 from acorn.types import Usage

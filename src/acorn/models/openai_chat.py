@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn.models.native import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader, knows_keys
+from acorn.models.native_lane import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader, knows_keys
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.prices import Tokens, prices_of
 from acorn.models.transport import basic_of, split

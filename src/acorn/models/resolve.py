@@ -37,7 +37,7 @@ class _Adapter(NamedTuple):
 _ADAPTERS = (
     _Adapter("local/", "acorn.models.local", "LocalModel", is_retried=False),
     _Adapter("openai/", "acorn.models.openai_chat", "make", is_lane=True),
-    _Adapter("anthropic/", "acorn.models.anthropic", "make", is_lane=True),
+    _Adapter("anthropic/", "acorn.models.anthropic_messages", "make", is_lane=True),
     _Adapter("", "acorn.models.litellm.adapter", "LiteLLMModel"),
 )
 

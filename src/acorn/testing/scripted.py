@@ -22,8 +22,8 @@ from acorn._content import text_of
 from acorn._schema.shape import RESULT
 from acorn._tools.collect import FINISH
 from acorn.errors import ModelError
+from acorn.models.http_status import is_retryable
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
-from acorn.models.status import is_retryable
 from acorn.types import Usage
 
 

@@ -16,8 +16,6 @@ from acorn import AcornError, ModelError, ParseError, Run, Unfinished, capture, 
 from acorn._declared import spec_of
 from acorn._secrets import secrets_in
 from acorn._spec import Spec
-from acorn.cli.commands.saving import Saver, save_target
-from acorn.cli.commands.target import Agent, load
 from acorn.cli.exit import (
     FAILED,
     FINE,
@@ -33,10 +31,12 @@ from acorn.cli.exit import (
     print_json,
     without_keys,
 )
+from acorn.cli.load_target import Agent, load
+from acorn.cli.options.arguments import OWN, Options, OwnOptions, parse
 from acorn.cli.options.help import show_help
 from acorn.cli.options.input import make_input
-from acorn.cli.options.words import OWN, Options, OwnOptions, parse
-from acorn.cli.streams import descriptor_of
+from acorn.cli.save_target import Saver, save_target
+from acorn.cli.stdio import descriptor_of
 from acorn.cli.view.views import View, view_of
 
 

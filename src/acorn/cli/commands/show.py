@@ -16,7 +16,7 @@ from rich.tree import Tree
 
 from acorn._json import compact
 from acorn.cli.exit import FINE, CommandError, print_json, write
-from acorn.cli.text import clean, one_line, plural
+from acorn.cli.safe_text import clean, one_line, plural
 from acorn.cli.view.drawing import Pen, draw
 from acorn.cli.view.tree import RunTree
 from acorn.journal import (

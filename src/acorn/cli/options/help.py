@@ -17,9 +17,9 @@ from acorn import module
 from acorn._json import shorten
 from acorn._spec import Spec
 from acorn.cli.exit import write
+from acorn.cli.options.arguments import OWN, TAKES_TEXT, Option, Options, is_ambiguous
 from acorn.cli.options.schema import Node
-from acorn.cli.options.words import OWN, TAKES_TEXT, Option, Options, is_ambiguous
-from acorn.cli.text import clean, one_line
+from acorn.cli.safe_text import clean, one_line
 
 
 def show_help(agent: module[Any, Any], spec: Spec, options: Options, target: str, out: TextIO) -> None:

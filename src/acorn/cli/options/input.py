@@ -20,9 +20,9 @@ from acorn._json import shorten
 from acorn._schema.problems import Problem, problems
 from acorn._schema.shape import RESULT, aliases_of
 from acorn.cli.exit import CommandError, error_text, line_reached
+from acorn.cli.options.arguments import Option, Options, ValuePath, Written
 from acorn.cli.options.piped import take_piped
 from acorn.cli.options.schema import Node
-from acorn.cli.options.words import Option, Options, ValuePath, Written
 
 _NOTHING: Any = object()
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from acorn.cli.exit import CommandError, write_line
-from acorn.cli.options.words import Option, Options
-from acorn.cli.streams import descriptor_of
+from acorn.cli.options.arguments import Option, Options
+from acorn.cli.stdio import descriptor_of
 
 
 def take_piped(values: Mapping[str, Any], options: Options) -> tuple[Option, str] | None:

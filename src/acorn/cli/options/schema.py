@@ -1,6 +1,6 @@
 """A JSON Schema as the command line sees it: what a value may be, what it consists of, how its text is read.
 
-`words` makes options of it, `input` reads their texts by it.
+`arguments` makes options of it, `input` reads their texts by it.
 """
 
 from __future__ import annotations

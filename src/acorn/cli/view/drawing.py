@@ -17,7 +17,7 @@ from rich.tree import Tree
 
 from acorn._json import compact
 from acorn._schema.shape import RESULT
-from acorn.cli.text import call_text, clean, ending, one_line, seconds_text
+from acorn.cli.safe_text import call_text, clean, ending, one_line, seconds_text
 from acorn.cli.view.tree import Branch, Call, Line, Task, Turn
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

@@ -21,10 +21,9 @@ from acorn._json import copied
 from acorn._secrets import redact, secrets_in
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failure import LATE, causes, clean
-from acorn.models.learned import Refusals
+from acorn.models.http_status import retry_after
 from acorn.models.litellm.dialect import StreamReader, cache_points, fitting, read_response, within
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
-from acorn.models.litellm.ids import is_unknown, words_for_unknown
 from acorn.models.litellm.library import (
     TIMEOUT,
     http_client,
@@ -34,9 +33,10 @@ from acorn.models.litellm.library import (
     provider_of,
     takes_client,
 )
+from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.status import retry_after
+from acorn.models.refused_settings import Refusals
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
 # What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.

@@ -1,6 +1,6 @@
 """A model that is asked by its own protocol, without LiteLLM: what the lanes share.
 
-A lane (`openai_chat.py`, `openai_responses.py`, `anthropic.py`) knows how its protocol is written and read; here a
+A lane (`openai_chat.py`, `anthropic_messages.py`) knows how its protocol is written and read; here a
 request is sent once, what the model will not take is learned, and what goes wrong becomes a `ModelError`. Retries
 are made around it, by `retrying.py`.
 """
@@ -17,11 +17,11 @@ from pydantic_core import from_json
 from acorn._secrets import redact, secrets_in
 from acorn.errors import ModelError
 from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long
-from acorn.models.learned import Refusals
+from acorn.models.http_status import retry_after
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.prices import Tokens, prices_of
+from acorn.models.refused_settings import Refusals
 from acorn.models.sse import Events
-from acorn.models.status import retry_after
 from acorn.models.transport import LateError, Post, TransportError, send
 from acorn.models.transport_async import asend
 

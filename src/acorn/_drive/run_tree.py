@@ -21,7 +21,7 @@ from acorn._loop.branch import branch_result
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
-from acorn._loop.saved import hang_records, load
+from acorn._loop.saved_run import hang_records, load
 from acorn.errors import ModelError
 from acorn.record import Heard, Place, Run, listeners, unheard
 from acorn.types import ToolCall

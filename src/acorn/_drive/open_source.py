@@ -2,7 +2,7 @@
 
 The task that enters an async source is the task that leaves it, since cancel scopes (anyio's, and so MCP's) demand
 that. In an async run it lives on the caller's loop, in a sync run on a private one; what the source lists and is
-async runs on the same loop, wherever it is called from. `sources` decides when to open and to close.
+async runs on the same loop, wherever it is called from. `tool_sources` decides when to open and to close.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from acorn._drive.bridge import call_async, call_sync, is_async
-from acorn._drive.home import Home
+from acorn._drive.home_loop import Home
 from acorn._tools.collect import docstring, own_name
 from acorn.errors import AcornError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from acorn._declared import OPEN
 from acorn._drive.bridge import start_thread
-from acorn._drive.held import Held
+from acorn._drive.open_source import Held
 from acorn._override import held, spec_within
 
 Failed = Callable[[BaseException], object]

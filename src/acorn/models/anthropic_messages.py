@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from acorn.models.native import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader, knows_keys
+from acorn.models.native_lane import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader, knows_keys
 from acorn.models.openai_chat import marks, with_own
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.prices import Tokens, prices_of

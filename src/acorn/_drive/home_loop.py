@@ -1,6 +1,7 @@
 """An event loop on which something must run, wherever it is called from: another loop, or sync code in any thread.
 
-What is async about a source of tools lives on one loop. `held` chooses it and runs everything there through this room.
+What is async about a source of tools lives on one loop. `open_source` chooses it and runs everything there through
+this room.
 """
 
 from __future__ import annotations

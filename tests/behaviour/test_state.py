@@ -262,10 +262,10 @@ def setup(
     options = {name: settings.pop(name) for name in ("forces", "price") if name in settings}
     brought = {name: settings.pop(name) for name in ("history", "deps") if name in settings}
     models: dict[str, Any] = {
-        "main": RawModel(raw) if raw else ScriptedModel(replies, name="main", **options),
+        "openai/main": RawModel(raw) if raw else ScriptedModel(replies, name="main", **options),
         "other": ScriptedModel(others, name="other", **options),
     }
-    agent = kind(model=model or models["main"], **settings).using(**brought)
+    agent = kind(model=model or models["openai/main"], **settings).using(**brought)
     return Setup(agent, models, {"question": "Where is it?"} if kind.initial_input == Question else {})
 
 

@@ -15,11 +15,13 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from string import punctuation
+from typing import Any, cast
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 _IDLE = 50.0
@@ -80,7 +82,21 @@ def _proxy(scheme: str, host: str, _environment: tuple[str | None, ...]) -> str 
     found = proxies.get(scheme) or proxies.get("all")
     if not found or proxy_bypass(host):
         return None
-    return found if "://" in found else f"http://{found}"
+    found = found if "://" in found else f"http://{found}"
+    if not is_address(found):
+        raise TransportError("the proxy that the environment names is no address")
+    return found
+
+
+@lru_cache(maxsize=64)
+def is_address(url: str) -> bool:
+    """Whether a request can be sent there."""
+    try:
+        address = urlsplit(url)
+        host = (address.hostname or "").encode("idna")
+        return address.scheme in ("http", "https") and bool(host) and address.port != 0
+    except ValueError:
+        return False
 
 
 def tls() -> ssl.SSLContext:
@@ -122,6 +138,18 @@ def _take(key: _Key) -> HTTPConnection | None:
             return connection
         connection.close()
     return None
+
+
+def _give_back(key: _Key, connection: HTTPConnection) -> None:
+    waiting = _free.setdefault(key, deque())
+    with suppress(IndexError):  # another thread was quicker
+        while waiting:  # the longest unused are never taken while one is enough, and would stay for ever
+            other, since = waiting.popleft()
+            if time.monotonic() - since < _IDLE and not _has_news(other.sock):
+                waiting.appendleft((other, since))
+                break
+            other.close()
+    waiting.append((connection, time.monotonic()))
 
 
 def _has_news(sock: socket.socket | None) -> bool:
@@ -185,6 +213,9 @@ class Incoming:
         self._response = HTTPResponse(self._sock, method="POST")
         try:
             self._response.begin()
+            while self._response.status < 200:  # said on the way; the standard library knows only one such word
+                self._response.headers = cast("Any", None)
+                self._response.begin()
         except BaseException:
             self._response.close()  # it holds the socket as well
             raise
@@ -214,7 +245,7 @@ class Incoming:
             raise TransportError("the connection broke inside the answer.")
         if self._connection is not None and not response.will_close:
             response.close()
-            _free.setdefault(self._key, deque()).append((self._connection, time.monotonic()))
+            _give_back(self._key, self._connection)
             self._connection = None
 
     def close(self) -> None:
@@ -257,10 +288,10 @@ def _send(post: Post) -> Incoming:
 def _head(post: Post, proxy: str | None) -> bytes:
     """What stands before the body. By hand: the standard library would send it in a packet of its own."""
     address = split(post.url)
-    target = (address.path or "/") + (f"?{address.query}" if address.query else "")
+    target = quote((address.path or "/") + (f"?{address.query}" if address.query else ""), safe=punctuation)
     headers = {"Host": address.netloc.rpartition("@")[2], "Accept-Encoding": "identity", **post.headers}
     if proxy is not None and address.scheme != "https":
-        target, headers = post.url, {**headers, **_credentials(proxy)}
+        target, headers = quote(post.url, safe=punctuation), {**headers, **_credentials(proxy)}
     lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     lines.append(f"Content-Length: {len(post.body)}")
     if any("\r" in line or "\n" in line or not line.isascii() for line in lines):

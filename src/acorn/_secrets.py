@@ -42,7 +42,9 @@ def secrets_in(config: Mapping[str, Any]) -> set[str]:
     for value in _all_strings(config):
         if "://" in value:
             found |= _in_address(value)
-    found |= {value for name, value in os.environ.items() if is_secret_name(name)}
+    for name, value in os.environ.items():
+        found |= {value} if is_secret_name(name) else set()
+        found |= _in_address(value) if name.lower().endswith("_proxy") else set()
     return {secret for secret in found if len(secret) >= 6}
 
 

@@ -7,8 +7,11 @@ use: who does not await needs none of it.
 from __future__ import annotations
 
 import asyncio
+import atexit
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 from acorn.models.transport import LateError, Post, TransportError, moved_to, proxy_of, tls
@@ -28,10 +31,30 @@ async def _session() -> Any:
     known = _sessions.get(loop)
     if known is None:
         for ended in [other for other in list(_sessions) if other.is_closed()]:
-            _sessions.pop(ended, None)
+            _drop(ended)
         keeper = _keep_session()
         known = _sessions[loop] = keeper, await anext(keeper)
     return known[1]
+
+
+def _drop(loop: asyncio.AbstractEventLoop) -> None:
+    """Close the session of a loop that ended without closing its generators: aiohttp complains of an open one."""
+    _, session = _sessions.pop(loop, (None, None))
+    if session is None or loop.is_running():
+        return
+    closing = session.close()
+    with suppress(StopIteration, RuntimeError):
+        if loop.is_closed():
+            closing.send(None)  # there is nothing to wait for
+        else:
+            loop.run_until_complete(closing)
+    closing.close()
+
+
+@atexit.register
+def _drop_all() -> None:
+    for loop in list(_sessions):
+        _drop(loop)
 
 
 async def _keep_session() -> AsyncGenerator[Any]:
@@ -110,4 +133,8 @@ async def _send(post: Post) -> AsyncIncoming:
 def _trouble(error: Exception) -> TransportError:
     if isinstance(error, TimeoutError):
         return LateError("no answer came in time.")
+    if isinstance(error, _library().ClientResponseError):  # it tells the address, with what is secret in it
+        told: Any = error
+        told.request_info = SimpleNamespace(real_url=told.request_info.real_url.origin())
+        told.args = ()
     return TransportError(str(error) or type(error).__name__)

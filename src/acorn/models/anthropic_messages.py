@@ -67,7 +67,8 @@ class Anthropic:
         thinking = config.get("thinking")
         self.thinks = bool(thinking) and not (isinstance(thinking, dict) and thinking.get("type") == "disabled")
         self._config = config
-        self._settings = {key: config[key] for key in _SETTINGS if key in config} | (config.get("extra_body") or {})
+        self._settings = {key: config[key] for key in _SETTINGS if config.get(key) is not None}
+        self._settings |= config.get("extra_body") or {}
         if stop := config.get("stop"):
             self._settings["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
         if user := config.get("user"):
@@ -130,7 +131,7 @@ class Anthropic:
         return written
 
     def read(self, answer: Any) -> tuple[ModelResponse, Tokens | None]:
-        if answer.get("type") == "error" or "error" in answer:
+        if answer.get("type") == "error" or answer.get("error"):
             raise provider_error(answer.get("error"))
         blocks, reason = answer["content"], answer.get("stop_reason")
         if not blocks and not reason:
@@ -209,6 +210,8 @@ class _Reader:
     def _read_piece(self, index: int, piece: Any) -> Delta | None:
         kind = piece["type"]
         if kind == "input_json_delta":
+            if index not in self._calls:  # of a tool that the provider runs itself
+                return None
             number, block, _ = self._calls[index]
             self._calls[index] = (number, block, True)
             return Delta(calls=(CallDelta(number, arguments=piece["partial_json"]),))
@@ -251,8 +254,8 @@ def provider_error(error: Any) -> ProviderError:
 
 
 def _usage(raw: Mapping[str, Any]) -> tuple[Usage, Tokens]:
-    read, written = raw.get("cache_read_input_tokens") or 0, raw.get("cache_creation_input_tokens") or 0
-    whole, made = (raw.get("input_tokens") or 0) + read + written, raw.get("output_tokens") or 0
+    read, written = int(raw.get("cache_read_input_tokens") or 0), int(raw.get("cache_creation_input_tokens") or 0)
+    whole, made = int(raw.get("input_tokens") or 0) + read + written, int(raw.get("output_tokens") or 0)
     hour = (raw.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0
     return Usage(whole, made, read, 0, 1), Tokens(whole, made, read, written - hour, hour)
 
@@ -264,10 +267,11 @@ class _Written:
     """The messages of one conversation, as they were written last."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[dict[str, Any], Any]] = []
-        """The messages, each with its mark."""
-        self._turns: list[tuple[int, bytes]] = []
-        """Each turn behind the number of messages before it."""
+        self._last: tuple[list[tuple[dict[str, Any], Any]], list[tuple[int, bytes]]] = ([], [])
+        """The messages, each with its mark; and each turn behind the number of messages before it.
+
+        One value: a model may serve many conversations at once, each from its thread.
+        """
 
     def of(self, request: ModelRequest) -> tuple[bytes, bytes]:
         """The system prompt, or nothing, and the messages."""
@@ -281,18 +285,17 @@ class _Written:
         turns = self._kept(messages, marked)
         at = turns.pop()[0] if turns else first  # the last of them may have grown
         turns += _turns(messages, at, marked)
-        self._seen = [(message, marked.get(number)) for number, message in enumerate(messages)]
-        self._turns = turns
+        self._last = [(message, marked.get(number)) for number, message in enumerate(messages)], turns
         return to_json(system) if system else b"", b"[%s]" % b",".join([text for _, text in turns])
 
     def _kept(self, messages: list[dict[str, Any]], marked: Mapping[int, Any]) -> list[tuple[int, bytes]]:
         """The turns that are as they were."""
-        same = 0
-        for at, (message, mark) in enumerate(self._seen):
+        same, (seen, turns) = 0, self._last
+        for at, (message, mark) in enumerate(seen):
             if at >= len(messages) or messages[at] is not message or marked.get(at) != mark:
                 break
             same = at + 1
-        return [turn for turn in self._turns if turn[0] < same]
+        return [turn for turn in turns if turn[0] < same]
 
 
 def _turns(messages: list[dict[str, Any]], start: int, marked: Mapping[int, Any]) -> list[tuple[int, bytes]]:

@@ -7,6 +7,7 @@ are made around it, by `retrying.py`.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
@@ -239,7 +240,7 @@ class NativeModel:
     def _response(self, data: bytes, attempt: _Attempt) -> ModelResponse:
         self._refusals.remember(attempt.left_out)
         try:
-            response, used = self.lane.read(from_json(data))
+            response, used = self.lane.read(json_of(data))
         except ProviderError as error:
             self._raise(Wire(trouble=GARBLED), str(error), error, attempt)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -335,7 +336,7 @@ class _Reading:
                 self.is_over = True
                 return
             try:
-                delta = self._reader.read(from_json(text))
+                delta = self._reader.read(json_of(text))
             except ProviderError as error:
                 model._raise(
                     Wire(error.status, trouble="" if error.status else GARBLED), str(error), error, self._attempt
@@ -370,10 +371,17 @@ def is_stream(content_type: str | None) -> bool:
     return bool(content_type) and str(content_type).startswith("text/event-stream")
 
 
+def json_of(data: bytes) -> Any:
+    try:
+        return from_json(data)
+    except ValueError:
+        return json.loads(data)  # slower, but it takes half a letter, whose other half may come with the next event
+
+
 def words_of_answer(data: bytes) -> str:
     """What a provider says of a request that it does not take."""
     try:
-        told: Any = from_json(data)
+        told: Any = json_of(data)
     except ValueError:
         return _sentence(data.decode("utf-8", "replace").strip()[:500])
     inner: Any = told.get("error", told) if isinstance(told, dict) else told

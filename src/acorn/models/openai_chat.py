@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from acorn.models.native_lane import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader, knows_keys
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.prices import Tokens, prices_of
-from acorn.models.transport import basic_of, split
+from acorn.models.transport import basic_of, is_address, split
 from acorn.types import Usage
 
 _ADDRESS = "https://api.openai.com/v1"
@@ -59,7 +59,7 @@ class OpenAIChat:
         self.thinks = config.get("reasoning_effort") not in (None, "", "none")
         self._config = config
         self._reasons = bool(_REASONING.search(self.name))
-        self._settings = {key: config[key] for key in _SETTINGS if key in config}
+        self._settings = {key: config[key] for key in _SETTINGS if config.get(key) is not None}
         self._settings |= config.get("extra_body") or {}
         is_new = self._reasons or "max_completion_tokens" in config
         self._length = "max_completion_tokens" if is_new else "max_tokens"
@@ -131,7 +131,7 @@ class OpenAIChat:
             stop_reason=STOPS.get(choice.get("finish_reason"), "stop"),
             usage=usage_of(usage),
             model=answer.get("model") or "",
-            reasoning=message.get("reasoning_content") or message.get("reasoning"),
+            reasoning=text_of(message.get("reasoning_content") or message.get("reasoning")) or None,
             refusal=message.get("refusal"),
         )
         return response, tokens_of(response.usage) if usage else None
@@ -172,7 +172,7 @@ class _Reader:
     def _read_choice(self, choice: Any, found: Delta) -> None:
         delta = choice.get("delta") or {}
         found.content = text_of(delta.get("content"))
-        found.reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        found.reasoning = text_of(delta.get("reasoning_content") or delta.get("reasoning"))
         found.refusal = delta.get("refusal") or None
         if calls := delta.get("tool_calls"):
             found.calls = tuple([_call_delta(call, at) for at, call in enumerate(calls)])
@@ -213,13 +213,20 @@ def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str,
 
 def with_own(url: str, headers: dict[str, str], config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """An address and headers, with those that the user has set, by name or within the address."""
+    if not is_address(url):
+        raise ProviderError("The `api_base` cannot be used: it must be `http://` or `https://` and a host that can be.")
     if basic := basic_of(url):
         headers["Authorization"] = basic
         address = split(url)
         url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
     own = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
     taken = {name.lower() for name in own}
-    return url, {name: value for name, value in headers.items() if name.lower() not in taken} | own
+    made = {name: value for name, value in headers.items() if name.lower() not in taken} | own
+    for name, value in made.items():
+        if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+            words = "it, or the `api_key` in it, must be ASCII text without line ends."
+            raise ProviderError(f"The header `{name}` cannot be used: {words}")
+    return url, made
 
 
 def raise_if_failed(answer: Any) -> None:
@@ -227,13 +234,17 @@ def raise_if_failed(answer: Any) -> None:
     if error := answer.get("error"):
         words = error.get("message") if isinstance(error, dict) else error
         code = error.get("code") if isinstance(error, dict) else None
-        raise ProviderError(f"{str(words or error).rstrip('.')}.", code if isinstance(code, int) else None)
+        raise ProviderError(f"{str(words or error).rstrip('.')}.", code if code in range(400, 600) else None)
 
 
 def text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
     if isinstance(content, list):
         return "".join([part.get("text") or "" for part in content if isinstance(part, dict)])
-    return content or ""
+    if content is not None:
+        raise TypeError("it holds something else than text")
+    return ""
 
 
 def _call(made: Mapping[str, Any]) -> RawCall:
@@ -256,10 +267,10 @@ def usage_of(raw: Any) -> Usage:
         return Usage(requests=1)
     read, made = raw.get("prompt_tokens_details") or {}, raw.get("completion_tokens_details") or {}
     return Usage(
-        raw.get("prompt_tokens") or 0,
-        raw.get("completion_tokens") or 0,
-        read.get("cached_tokens") or 0,
-        made.get("reasoning_tokens") or 0,
+        int(raw.get("prompt_tokens") or 0),
+        int(raw.get("completion_tokens") or 0),
+        int(read.get("cached_tokens") or 0),
+        int(made.get("reasoning_tokens") or 0),
         1,
     )
 

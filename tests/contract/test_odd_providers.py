@@ -1,0 +1,293 @@
+"""The native lanes with providers that are odd: what they send, and what is sent to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import select
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from tests.loopback import EVENTS, Fault, Loopback, openai_completion
+from tests.patience import PATIENCE, comes_true
+
+from acorn import ModelError, module
+from acorn.models.anthropic_messages import Anthropic
+from acorn.models.port import ModelRequest
+from acorn.models.transport import Post, send
+from acorn.testing import finish
+
+WAYS = ["sync", "async"]
+DONE = finish(result="done")
+
+
+class Plain(module):
+    """You answer."""
+
+    final_output = str
+    max_steps = 2
+
+
+def run(agent: module[Any, Any], way: str) -> Any:
+    return agent() if way == "sync" else asyncio.run(agent.acall())
+
+
+def run_stream(agent: module[Any, Any], way: str) -> Any:
+    async def aread() -> list[Any]:
+        return [chunk async for chunk in agent.astream()]
+
+    chunks = list(agent.stream()) if way == "sync" else asyncio.run(aread())
+    return chunks[-1].result
+
+
+@pytest.fixture(autouse=True)
+def native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACORN_LANE", "native")
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+def http(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def completion(result: str) -> bytes:
+    return json.dumps(openai_completion(finish(result=result), {}, 1)).encode()
+
+
+# Connections
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_said_before_the_answer_is_not_the_answer(way: str) -> None:
+    said = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    with Loopback([said + http(completion("one")), http(completion("two"))]) as server:
+        agent = Plain(model=server.openai(num_retries=0))
+        assert [run(agent, way), run(agent, way)] == ["one", "two"]
+
+
+def test_connections_that_the_server_has_closed_are_not_kept() -> None:
+    with Loopback(lambda request: DONE) as server:
+        post = Post(f"{server.url}/v1/chat/completions", {}, b"{}", PATIENCE, PATIENCE, None)
+        together = [send(post) for _ in range(3)]
+        socks = [incoming._sock for incoming in together]
+        served = {sock.getpeername(): sock for sock in server._connections}
+        ends = [served[sock.getsockname()] for sock in socks]
+        for incoming in together:  # the last is the first to be used again
+            incoming.read()
+        for end in ends[:2]:
+            end.shutdown(socket.SHUT_RDWR)
+        assert comes_true(lambda: all(select.select([sock], [], [], 0)[0] for sock in socks[:2]))
+        send(post).read()
+        assert [sock.fileno() < 0 for sock in socks] == [True, True, False]
+        assert server.accepted == 3
+
+
+def test_a_loop_that_was_closed_by_hand_leaves_no_warnings() -> None:
+    code = """
+import asyncio, sys
+from acorn import module
+class Plain(module):
+    '''You answer.'''
+    final_output = str
+for must_close in (True, True, False):
+    loop = asyncio.new_event_loop()
+    print(loop.run_until_complete(Plain(model={"model": "openai/gpt-4o", "api_base": sys.argv[1]}).acall()))
+    if must_close:
+        loop.close()
+"""
+    with Loopback(lambda request: DONE) as server:
+        ran = subprocess.run(
+            [sys.executable, "-c", code, f"{server.url}/v1"], capture_output=True, text=True, timeout=PATIENCE
+        )
+    assert (ran.stdout.split(), ran.stderr) == (["done"] * 3, "")
+
+
+def test_conversations_of_one_model_do_not_mix() -> None:
+    lane = Anthropic({"model": "anthropic/claude-sonnet-4-5", "api_key": "sk-ant-test"})
+
+    def talk(name: str) -> None:
+        for _ in range(400):
+            messages: list[dict[str, Any]] = []
+            for _ in range(4):
+                messages = [*messages, {"role": "user", "content": name}, {"role": "assistant", "content": name}]
+                body = json.loads(lane.body(ModelRequest(messages, [], 0.5, 10), (), is_stream=False))
+                said = [block["text"] for turn in body["messages"] for block in turn["content"]]
+                assert said == [name] * len(messages)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(talk, "abcd"))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+# Secrets
+
+
+@contextmanager
+def saying(data: bytes) -> Iterator[int]:
+    """A server that says this to whatever it hears, and closes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client = listener.accept()[0]
+                client.recv(65536)
+                client.sendall(data)
+                client.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+REFUSED = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("said", [REFUSED, b"lalala\r\n\r\n"], ids=["refused", "garbage"])
+def test_the_password_of_a_proxy_is_not_told(way: str, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with saying(said) as port:
+        monkeypatch.setenv("https_proxy", f"http://me:opensesame@127.0.0.1:{port}")
+        with pytest.raises(ModelError) as caught:
+            run(Plain(model={"model": "openai/m", "api_base": "https://10.0.0.1/v1", "num_retries": 0}), way)
+    assert "opensesame" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_key_in_an_address_is_not_told(way: str) -> None:
+    with saying(b"lalala\r\n\r\n") as port:
+        base = f"http://127.0.0.1:{port}/v1?api_key=opensesame"
+        with pytest.raises(ModelError) as caught:
+            run(Plain(model={"model": "openai/m", "api_base": base, "num_retries": 0}), way)
+    assert "opensesame" not in "".join(traceback.format_exception(caught.value))
+
+
+# What cannot be sent
+
+UNSENDABLE: dict[str, dict[str, Any]] = {
+    "a key with a line end": {"api_key": "sk-abcdef\n"},
+    "a header that is a number": {"headers": {"X-Number": 5}},
+    "a header that is nothing": {"headers": {"X-Nothing": None}},
+    "a header with other letters": {"headers": {"X-Word": "Wört"}},
+    "a port that is a word": {"api_base": "http://127.0.0.1:abc/v1"},
+    "a port that is too high": {"api_base": "http://127.0.0.1:99999/v1"},
+    "no protocol": {"api_base": "localhost:8000/v1"},
+    "another protocol": {"api_base": "ftp://localhost/v1"},
+    "no host": {"api_base": "http:///v1"},
+    "an empty label": {"api_base": "http://.example/v1"},
+    "half an address": {"api_base": "http://[::1/v1"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", UNSENDABLE)
+def test_what_cannot_be_sent_is_told_at_once(way: str, case: str) -> None:
+    config = {"model": "openai/m", "api_base": "http://127.0.0.1:9/v1", **UNSENDABLE[case]}
+    with pytest.raises(ModelError, match="cannot be used") as caught:
+        run(Plain(model=config), way)
+    assert not caught.value.retryable
+    assert "sk-abcdef" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_proxy_that_is_no_address_is_told_without_its_password(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://me:opensesame@127.0.0.1:abc")
+    with pytest.raises(ModelError, match="proxy") as caught:
+        run(Plain(model={"model": "openai/m", "api_base": "http://10.0.0.1/v1", "num_retries": 0}), way)
+    assert "opensesame" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_space_in_an_address_is_escaped(way: str) -> None:
+    with Loopback([DONE]) as server:
+        assert run(Plain(model=server.openai(api_base=f"{server.url}/my server/v1")), way) == "done"
+        assert server.requests[0].path == "/my%20server/v1/chat/completions"
+
+
+def test_a_setting_that_is_none_is_not_sent() -> None:
+    with Loopback([DONE, DONE]) as server:
+        Plain(model=server.openai(top_p=None, stop=None, seed=None))()
+        Plain(model=server.anthropic(top_p=None, thinking=None, stop=None))()
+        assert all(value is not None for body in server.bodies() for value in body.values())
+
+
+# Answers
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_half_a_letter_is_joined_with_its_other_half(way: str) -> None:
+    def event(arguments: str) -> str:
+        delta = {"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}
+        return json.dumps({"choices": [{"index": 0, "delta": delta}]})
+
+    begun = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "__finish__", "arguments": '{"result":"'}}]}
+    texts = [json.dumps({"choices": [{"index": 0, "delta": begun}]}), *map(event, ("\ud83c", "\udf30", '"}'))]
+    texts += [json.dumps({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}), "[DONE]"]
+    body = "".join(f"data: {text}\n\n" for text in texts).encode()
+    with Loopback([Fault(body=body, content_type=EVENTS)]) as server:
+        assert run_stream(Plain(model=server.openai()), way) == "\U0001f330"
+
+
+@pytest.mark.parametrize("code", [1302, True, 0])
+def test_a_code_that_is_no_status_is_not_told_as_one(code: int) -> None:
+    body = f"data: {json.dumps({'error': {'code': code, 'message': 'no'}})}\n\n".encode()
+    with Loopback([Fault(body=body, content_type=EVENTS)]) as server, pytest.raises(ModelError) as caught:
+        run_stream(Plain(model=server.openai()), "sync")
+    assert (caught.value.status, caught.value.retryable) == (None, False)
+
+
+def test_an_error_that_is_none_is_no_error() -> None:
+    block = {"type": "tool_use", "id": "c", "name": "__finish__", "input": {"result": "done"}}
+    body = {"error": None, "content": [block], "stop_reason": "tool_use"}
+    with Loopback([Fault(body=json.dumps(body).encode())]) as server:
+        assert Plain(model=server.anthropic())() == "done"
+
+
+@pytest.mark.parametrize("content", [{"a": 1}, 5])
+def test_content_that_is_no_text_cannot_be_read(content: Any) -> None:
+    body = json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+    with Loopback([Fault(body=body)]) as server, pytest.raises(ModelError, match="cannot be read"):
+        Plain(model=server.openai())()
+
+
+def test_usage_that_is_written_as_text_is_counted() -> None:
+    body = json.loads(completion("done")) | {"usage": {"prompt_tokens": "3", "completion_tokens": 2.0}}
+    with Loopback([Fault(body=json.dumps(body).encode())]) as server:
+        done = Plain(model=server.openai()).run()
+    assert (done.usage.input_tokens, done.usage.output_tokens) == (3, 2)
+
+
+def test_a_tool_that_the_provider_runs_itself_is_none_of_our_calls() -> None:
+    theirs = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    ours = {"type": "tool_use", "id": "c", "name": "__finish__", "input": {"result": "done"}}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {}},
+        {"type": "content_block_start", "index": 0, "content_block": theirs},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{}"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": ours},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode()
+    with Loopback([Fault(body=body, content_type=EVENTS)]) as server:
+        assert run_stream(Plain(model=server.anthropic()), "sync") == "done"

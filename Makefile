@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # A worker for each core; a file stays with one of them.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo picture test check check-style check-mypy check-pyright format bench torture litellm-range clean help
+.PHONY: demo picture test check check-style check-mypy check-pyright format bench torture prices litellm-range clean help
 
 help:
 	@echo "make demo     a tour of a minute, on a language model inside the process"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench    the speed figures, as ratios"
 	@echo "make torture  the long versions of the property tests"
 	@echo "make picture  the picture of the live view in the README"
+	@echo "make prices   the table of prices, from LiteLLM's"
 	@echo "make litellm-range  a tool call with the oldest and the newest LiteLLM that can be installed"
 
 $(BIN)/python:

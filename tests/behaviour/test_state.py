@@ -444,7 +444,9 @@ def changed_settings_and_a_forced_finish() -> Setup:
 
 @ends("finish")
 def a_declared_model_with_a_key() -> Setup:
-    return setup(Looker, call("look"), DONE, model={"model": "openai/main", "api_key": SECRET, "thinking": {"type": "on"}})
+    return setup(
+        Looker, call("look"), DONE, model={"model": "openai/main", "api_key": SECRET, "thinking": {"type": "on"}}
+    )
 
 
 @ends("finish")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import contextvars
@@ -531,14 +532,18 @@ def test_cancelling_ends_the_task_that_holds(when: str) -> None:
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("when", ["open", "close"])
-def test_ctrl_c_ends_the_task_that_holds(when: str) -> None:
+@pytest.mark.parametrize("comes", ["in the wait", "just before the wait"])
+def test_ctrl_c_ends_the_task_that_holds(when: str, comes: str) -> None:
     source, sources = Slow(when), OpenSources()
     if when == "close":
         sources.open(source)
 
     def interrupt() -> None:
         source.waits.wait(PATIENCE)
-        os.kill(os.getpid(), signal.SIGINT)
+        if comes == "in the wait":
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            _thread.interrupt_main()  # noted, and no wait is broken off
 
     threading.Thread(target=interrupt, daemon=True).start()
     began = time.monotonic()

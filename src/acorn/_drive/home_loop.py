@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import queue
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from acorn._drive.bridge import _private_loop
+from acorn._drive.bridge import _private_loop, next_of
 from acorn.errors import AcornError
 
 Work = Callable[[], Awaitable[Any]]
@@ -70,9 +71,11 @@ class Home:
     def wait(self, work: Work) -> Any:
         """Await something on this loop from sync code; who is interrupted cancels it."""
         call = _Call(self, work)
+        done: queue.SimpleQueue[Future[Outcome]] = queue.SimpleQueue()
+        call.outcome.add_done_callback(done.put)
         try:
             call.begin()
-            outcome = call.outcome.result()
+            outcome = next_of(done).result()
         except BaseException:
             call.outcome.cancel()
             call.is_over.wait(_PATIENCE)

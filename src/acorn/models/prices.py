@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Prices:
         """Dollars."""
         if self.beyond is not None and used.input > self.beyond["tokens"]:
             dear = {name: value for name, value in self.beyond.items() if name != "tokens"}
-            return Prices(**{**vars(self), **dear, "beyond": None}).of(used)
+            return replace(self, **dear, beyond=None).of(used)
         fresh = used.input - used.cached - used.written - used.written_hour
         written = self.input if self.written is None else self.written
         dollars = (

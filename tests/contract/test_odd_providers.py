@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from tests.loopback import EVENTS, Fault, Loopback, openai_completion
+from tests.loopback import EVENTS, Fault, Loopback, openai_completion, openai_stream
 from tests.patience import PATIENCE, comes_true
 
 from acorn import ModelError, module
@@ -73,6 +73,25 @@ def test_what_is_said_before_the_answer_is_not_the_answer(way: str) -> None:
     with Loopback([said + http(completion("one")), http(completion("two"))]) as server:
         agent = Plain(model=server.openai(num_retries=0))
         assert [run(agent, way), run(agent, way)] == ["one", "two"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stream_that_has_told_its_end_leaves_the_connection_for_the_next(way: str) -> None:
+    events = openai_stream(DONE, {}, 1, 8)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    stream = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(events), events)
+
+    async def twice(agent: module[Any, Any]) -> None:
+        for _ in range(2):
+            assert [chunk async for chunk in agent.astream()][-1].result == "done"
+
+    with Loopback([stream, stream]) as server:
+        agent = Plain(model=server.openai())
+        if way == "async":
+            asyncio.run(twice(agent))
+        else:
+            assert [run_stream(agent, way), run_stream(agent, way)] == ["done", "done"]
+        assert (len(server.requests), server.accepted) == (2, 1)
 
 
 def test_connections_that_the_server_has_closed_are_not_kept() -> None:
@@ -227,6 +246,20 @@ def test_a_setting_that_is_none_is_not_sent() -> None:
         Plain(model=server.openai(top_p=None, stop=None, seed=None))()
         Plain(model=server.anthropic(top_p=None, thinking=None, stop=None))()
         assert all(value is not None for body in server.bodies() for value in body.values())
+
+
+def test_a_part_without_text_is_not_sent_to_anthropic() -> None:
+    lane = Anthropic({"model": "anthropic/claude-sonnet-4-5", "api_key": "sk-ant-test"})
+    parts = [{"type": "text", "text": text} for text in ("", "Why?", " \n")]
+    called = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": parts[:1], "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "c", "content": parts},
+    ]
+    turns = json.loads(lane.body(ModelRequest(messages, [], 0.5, 10), (), is_stream=False))["messages"]
+    assert [[block["type"] for block in turn["content"]] for turn in turns] == [["text"], ["tool_use"], ["tool_result"]]
+    assert turns[2]["content"][0]["content"] == [{"type": "text", "text": "Why?"}]
 
 
 # Answers

@@ -337,7 +337,8 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
         return []
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
-    return [_block(part) for part in content]
+    # It refuses a text that is empty.
+    return [_block(part) for part in content if part.get("type") != "text" or part["text"].strip()]
 
 
 def _block(part: Mapping[str, Any]) -> dict[str, Any]:

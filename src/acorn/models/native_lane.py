@@ -188,6 +188,7 @@ class NativeModel:
                         for data in incoming.pieces():
                             yield from reading.read(data)
                             if reading.is_over:
+                                incoming.finish()
                                 break
                         break
                     data = incoming.read()

@@ -27,6 +27,8 @@ from urllib.request import getproxies, proxy_bypass
 _IDLE = 50.0
 """Seconds after which a connection that nobody used is not trusted any more."""
 _PIECE = 65536
+_REST = 0.02
+"""Seconds to wait for the end of a stream whose last event is there: less than a new connection would take."""
 
 
 class TransportError(Exception):
@@ -142,13 +144,13 @@ def _take(key: _Key) -> HTTPConnection | None:
 
 def _give_back(key: _Key, connection: HTTPConnection) -> None:
     waiting = _free.setdefault(key, deque())
-    with suppress(IndexError):  # another thread was quicker
+    with suppress(IndexError, ValueError):  # another thread was quicker
         while waiting:  # the longest unused are never taken while one is enough, and would stay for ever
-            other, since = waiting.popleft()
-            if time.monotonic() - since < _IDLE and not _has_news(other.sock):
-                waiting.appendleft((other, since))
+            oldest = waiting[0]
+            if time.monotonic() - oldest[1] < _IDLE and not _has_news(oldest[0].sock):
                 break
-            other.close()
+            waiting.remove(oldest)
+            oldest[0].close()
     waiting.append((connection, time.monotonic()))
 
 
@@ -243,8 +245,19 @@ class Incoming:
             raise _trouble(error) from error
         if response.length:  # the standard library takes any end for the end
             raise TransportError("the connection broke inside the answer.")
-        if self._connection is not None and not response.will_close:
-            response.close()
+        self._free()
+
+    def finish(self) -> None:
+        """All that counts was read; if the end is there as well, the connection is free again."""
+        if not self._response.will_close:
+            with suppress(OSError, HTTPException):
+                self._sock.settimeout(_REST)
+                if not self._response.read1(_PIECE) and not self._response.length:
+                    self._free()
+
+    def _free(self) -> None:
+        if self._connection is not None and not self._response.will_close:
+            self._response.close()
             _give_back(self._key, self._connection)
             self._connection = None
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -156,7 +156,7 @@ def test_conversations_of_one_model_do_not_mix() -> None:
 
 
 @contextmanager
-def saying(data: bytes) -> Iterator[int]:
+def saying(data: bytes) -> Generator[int]:
     """A server that says this to whatever it hears, and closes."""
     listener = socket.create_server(("127.0.0.1", 0))
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from typing_extensions import NoDefault, TypeVar
 
-from acorn._json import excerpt
 from acorn._schema.fields import filled
 from acorn._schema.problems import of_input
 from acorn.errors import DeclarationError, InputError
@@ -65,21 +64,31 @@ def brackets_of(agent: object) -> Brackets:
     return found
 
 
-def deps_type(agent: object) -> Any:
-    """What an agent's deps must be."""
-    return _closed(brackets_of(agent).deps)
+def deps_type(which: Any) -> Any:
+    """What the deps of an agent must be: an instance, a class, or one such as `Extract[Person]`."""
+    if isinstance(which, type):
+        found: Brackets = getattr(which, _TYPES, _OPEN)
+    else:
+        origin = get_origin(which)
+        found = brackets_of(which) if origin is None else _filled_in(which, origin)
+    return _closed(found.deps)
 
 
-def check_deps(owner: str, kind: Any, deps: Any) -> None:
-    """Refuse deps of another type, as far as `isinstance` can tell."""
+def check_deps(owner: str, kind: Any, deps: Any, caller: str | None = None) -> None:
+    """Refuse deps of another type, as far as `isinstance` can tell. Their value may be secret, and is not shown.
+
+    `caller` is the agent that hands them on.
+    """
     if kind is Any or _fits(deps, kind):
         return
     name = kind.__name__ if isinstance(kind, type) else str(kind)
+    who = f"`{owner}`" if caller is None else f"`{owner}`, which `{caller}` starts,"
     if deps is None:
-        message = f"`{owner}` needs `deps` of the type `{name}`: call `agent.using(deps=...)(...)`."
+        agent = "agent" if caller is None else f"{caller}(...)"
+        message = f"{who} needs `deps` of the type `{name}`: call `{agent}.using(deps=...)(...)`."
     else:
-        message = f"`deps` of `{owner}` must be of the type `{name}`, got {excerpt(deps)}."
-    received = "missing" if deps is None else excerpt(deps, 200)
+        message = f"The `deps` of {who} must be of the type `{name}`, got a `{type(deps).__name__}`."
+    received = "missing" if deps is None else type(deps).__name__
     raise InputError(message, problems=[of_input("deps", name, received, message)])
 
 
@@ -101,6 +110,8 @@ def _closed(kind: Any) -> Any:
 
 
 def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is typing.Annotated:
+        kind = get_args(kind)[0]
     origin = get_origin(kind)
     if origin is not None and origin is not types.UnionType and origin is not typing.Union:
         kind = origin

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast, get_origin
 
 from acorn._brackets import check_deps, deps_type
 from acorn._declared import (
@@ -22,6 +22,7 @@ from acorn._declared import (
     instance_of,
     module_name,
     own_hook,
+    read_spec,
     spec_of,
 )
 from acorn._drive.aio import adrive, awalk
@@ -135,6 +136,7 @@ def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) ->
     """Check a call and make it a run that is ready to be driven."""
     plan = _plan(agent, held())
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    _check_deps_below(plan.spec, plan.deps, [])
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
     return Loop(plan, Run(os.urandom(16).hex(), given, deps=plan.deps))
 
@@ -159,6 +161,21 @@ def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
         branches={name: _branch_tool(name, entry, overrides) for name, entry in spec.branches.items()},
         start=partial(_start, overrides),
     )
+
+
+def _check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:
+    """Judge the deps of what an agent may start, which a model could not mend."""
+    below = [tool.function for tool in spec.tools if isinstance(tool, AgentTool)]
+    below += [entry["module"] if isinstance(entry, Mapping) else entry for entry in spec.branches.values()]
+    for which in below:
+        if any(which is other for other in seen):
+            continue
+        seen.append(which)
+        own = None if isinstance(which, type) or get_origin(which) else brought_by(which).deps
+        handed = deps if own is None else own
+        started = read_spec(which)
+        check_deps(started.owner, deps_type(which), handed, spec.owner)
+        _check_deps_below(started, handed, seen)
 
 
 def _tools(agent: Agent[Any, Any], spec: Spec, overrides: Overrides) -> tuple[Tool, ...]:

@@ -246,12 +246,13 @@ class module(Generic[In, Out, Deps]):
             with Researcher.override(model=AnyModel()):
                 application()
 
-        They count whatever an instance or `using` sets, wherever it is made; a step still has the last word.
+        They count whatever an instance or `using` sets, wherever it is made in this context (tasks and
+        `asyncio.to_thread` take it along, a thread of your own does not); a step still has the last word.
         """
         for name in overrides:
             _check_name(cls, name)
         _override.check(cls, overrides)
-        return _override.hold(cls, overrides)
+        return _override.Held(cls, overrides)
 
     # Hooks, for subclasses to override
 

@@ -6,8 +6,7 @@ run or a branch begins.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -38,13 +37,22 @@ def check(cls: type, values: Mapping[str, Any]) -> None:
     _revised(read_spec(cls), cls, values)
 
 
-@contextmanager
-def hold(cls: type, values: Mapping[str, Any]) -> Generator[None]:
-    token = _held.set((*_held.get(), Override(cls, values)))
-    try:
-        yield
-    finally:
-        _held.reset(token)
+class Held:
+    """A block; it may be entered again, and left from another task than it was entered in."""
+
+    def __init__(self, cls: type, values: Mapping[str, Any]) -> None:
+        self._override = Override(cls, values)
+
+    def __enter__(self) -> None:
+        _held.set((*_held.get(), self._override))
+
+    def __exit__(self, *_: object) -> None:
+        left = list(_held.get())
+        for at in reversed(range(len(left))):
+            if left[at] is self._override:
+                del left[at]
+                break
+        _held.set(tuple(left))
 
 
 def spec_within(overrides: Overrides, agent: Any) -> Spec:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -61,7 +61,9 @@ def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
         saved = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"The text is no saved run, since it is no JSON: {words_of(error)}") from error
-    shapes = None if agent is None else getattr(agent, SHAPES, None)
+    # An alias such as `Extract[Person]` says what its instances give, so one is made.
+    known = agent() if get_origin(agent) is not None else agent
+    shapes = None if known is None else getattr(known, SHAPES, None)
     if agent is not None and not isinstance(shapes, Shapes):
         raise StoreError(f"A saved run is read by the class of its module, got {excerpt(agent)}.")
     try:
@@ -197,7 +199,16 @@ def read_output(kept: Mapping[str, Any], shape: Shape | None) -> Any:
     if kept.get("unfinished") is not None:
         return _read_unfinished(kept["unfinished"])
     plain = kept["output"]
-    return plain if shape is None or plain is None else shape.revive(plain)
+    if shape is None or shape.is_empty or plain is None:
+        return plain  # of a class that gives nothing, an instance gave it
+    output = shape.revive(plain)
+    lost = plain.keys() - to_plain(output).keys() if isinstance(plain, dict) and isinstance(output, BaseModel) else ()
+    if lost:
+        raise StoreError(
+            f"The output of the saved run has `{'`, `'.join(sorted(lost))}`, which its class does not know; read it by "
+            f"an instance that gives them, or without the class, as plain data."
+        )
+    return output
 
 
 def _written_unfinished(output: Unfinished) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import pytest
 import typing_extensions
@@ -128,7 +128,7 @@ def test_tools_and_hooks_get_at_their_deps(call: Call, script: Script) -> None:
 def test_deps_of_another_type_are_refused_at_once() -> None:
     with pytest.raises(InputError) as caught:
         Asking().using(deps="db")  # type: ignore[arg-type]
-    assert str(caught.value) == "`deps` of `Asking` must be of the type `Database`, got 'db'."
+    assert str(caught.value) == "The `deps` of `Asking` must be of the type `Database`, got a `str`."
 
 
 def test_deps_that_were_never_brought_are_missed_before_any_model_call(call: Call) -> None:
@@ -189,8 +189,28 @@ def test_a_branch_gets_its_parents_deps_if_they_are_of_its_type(call: Call, scri
     model = script(calling("ask"), finish(result="branch"), finish(result="done"))
     assert call.run(Parent(model=model).using(deps=Database())).branches[0].deps.name == "db"
 
-    model = script(calling("ask"), finish(result="done"))
-    run = call.run(Parent(model=model).using(deps="db"))
-    assert run.history[2]["content"] == (
-        "Tool error: InputError: `deps` of `Asking` must be of the type `Database`, got 'db'."
+
+@pytest.mark.parametrize("how", ["branches", "tools", "nested"])
+def test_deps_of_what_an_agent_starts_are_judged_before_any_model_call_and_not_shown(call: Call, how: str) -> None:
+    class Between(module[Any, str]):
+        branches = {"ask": Asking}
+
+    below = {"branches": {"ask": Asking}} if how == "branches" else {"tools": [Asking if how == "tools" else Between]}
+    caller = "Between" if how == "nested" else "Parent"
+    kind: Any = type("Parent", (module,), {"final_output": str, "max_steps": 3, **below})
+    model = ScriptedModel([])
+    with pytest.raises(InputError) as caught:
+        call.run(kind(model=model).using(deps="postgres://me:secret@db"))
+    assert str(caught.value) == (
+        f"The `deps` of `Asking`, which `{caller}` starts, must be of the type `Database`, got a `str`."
     )
+    with pytest.raises(InputError, match=rf"which `{caller}` starts, needs `deps`.*`{caller}\(...\).using\(deps="):
+        call.run(kind(model=model))
+    assert model.requests == []
+
+
+def test_an_annotated_type_of_deps_is_its_type(call: Call) -> None:
+    class Noted(module[None, str, Annotated[Database, "noted"]]):
+        pass
+
+    assert call(Noted(model=ScriptedModel([finish(result="x")])).using(deps=Database())) == "x"

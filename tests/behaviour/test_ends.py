@@ -217,3 +217,45 @@ def test_an_error_can_be_pickled_whatever_a_branch_failed_of() -> None:
         Top(tools=[Odd], model=ScriptedModel([call("odd"), Failure(400)]))()
     (failed,) = pickle.loads(pickle.dumps(caught.value)).run.branches
     assert str(failed.error) == "TwoWordsError: a b"
+
+
+@HOWS
+def test_ctrl_c_deep_below_is_the_end_of_all_above_it(how: str) -> None:
+    @tool
+    def stop() -> str:
+        raise KeyboardInterrupt
+
+    class Inner(Plain):
+        """Inner."""
+
+        max_steps = 2
+        tools = [stop]
+        model = ScriptedModel([call("stop")])
+
+    class Middle(Plain):
+        """Middle."""
+
+        max_steps = 2
+        tools = [Inner]
+        model = ScriptedModel([call("inner")])
+
+    with acorn.capture() as runs, pytest.raises(KeyboardInterrupt) as caught:
+        run(Top(tools=[Middle], model=ScriptedModel([call("middle")])), how)
+    (top,) = (each for each in runs if each.branch is None)
+    (middle,) = top.branches
+    (inner,) = middle.branches
+    assert [each.error for each in (top, middle, inner)] == [caught.value] * 3
+    assert [each.stop_reason for each in (top, middle, inner)] == ["cancelled"] * 3
+
+
+@HOWS
+def test_ctrl_c_while_the_sources_of_a_failed_run_are_closed_is_not_lost(how: str) -> None:
+    class Source:
+        def tools(self) -> list[Any]:
+            return [fast]
+
+        def close(self) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Top(tools=[Source()], model=ScriptedModel([Failure(400)])), how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any
 
 import pytest
@@ -273,3 +273,25 @@ def test_it_is_checked_at_once_with_the_errors_of_an_instance() -> None:
 def test_a_model_that_fails_fails_there_too() -> None:
     with Agent.override(model=ScriptedModel(ModelError("no"))), pytest.raises(ModelError, match="no"):
         Agent()()
+
+
+def test_a_block_may_be_entered_again_and_left_from_another_task() -> None:
+    block = Agent.override(temperature=0.9)
+    for _ in range(2):
+        with block:
+            pass
+
+    async def enter() -> None:
+        block.__enter__()
+
+    async def leave() -> None:
+        block.__exit__(None, None, None)
+
+    with asyncio.Runner() as runner:
+        runner.run(enter())
+        runner.run(leave(), context=Context())
+
+
+def test_a_block_is_no_decorator() -> None:
+    with pytest.raises(TypeError, match="not callable"):
+        Agent.override(temperature=0.9)(print)  # type: ignore[operator]

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pydantic import BaseModel, Field
@@ -540,3 +540,32 @@ def test_a_damaged_text_is_read_or_refused_in_our_words(seed: int) -> None:
 def test_an_input_error_is_no_run() -> None:
     with pytest.raises(InputError):
         Main(model=ScriptedModel([])).run(questions="?")
+
+
+Kind = TypeVar("Kind")
+
+
+class Extracting(module[str, Kind]):
+    """Extract."""
+
+
+class Extracted(BaseModel):
+    name: str
+
+
+def test_a_record_is_read_by_brackets_and_by_an_instance() -> None:
+    agent = Extracting[Extracted](model=ScriptedModel([finish(name="Ann")]))
+    text = agent.run("Ann is here").to_json()
+    assert Run.from_json(text, Extracting[Extracted]).output == Extracted(name="Ann")
+    assert Run.from_json(text, agent).output == Extracted(name="Ann")  # type: ignore[call-overload]
+    assert Run.from_json(text, Extracting).output == {"name": "Ann"}
+
+
+def test_an_output_that_the_class_does_not_know_is_not_lost_in_silence() -> None:
+    class Saying(module[None, Extracted]):
+        """Say."""
+
+    model = ScriptedModel([finish(name="Ann", age=3)])
+    run = Saying(final_output=[("name", str), ("age", int)], model=model).run()
+    with pytest.raises(StoreError, match="has `age`, which its class does not know"):
+        Run.from_json(run.to_json(), Saying)

@@ -50,6 +50,7 @@ def test_what_is_piped_in_fills_the_one_text_field(
     ("cls", "words", "piped", "message"),
     [
         ("Plain", ["given"], "more", "something was piped in, and no text field of the input is left for it"),
+        ("Clash", ["--model", "T"], "more", "no text field of the input is left for it"),  # those with defaults are not
         ("Numbers", ["1"], "more", "no text field of the input is left for it; `--input -` reads the input as JSON"),
         ("Kinds", [], "more", "something was piped in for `--text` or `--two-words`; give all but one of them"),
         ("Kinds", ["--two-words", "x"], "rude", "`--text` is refused: be polite (got 'rude')"),

@@ -120,7 +120,6 @@ def form(shape: Shape, root: str) -> str:
 
 
 @lru_cache(maxsize=256)
-@lru_cache(maxsize=256)
 def finish_definition(shape: Shape) -> dict[str, Any]:
     """The tool that ends the run, as in a request's `function`."""
     return {

@@ -20,6 +20,7 @@ from pydantic_core import from_json, to_json
 from acorn._json import safe_repr, shorten, to_text, whole_text
 from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, fresh_ids, sent_result, tool, user
 from acorn.errors import AcornError
+from acorn.models.port import message_json
 from acorn.record import Message
 
 SYSTEM = ("system", "developer")
@@ -172,21 +173,16 @@ class WireHistory:
 
         def write() -> bytes:
             if len(pieces) < count:
-                pieces.extend(map(_written, sent[len(pieces) : count]))
+                pieces.extend(map(message_json, sent[len(pieces) : count]))
             if len(pieces) == count == len(messages):
                 return b"[%s]" % b",".join(pieces)
             parts = pieces[:count]
             if inserted is not None:
-                parts.insert(inserted, to_json(messages[inserted]))
-            parts += map(to_json, messages[len(parts) :])
+                parts.insert(inserted, message_json(messages[inserted]))
+            parts += map(message_json, messages[len(parts) :])
             return b"[%s]" % b",".join(parts)
 
         return write
-
-
-def _written(message: Message) -> bytes:
-    """A turn without words says nothing of its content, rather than null."""
-    return to_json(message) if message["content"] is not None else to_json(_without(message, "content"))
 
 
 def _private(message: Any) -> Any:

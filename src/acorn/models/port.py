@@ -53,10 +53,17 @@ class ModelRequest:
 
     def body(self, model: str) -> bytes:
         """The request as OpenAI's JSON; what earlier requests have written is not written again."""
-        messages = self.messages_json() if self.messages_json else to_json(self.messages)
+        messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
         tools = self.tools_json() if self.tools_json else to_json(self.tools)
         head = _head(model, self.temperature, self.max_tokens, self.forced_tool)
         return b'%s,"tools":%s,"messages":%s}' % (head, tools, messages)
+
+
+def message_json(message: Mapping[str, Any]) -> bytes:
+    """A message as JSON; a turn without words says nothing of its content, rather than null."""
+    if message.get("content", "") is not None:
+        return to_json(message)
+    return to_json({key: value for key, value in message.items() if key != "content"})
 
 
 @lru_cache(maxsize=256, typed=True)

@@ -24,7 +24,8 @@ def take_piped(values: Mapping[str, Any], options: Options) -> tuple[Option, str
         return None
     fields = [option for option in options.listed if options.is_field(option) and _is_text(option)]
     left = [option for option in fields if not _has_value(values, option)]
-    left = [option for option in left if option.is_required] or left
+    if any(option.is_required for option in fields):  # one with a default is not what a pipe is for then
+        left = [option for option in left if option.is_required]
     if len(left) != 1:
         _refuse(left, options)
         return None

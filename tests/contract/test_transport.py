@@ -18,7 +18,7 @@ import trustme
 from tests.loopback import Fault, Loopback
 from tests.patience import comes_true
 
-from acorn import ModelError, Step, module, tool
+from acorn import DeclarationError, ModelError, Step, module, tool
 from acorn.testing import call, finish
 
 WAYS = ["sync", "async"]
@@ -140,6 +140,22 @@ def test_a_request_is_sent_once_when_the_connection_breaks() -> None:
             with pytest.raises(ModelError, match="no connection"):
                 run(Plain(model=server.openai(num_retries=0)), way)
         assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_request_says_who_asks(way: str) -> None:
+    with Loopback([DONE, DONE]) as server:
+        run(Plain(model=server.openai()), way)
+        run(Plain(model=server.openai(headers={"user-agent": "mine"})), way)
+        assert [request.headers["user-agent"] for request in server.requests] == ["acorn", "mine"]
+
+
+@pytest.mark.parametrize("timeout", ["soon", -1, 0, float("nan")])
+def test_a_timeout_that_is_none_is_refused_before_any_call(timeout: Any) -> None:
+    with Loopback([]) as server:
+        with pytest.raises(DeclarationError, match="`timeout` must be a number of seconds above 0, or None for no end"):
+            Plain(model=server.openai(timeout=timeout))()
+        assert server.requests == []
 
 
 # Certificates

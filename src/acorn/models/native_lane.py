@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 from pydantic_core import from_json
 
 from acorn._secrets import redact, secrets_in
-from acorn.errors import ModelError
+from acorn.errors import DeclarationError, ModelError
 from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long
 from acorn.models.http_status import retry_after
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
@@ -113,8 +113,7 @@ class NativeModel:
         self._config = config
         self._settings = {key: value for key, value in config.items() if key not in (*OURS, *PRICES)}
         self._refusals = Refusals(self.name, self._settings)
-        given = config.get("timeout", config.get("request_timeout", _TIMEOUT))
-        self._timeout = None if given is None else float(given)
+        self._timeout = _seconds(config.get("timeout", config.get("request_timeout", _TIMEOUT)))
         self._connect = _CONNECT_TIMEOUT if self._timeout is None else min(self._timeout, _CONNECT_TIMEOUT)
         self._has_price = any(config.get(name) is not None for name in PRICES)
 
@@ -309,6 +308,16 @@ class NativeModel:
             retryable=wire.may_pass,
             retry_after=wait,
         ) from cause
+
+
+def _seconds(timeout: float | str | None) -> float | None:
+    try:
+        seconds = None if timeout is None else float(timeout)
+    except ValueError:
+        seconds = -1.0
+    if seconds is not None and not seconds > 0:
+        raise DeclarationError(f"`timeout` must be a number of seconds above 0, or None for no end, got {timeout!r}.")
+    return seconds
 
 
 class _Reading:

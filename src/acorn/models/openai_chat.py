@@ -221,6 +221,7 @@ def with_own(url: str, headers: dict[str, str], config: Mapping[str, Any]) -> tu
         url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
     own = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
     taken = {name.lower() for name in own}
+    headers["User-Agent"] = "acorn"  # some gates let nobody in without a name
     made = {name: value for name, value in headers.items() if name.lower() not in taken} | own
     for name, value in made.items():
         if not isinstance(value, str) or not value.isascii() or not value.isprintable():

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.provider_rules import assert_complete
 
-from acorn import Run, module, tool
+from acorn import Run, listen, module, tool
 from acorn._call import new_loop
 from acorn._drive.aio import adrive
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive
 from acorn._loop.saved_run import load, save
-from acorn.journal import BranchBegun, BranchEnded
+from acorn.journal import BranchBegun, BranchEnded, Entry
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -111,3 +111,51 @@ def test_what_a_branch_had_done_is_not_done_again(kind: type[ByModel], way: str)
     for record in (run, run.branches[0]):
         assert_complete(record.history)
         assert to_messages(record.thread) == record.history
+
+
+def interrupted_and_loaded(agent: ByModel) -> tuple[Tree, Run[Any]]:
+    first = new_loop(agent, (), {})
+    tree = Tree(first)
+    with pytest.raises(KeyboardInterrupt):
+        drive(tree, first.run.id)
+    saved = {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in tree.loops.items()}
+    again = load(first.plan, saved.pop(first.run.id))
+    return Tree(again, saved), again.run
+
+
+@pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand])
+def test_who_listens_to_what_goes_on_hears_only_what_is_new(kind: type[ByModel]) -> None:
+    CALLED.clear()
+    tree, run = interrupted_and_loaded(kind(model=ScriptedModel(reply)))
+    known = len(run.journal.entries)
+    heard: list[Entry] = []
+    with listen(heard.append):
+        drive(tree, run.id)
+    assert [entry for entry in heard if entry.run_id == run.id] == run.journal.entries[known:]
+    (branch,) = run.branches
+    of_branch = [entry for entry in heard if entry.run_id == branch.id]
+    assert of_branch == branch.journal.entries[-len(of_branch) :]
+    assert 0 < len(of_branch) < len(branch.journal.entries)
+
+
+class Other(Inner):
+    """Inner. Another one."""
+
+
+class Changing(ByHand):
+    kind: type[Inner] = Inner
+
+    @tool
+    def inner(self) -> str:
+        """Begin it by hand."""
+        return self.branch(self.kind)
+
+
+def test_a_branch_that_is_of_another_class_by_now_begins_anew() -> None:
+    CALLED.clear()
+    agent = Changing(model=ScriptedModel(reply))
+    tree, run = interrupted_and_loaded(agent)
+    agent.kind = Other
+    drive(tree, run.id)
+    assert run.output == "done"
+    assert CALLED == ["look", "stumble", "look", "stumble"]

@@ -15,8 +15,8 @@ from measure import Line, cpu
 from acorn._declared import spec_of
 
 
-def by_httpx(client: httpx.Client, url: str, steps: int) -> None:
-    """The same requests, results appended, arguments parsed."""
+def opening() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The tools and the first messages of a loop that is written by hand."""
     spec = spec_of(Looker())
     tools = [{"type": "function", "function": tool.schema} for tool in spec.tools]
     tools.append({"type": "function", "function": {"name": "__finish__", "parameters": spec.output.json_schema}})
@@ -24,6 +24,12 @@ def by_httpx(client: httpx.Client, url: str, steps: int) -> None:
         {"role": "system", "content": spec.prompt.text},
         {"role": "user", "content": "<input>\n  <question>Where?</question>\n</input>"},
     ]
+    return tools, messages
+
+
+def by_httpx(client: httpx.Client, url: str, steps: int) -> None:
+    """The same requests, results appended, arguments parsed."""
+    tools, messages = opening()
     for _ in range(steps + 1):
         body = {"model": "gpt-4o", "messages": messages, "tools": tools, "temperature": 0.7, "max_tokens": 4096}
         message = client.post(f"{url}/v1/chat/completions", json=body).json()["choices"][0]["message"]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from lanes import opening
 from loop import PARAGRAPH, Looker
 from measure import Line, cpu
 
-from acorn._declared import spec_of
 from acorn.models.litellm.library import library
 
 
@@ -24,13 +24,7 @@ def model(url: str) -> dict[str, Any]:
 def by_hand(url: str, steps: int) -> None:
     """The loop that a user would write: the same requests, results appended, arguments parsed."""
     litellm = library()
-    spec = spec_of(Looker())
-    tools = [{"type": "function", "function": tool.schema} for tool in spec.tools]
-    tools.append({"type": "function", "function": {"name": "__finish__", "parameters": spec.output.json_schema}})
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": spec.prompt.text},
-        {"role": "user", "content": "<input>\n  <question>Where?</question>\n</input>"},
-    ]
+    tools, messages = opening()
     for _ in range(steps + 1):
         reply = litellm.completion(
             model="openai/gpt-4o",

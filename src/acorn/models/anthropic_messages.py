@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from acorn.models.native_lane import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader, knows_keys
-from acorn.models.openai_chat import marks, with_own
+from acorn.models.lane import ADDRESS, OURS, PRICES, ProviderError, StreamReader, knows_keys, marks, with_own
+from acorn.models.native_lane import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.prices import Tokens, prices_of
 from acorn.types import Usage

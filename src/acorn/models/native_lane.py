@@ -1,8 +1,7 @@
-"""A model that is asked by its own protocol, without LiteLLM: what the lanes share.
+"""A model that is asked by its own protocol, without LiteLLM.
 
-A lane (`openai_chat.py`, `anthropic_messages.py`) knows how its protocol is written and read; here a
-request is sent once, what the model will not take is learned, and what goes wrong becomes a `ModelError`. Retries
-are made around it, by `retrying.py`.
+A lane (`lane.py`) knows how its protocol is written and read; here a request is sent once, what the model will not
+take is learned, and what goes wrong becomes a `ModelError`. Retries are made around it, by `retrying.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from typing import Any, NoReturn, Protocol
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, NoReturn
 
 from pydantic_core import from_json
 
@@ -19,6 +18,7 @@ from acorn._secrets import redact, secrets_in
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long
 from acorn.models.http_status import retry_after
+from acorn.models.lane import OURS, PRICES, Lane, ProviderError
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.prices import Tokens, prices_of
 from acorn.models.refused_settings import Refusals
@@ -26,68 +26,8 @@ from acorn.models.sse import Events
 from acorn.models.transport import LateError, Post, TransportError, send
 from acorn.models.transport_async import asend
 
-OURS = (
-    *("model", "id", "lane", "timeout", "request_timeout", "num_retries", "retry_delay", "max_retries"),
-    *("temperature", "max_tokens", "max_completion_tokens"),
-)
-"""Keys of a model dict that are for us, whatever the lane; a request says what counts of the last line."""
-PRICES = ("input_cost_per_token", "output_cost_per_token")
-ADDRESS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
 _TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
-
-
-def knows_keys(config: Mapping[str, Any], known: Collection[str]) -> bool:
-    """Whether a lane knows all of a model dict; a timeout may be an object that httpx made."""
-    timeouts = (config.get("timeout"), config.get("request_timeout"))
-    return all(key in known for key in config) and all(isinstance(t, int | float | str | None) for t in timeouts)
-
-
-class StreamReader(Protocol):
-    """Reads the events of one streamed answer."""
-
-    called: str
-    """The names of the tools that were called, one behind the other."""
-    stop_reason: str
-    used: Tokens | None
-    """What it used, as far as it is known."""
-
-    def read(self, event: Any) -> Delta | None:
-        """What an event brings; raises `ProviderError` where it says that something went wrong."""
-        ...
-
-    def end(self) -> Delta | None:
-        """What is left to tell when the stream has ended; raises `ConnectionError` if the answer is not whole."""
-        ...
-
-
-class ProviderError(Exception):
-    """What a provider says went wrong in the midst of an answer, or is known to say before it is asked."""
-
-    def __init__(self, words: str, status: int | None = None) -> None:
-        super().__init__(words)
-        self.status = status
-
-
-class Lane(Protocol):
-    """How one protocol is written and read."""
-
-    provider: str
-    name: str
-    """The model's name as the provider knows it."""
-    thinks: bool
-
-    def can_force_tool(self) -> bool: ...
-
-    def address(self) -> tuple[str, dict[str, str]]:
-        """Where to send, and with which headers."""
-        ...
-
-    def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes: ...
-
-    def read(self, answer: Any) -> tuple[ModelResponse, Tokens | None]: ...
-
-    def reader(self) -> StreamReader: ...
 
 
 class _Attempt:
@@ -391,12 +331,12 @@ def json_of(data: bytes) -> Any:
 def words_of_answer(data: bytes) -> str:
     """What a provider says of a request that it does not take."""
     try:
-        told: Any = json_of(data)
+        answer: Any = json_of(data)
     except ValueError:
         return _sentence(data.decode("utf-8", "replace").strip()[:500])
-    inner: Any = told.get("error", told) if isinstance(told, dict) else told
+    inner: Any = answer.get("error", answer) if isinstance(answer, dict) else answer
     found: Any = inner.get("message", inner.get("detail")) if isinstance(inner, dict) else inner
-    return _sentence(found if isinstance(found, str) else str(told)[:500])
+    return _sentence(found if isinstance(found, str) else str(answer)[:500])
 
 
 def _sentence(text: str) -> str:

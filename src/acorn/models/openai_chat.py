@@ -12,10 +12,20 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn.models.native_lane import ADDRESS, OURS, PRICES, NativeModel, ProviderError, StreamReader, knows_keys
+from acorn.models.lane import (
+    ADDRESS,
+    OURS,
+    PRICES,
+    ProviderError,
+    StreamReader,
+    knows_keys,
+    marked,
+    marks,
+    with_own,
+)
+from acorn.models.native_lane import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.prices import Tokens, prices_of
-from acorn.models.transport import basic_of, is_address, split
 from acorn.types import Usage
 
 _ADDRESS = "https://api.openai.com/v1"
@@ -211,25 +221,6 @@ def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str,
     return url, headers
 
 
-def with_own(url: str, headers: dict[str, str], config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """An address and headers, with those that the user has set, by name or within the address."""
-    if not is_address(url):
-        raise ProviderError("The `api_base` cannot be used: it must be `http://` or `https://` and a host that can be.")
-    if basic := basic_of(url):
-        headers["Authorization"] = basic
-        address = split(url)
-        url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
-    own = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
-    taken = {name.lower() for name in own}
-    headers["User-Agent"] = "acorn"  # some gates let nobody in without a name
-    made = {name: value for name, value in headers.items() if name.lower() not in taken} | own
-    for name, value in made.items():
-        if not isinstance(value, str) or not value.isascii() or not value.isprintable():
-            words = "it, or the `api_key` in it, must be ASCII text without line ends."
-            raise ProviderError(f"The header `{name}` cannot be used: {words}")
-    return url, made
-
-
 def raise_if_failed(answer: Any) -> None:
     """Raise what a provider tells in an answer that seemed well."""
     if error := answer.get("error"):
@@ -278,33 +269,3 @@ def usage_of(raw: Any) -> Usage:
 
 def tokens_of(usage: Usage) -> Tokens:
     return Tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens)
-
-
-# Cache marks
-
-
-def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
-    """Which messages are marked for the provider's cache, and how; a point counts from behind the system message."""
-    messages = request.messages
-    before = 0
-    while before < len(messages) and messages[before]["role"] in ("system", "developer"):
-        before += 1
-    found: dict[int, dict[str, Any]] = {}
-    for point in request.cache:
-        mark = point.get("control") or {"type": "ephemeral"}
-        index = point.get("index")
-        if index is not None:
-            at = index + before if index >= 0 else len(messages) + index
-            if 0 <= at < len(messages):
-                found[at] = mark
-        else:
-            found |= {at: mark for at, message in enumerate(messages) if message["role"] == point.get("role")}
-    return found
-
-
-def marked(message: dict[str, Any], mark: dict[str, Any]) -> dict[str, Any]:
-    """A message with a mark: on the last of its parts, or on itself."""
-    content = message.get("content")
-    if isinstance(content, list) and content:
-        return {**message, "content": [*content[:-1], {**content[-1], "cache_control": mark}]}
-    return {**message, "cache_control": mark}

@@ -1,0 +1,127 @@
+"""The port of the native lanes, and what they share: the keys they know, addresses and headers, marks for a cache.
+
+A lane says how one protocol is written and read (`openai_chat.py`, `anthropic_messages.py`); `native_lane.py` asks
+by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from acorn.models.port import Delta, ModelRequest, ModelResponse
+from acorn.models.prices import Tokens
+from acorn.models.transport import basic_of, is_address, split
+
+OURS = (
+    *("model", "id", "lane", "timeout", "request_timeout", "num_retries", "retry_delay", "max_retries"),
+    *("temperature", "max_tokens", "max_completion_tokens"),
+)
+"""Keys of a model dict that are for us, whatever the lane; a request says what counts of the last line."""
+PRICES = ("input_cost_per_token", "output_cost_per_token")
+ADDRESS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
+
+
+def knows_keys(config: Mapping[str, Any], known: Collection[str]) -> bool:
+    """Whether a lane knows all of a model dict; a timeout may be an object that httpx made."""
+    timeouts = (config.get("timeout"), config.get("request_timeout"))
+    return all(key in known for key in config) and all(isinstance(t, int | float | str | None) for t in timeouts)
+
+
+class StreamReader(Protocol):
+    """Reads the events of one streamed answer."""
+
+    called: str
+    """The names of the tools that were called, one behind the other."""
+    stop_reason: str
+    used: Tokens | None
+    """What it used, as far as it is known."""
+
+    def read(self, event: Any) -> Delta | None:
+        """What an event brings; raises `ProviderError` where it says that something went wrong."""
+        ...
+
+    def end(self) -> Delta | None:
+        """What is left to tell when the stream has ended."""
+        ...
+
+
+class ProviderError(Exception):
+    """What a provider says went wrong in the midst of an answer, or is known to say before it is asked."""
+
+    def __init__(self, words: str, status: int | None = None) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Lane(Protocol):
+    """How one protocol is written and read."""
+
+    provider: str
+    name: str
+    """The model's name as the provider knows it."""
+    thinks: bool
+
+    def can_force_tool(self) -> bool: ...
+
+    def address(self) -> tuple[str, dict[str, str]]:
+        """Where to send, and with which headers."""
+        ...
+
+    def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes: ...
+
+    def read(self, answer: Any) -> tuple[ModelResponse, Tokens | None]: ...
+
+    def reader(self) -> StreamReader: ...
+
+
+# Addresses and headers
+
+
+def with_own(url: str, headers: dict[str, str], config: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """An address and headers, with those that the user has set, by name or within the address."""
+    if not is_address(url):
+        raise ProviderError("The `api_base` cannot be used: it must be `http://` or `https://` and a host that can be.")
+    if basic := basic_of(url):
+        headers["Authorization"] = basic
+        address = split(url)
+        url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+    own = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
+    taken = {name.lower() for name in own}
+    headers["User-Agent"] = "acorn"  # some gates let nobody in without a name
+    made = {name: value for name, value in headers.items() if name.lower() not in taken} | own
+    for name, value in made.items():
+        if not isinstance(value, str) or not value.isascii() or not value.isprintable():
+            words = "it, or the `api_key` in it, must be ASCII text without line ends."
+            raise ProviderError(f"The header `{name}` cannot be used: {words}")
+    return url, made
+
+
+# Cache marks
+
+
+def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
+    """Which messages are marked for the provider's cache, and how; a point counts from behind the system message."""
+    messages = request.messages
+    before = 0
+    while before < len(messages) and messages[before]["role"] in ("system", "developer"):
+        before += 1
+    found: dict[int, dict[str, Any]] = {}
+    for point in request.cache:
+        mark = point.get("control") or {"type": "ephemeral"}
+        index = point.get("index")
+        if index is not None:
+            at = index + before if index >= 0 else len(messages) + index
+            if 0 <= at < len(messages):
+                found[at] = mark
+        else:
+            found |= {at: mark for at, message in enumerate(messages) if message["role"] == point.get("role")}
+    return found
+
+
+def marked(message: dict[str, Any], mark: dict[str, Any]) -> dict[str, Any]:
+    """A message with a mark: on the last of its parts, or on itself."""
+    content = message.get("content")
+    if isinstance(content, list) and content:
+        return {**message, "content": [*content[:-1], {**content[-1], "cache_control": mark}]}
+    return {**message, "cache_control": mark}

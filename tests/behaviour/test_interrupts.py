@@ -76,8 +76,8 @@ class Gate:
 
     def stay(self) -> str:
         self._count(1)
-        self.busy.release()
         try:
+            self.busy.release()  # from here on the signal may come
             # In the main thread, a signal that comes just before a wait is noticed after it.
             is_main = threading.current_thread() is threading.main_thread()
             waits = itertools.repeat(0.005, int(PATIENCE / 0.005)) if is_main else [PATIENCE]
@@ -88,8 +88,8 @@ class Gate:
 
     async def astay(self) -> str:
         self._count(1)
-        self.busy.release()
         try:
+            self.busy.release()
             await asyncio.sleep(PATIENCE)
             self.waited_in_vain = True
         finally:

@@ -164,7 +164,7 @@ class Store(Protocol):
         """
         ...
 
-    def claim(self, run_id: str, holder: Holder) -> list[Kept] | None:
+    def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
         """Hold a run from now on, and read it: the root first, each parent before its branches. None: there is none.
 
         Refused where a live holder has it, and for a branch. A run that is over is given without being held.
@@ -175,21 +175,21 @@ class Store(Protocol):
         """Hold it no longer, though nothing happened; nothing where another has taken it over."""
         ...
 
-    def answers(self, run_id: str) -> list[Answered]:
+    def answers(self, run_id: str) -> Sequence[Answered]:
         """What was answered to a root and the runs below it, in the order of the answers."""
         ...
 
-    def beat(self, holder: Holder, seconds: float) -> list[str]:
+    def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
         """Say that a process lives, for so long; the runs of its that somebody wants cancelled."""
         ...
 
     # By whoever looks on
 
-    def read(self, run_id: str) -> list[Kept]:
+    def read(self, run_id: str) -> Sequence[Kept]:
         """A run and all below it, as `claim` gives them; any run, without holding it. Empty: there is none."""
         ...
 
-    def find(self, prefix: str) -> list[str]:
+    def find(self, prefix: str) -> Sequence[str]:
         """The ids of the roots that begin like this; an id that is whole is alone."""
         ...
 
@@ -201,15 +201,15 @@ class Store(Protocol):
         batch: str | None = None,
         before: datetime | None = None,
         limit: int | None = 50,
-    ) -> list[RunFacts]:
+    ) -> Sequence[RunFacts]:
         """Roots, the newest first, by when they began; `agent` is a class name, with or without its module."""
         ...
 
-    def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, list[Heard]]:
+    def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[Heard]]:
         """What the run is at, and the entries of it and all below it behind a position. None: there is none."""
         ...
 
-    def requests(self, run_id: str | None = None) -> list[Request]:
+    def requests(self, run_id: str | None = None) -> Sequence[Request]:
         """What people are asked and have not answered, the oldest first; of one tree, or of all."""
         ...
 

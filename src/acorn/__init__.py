@@ -25,9 +25,10 @@ from acorn.errors import (
     ToolConflictError,
 )
 from acorn.record import Run, capture, current_run, listen
-from acorn.types import ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Request, ToolCall, ToolResult, Unfinished, Usage
 
 if TYPE_CHECKING:
+    from acorn._runs import runs
     from acorn.chunk import StreamChunk
     from acorn.partial import Partial
     from acorn.step import Step
@@ -49,6 +50,8 @@ __all__ = [
     "capture",
     "listen",
     "current_run",
+    "Request",
+    "runs",
     "AcornError",
     "DeclarationError",
     "ToolConflictError",
@@ -61,7 +64,7 @@ __all__ = [
 ]
 
 # Names that bring the loop with them are loaded when they are first used, so that `import acorn` stays light.
-_LATE = {"Partial": "acorn.partial", "Step": "acorn.step", "StreamChunk": "acorn.chunk"}
+_LATE = {"runs": "acorn._runs", "Partial": "acorn.partial", "Step": "acorn.step", "StreamChunk": "acorn.chunk"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ which a program that only declares modules does not need.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast, get_origin
 from acorn._brackets import check_deps, deps_type
 from acorn._declared import (
     Branch,
+    agent_name,
     brought_by,
     check_branch,
     docstring_of,
@@ -27,23 +29,28 @@ from acorn._declared import (
 )
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
+from acorn._drive.keeping import Keeper, Origin
+from acorn._drive.kept_tree import check_input, claimed, kept_tree
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
-from acorn._json import excerpt, words_of
+from acorn._json import excerpt, to_plain, words_of
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
+from acorn._loop.settings import written_settings
 from acorn._override import Overrides, held, prompt_within, spec_within
 from acorn._spec import SETTINGS, Spec
 from acorn._tools.agent import AgentTool
 from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
-from acorn.errors import AcornError, BranchError, DeclarationError
+from acorn.errors import AcornError, BranchError, DeclarationError, StoreError
 from acorn.models.resolve import resolve
 from acorn.record import Place, Run, current_place, place_of
+from acorn.stores.open import open_store
+from acorn.stores.port import Store
 from acorn.types import Unfinished
 
 __all__ = [
@@ -51,6 +58,9 @@ __all__ = [
     "arun",
     "stream",
     "astream",
+    "resume",
+    "aresume",
+    "checked_id",
     "branch",
     "abranch",
     "branch_all",
@@ -61,7 +71,7 @@ __all__ = [
     "alet_go",
 ]
 
-OPTIONS = frozenset({"history", "deps", *SETTINGS})
+OPTIONS = frozenset({"history", "deps", "run_id", *SETTINGS})
 """What `using` takes."""
 Out = TypeVar("Out")
 Deps = TypeVar("Deps")
@@ -78,14 +88,30 @@ class Agent(Protocol[Out, Deps]):
 
 
 def run(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    tree, run_id = _begin(agent, args, kwargs)
-    drive(tree, run_id)
-    return tree.loops[run_id].run
+    return _drive(*_begin(agent, args, kwargs))
 
 
 async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    tree, run_id = _begin(agent, args, kwargs)
-    await adrive(tree, run_id)
+    return await _adrive(*_begin(agent, args, kwargs))
+
+
+def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
+    return _drive(*_resume(agent, run_id, given, is_one))
+
+
+async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
+    return await _adrive(*await asyncio.to_thread(_resume, agent, run_id, given, is_one))
+
+
+def _drive(tree: Tree, run_id: str) -> Run[Any, Any]:
+    if not tree.loops[run_id].is_over:  # one that was kept may have ended
+        drive(tree, run_id)
+    return tree.loops[run_id].run
+
+
+async def _adrive(tree: Tree, run_id: str) -> Run[Any, Any]:
+    if not tree.loops[run_id].is_over:
+        await adrive(tree, run_id)
     return tree.loops[run_id].run
 
 
@@ -129,7 +155,9 @@ def branch_all(
 
 def _begin(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
     loop = new_loop(agent, args, kwargs)
-    return Tree(loop), loop.run.id
+    if loop.spec.store is None and brought_by(agent).run_id is None:
+        return Tree(loop), loop.run.id
+    return _begin_kept(agent, loop)
 
 
 def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
@@ -138,7 +166,59 @@ def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) ->
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     _check_deps_below(plan.spec, plan.deps, [])
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
-    return Loop(plan, Run(os.urandom(16).hex(), given, deps=plan.deps))
+    return Loop(plan, Run(brought_by(agent).run_id or os.urandom(16).hex(), given, deps=plan.deps))
+
+
+# Runs that are kept
+
+
+def _begin_kept(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
+    """A run that is kept; by the name it was given, it may be one that was begun before."""
+    run_id, store, origin = loop.run.id, _store_of(loop.plan.spec), _origin(agent)
+    if brought_by(agent).run_id is not None:
+        found = claimed(store, run_id, origin.agent)
+        if found is not None:
+            check_input(found, loop.run.input, store)
+            return kept_tree(found, loop.plan, store, origin), run_id
+    return Tree(loop, keeper=Keeper(store, run_id, origin)), run_id
+
+
+def _resume(agent: Agent[Any, Any], run_id: str, given: Any, is_one: bool) -> tuple[Tree, str]:
+    plan = _plan(agent, held())
+    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    _check_deps_below(plan.spec, plan.deps, [])
+    store, origin = _store_of(plan.spec), _origin(agent)
+    found = claimed(store, run_id, origin.agent)
+    if found is None:
+        raise StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
+    return kept_tree(found, plan, store, origin, given, is_one=is_one), run_id
+
+
+def _store_of(spec: Spec) -> Store:
+    if spec.store is None:
+        raise DeclarationError(
+            f"`{spec.owner}` keeps no runs; say where, as in `store = 'runs.db'` on the class or "
+            f"`{spec.owner}(store='runs.db')`."
+        )
+    return open_store(spec.store)
+
+
+def _origin(agent: Agent[Any, Any]) -> Origin:
+    """What a store keeps beside the run: its class, and what the instance has set for itself, as far as it is data."""
+    own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
+    written = written_settings(own)
+    plain = {name: value for name, value in written.items() if isinstance(value, str | int | float | dict | None)}
+    return Origin(agent_name(type(agent)), {name: value for name, value in plain.items() if to_plain(value) == value})
+
+
+def checked_id(run_id: Any, owner: str) -> str | None:
+    """The name of a run, as `using` takes it."""
+    if run_id is None or (isinstance(run_id, str) and run_id.strip() and len(run_id) <= 200 and run_id.isprintable()):
+        return run_id
+    raise DeclarationError(
+        f"`run_id` of `{owner}.using` must be a name of at most 200 characters such as 'order-17', "
+        f"got {excerpt(run_id)}."
+    )
 
 
 def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
@@ -299,14 +379,16 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
 
 
 def _stream(tree: Tree, run_id: str) -> Generator[StreamChunk[Any]]:
-    yield from walk(tree, run_id, iterates=True)
+    if not tree.loops[run_id].is_over:
+        yield from walk(tree, run_id, iterates=True)
     run = tree.loops[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 
 async def _astream(tree: Tree, run_id: str) -> AsyncGenerator[StreamChunk[Any]]:
-    async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    if not tree.loops[run_id].is_over:
+        async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
+            async for chunk in chunks:
+                yield chunk
     run = tree.loops[run_id].run
     yield StreamChunk(result=run.output, run=run)

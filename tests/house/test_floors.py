@@ -55,6 +55,7 @@ FLOORS = {
     "_drive": 6,
     "_module": 7,
     "_call": 7,
+    "_runs": 7,
     "__init__": 7,
     "__main__": 8,
     "cli": 8,
@@ -93,6 +94,7 @@ PUBLIC = [
     "Module",
     "ParseError",
     "Partial",
+    "Request",
     "Run",
     "Step",
     "StoreError",
@@ -106,6 +108,7 @@ PUBLIC = [
     "current_run",
     "listen",
     "module",
+    "runs",
     "tool",
 ]
 

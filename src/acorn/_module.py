@@ -35,6 +35,7 @@ from acorn._spec import SETTINGS
 from acorn._tools.agent import AS_TOOL
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
+from acorn.types import Request
 
 if TYPE_CHECKING:
     from acorn import _call
@@ -54,7 +55,7 @@ else:
     _call = _Late()
 
 _UNSET: Any = object()
-_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "system_prompt")
+_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "on_human", "system_prompt")
 
 Branched = TypeVar("Branched")
 
@@ -270,6 +271,10 @@ class module(Generic[In, Out, Deps]):
 
     def on_finish(self, output: Out) -> Any:
         """Called with every output before it is returned; a `ValueError` sends it back to the model."""
+        return None
+
+    def on_human(self, request: Request) -> Any:
+        """Called with what the run, or a branch of it, asks people; None means that nobody is here to answer."""
         return None
 
     # The run, from inside and afterwards

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from acorn._module import Module, module
 from acorn._tools.declare import tool
+from acorn._tools.people import ask_human
 from acorn.errors import (
     AcornError,
     BranchError,
@@ -25,7 +26,7 @@ from acorn.errors import (
     ToolConflictError,
 )
 from acorn.record import Run, capture, current_run, listen
-from acorn.types import Request, ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 if TYPE_CHECKING:
     from acorn._runs import runs
@@ -47,10 +48,12 @@ __all__ = [
     "Run",
     "Usage",
     "Unfinished",
+    "Paused",
+    "Request",
+    "ask_human",
     "capture",
     "listen",
     "current_run",
-    "Request",
     "runs",
     "AcornError",
     "DeclarationError",

@@ -23,7 +23,7 @@ from typing_extensions import TypeVar
 
 from acorn._drive.bridge import next_of, result_of, start_thread
 from acorn._drive.run_tree import Tree
-from acorn._json import excerpt, to_plain
+from acorn._json import excerpt
 from acorn.errors import DeclarationError, InputError, LimitError
 from acorn.record import Run
 from acorn.types import Paused, Usage
@@ -305,9 +305,7 @@ class AsyncBatch(Generic[Out]):
         news.put_nowait((job, run, failure))
 
 
-def book_of(
-    rows: Any, owner: str, concurrency: Any, id: Any, key: Any, max_cost: Any
-) -> _Book[Any]:
+def book_of(rows: Any, owner: str, concurrency: Any, id: Any, key: Any, max_cost: Any) -> _Book[Any]:
     """Judge what `map` was given, before anything is begun."""
     if isinstance(rows, str | bytes | Mapping | BaseModel) or not hasattr(rows, "__iter__"):
         raise DeclarationError(f"`{owner}.map` takes the inputs of many runs, as in a list, got {excerpt(rows)}.")

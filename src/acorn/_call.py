@@ -21,6 +21,7 @@ from acorn._declared import (
     brought_by,
     check_branch,
     docstring_of,
+    has_hook,
     instance_of,
     module_name,
     own_hook,
@@ -31,7 +32,7 @@ from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.keeping import Keeper, Origin
 from acorn._drive.kept_tree import check_input, claimed, kept_tree
-from acorn._drive.run_tree import Tree
+from acorn._drive.run_tree import RestingError, Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
 from acorn._json import excerpt, to_plain, words_of
@@ -44,6 +45,7 @@ from acorn._loop.settings import written_settings
 from acorn._override import Overrides, held, prompt_within, spec_within
 from acorn._spec import SETTINGS, Spec
 from acorn._tools.agent import AgentTool
+from acorn._tools.people import asks_people, is_question
 from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError, StoreError
@@ -133,6 +135,7 @@ async def abranch(
     with _branching(_birthplace(agent), which, inputs) as (tree, run_id):
         if not tree.loops[run_id].is_over:
             await adrive(tree, run_id)
+            _unwind_if_resting(tree, run_id)
     return cast(Out, tree.loops[run_id].run.output)
 
 
@@ -146,11 +149,15 @@ def branch_all(
     def attempt(which: Branch, inputs: Mapping[str, Any], born: _Birthplace) -> Any:
         try:
             return _walk_branch(born, which, dict(inputs))
-        except BranchError as error:
+        except (BranchError, RestingError) as error:
             return error
 
     acts = [partial(attempt, which, inputs, born) for (which, inputs), born in zip(branches, places, strict=True)]
-    return side_by_side(acts, concurrency)
+    came = side_by_side(acts, concurrency)
+    for each in came:
+        if isinstance(each, RestingError):  # when all have come as far as they can
+            raise each
+    return came
 
 
 def _begin(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
@@ -165,6 +172,8 @@ def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) ->
     plan = _plan(agent, held())
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     _check_deps_below(plan.spec, plan.deps, [])
+    if plan.spec.store is None:
+        _check_people(agent, plan.spec, [])
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
     return Loop(plan, Run(brought_by(agent).run_id or os.urandom(16).hex(), given, deps=plan.deps))
 
@@ -235,6 +244,7 @@ def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
         on_step=own_hook(agent, "on_step"),
         on_finish=own_hook(agent, "on_finish"),
         on_stream=own_hook(agent, "on_stream"),
+        on_human=own_hook(agent, "on_human"),
         prior=brought.prior,
         deps=brought.deps,
         deps_type=deps_type(agent),
@@ -245,9 +255,7 @@ def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
 
 def _check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:
     """Judge the deps of what an agent may start, which a model could not mend."""
-    below = [tool.function for tool in spec.tools if isinstance(tool, AgentTool)]
-    below += [entry["module"] if isinstance(entry, Mapping) else entry for entry in spec.branches.values()]
-    for which in below:
+    for which in _below(spec):
         if any(which is other for other in seen):
             continue
         seen.append(which)
@@ -256,6 +264,29 @@ def _check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:
         started = read_spec(which)
         check_deps(started.owner, deps_type(which), handed, spec.owner)
         _check_deps_below(started, handed, seen)
+
+
+def _check_people(which: Branch, spec: Spec, seen: list[Any]) -> None:
+    """A run without a store needs somebody to answer what it, or what it may start, asks of people."""
+    if has_hook(which, "on_human"):
+        return
+    for tool in spec.tools:
+        if asks_people(tool):
+            what = "asks people" if is_question(tool) else "needs a person's approval"
+            raise DeclarationError(
+                f"The tool `{tool.name}` of `{spec.owner}` {what}, and nobody can answer: add `store = ...` to the "
+                f"module that is called, so that the run can wait, or a method `on_human` to `{spec.owner}`."
+            )
+    for other in _below(spec):
+        if not any(other is each for each in seen):
+            seen.append(other)
+            _check_people(other, read_spec(other), seen)
+
+
+def _below(spec: Spec) -> list[Any]:
+    """What a module may start: agents that are tools, and branches."""
+    agents = [tool.function for tool in spec.tools if isinstance(tool, AgentTool)]
+    return agents + [entry["module"] if isinstance(entry, Mapping) else entry for entry in spec.branches.values()]
 
 
 def _tools(agent: Agent[Any, Any], spec: Spec, overrides: Overrides) -> tuple[Tool, ...]:
@@ -347,7 +378,14 @@ def _walk_branch(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> An
     with _branching(born, which, inputs) as (tree, run_id):
         if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
             drive(tree, run_id)
+            _unwind_if_resting(tree, run_id)
     return tree.loops[run_id].run.output
+
+
+def _unwind_if_resting(tree: Tree, run_id: str) -> None:
+    """A branch that waits for people has nothing to return: the code that began it is left, and called anew later."""
+    if not tree.loops[run_id].is_over:
+        raise RestingError
 
 
 @contextmanager

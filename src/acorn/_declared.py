@@ -120,6 +120,13 @@ def own_hook(agent: object, hook: str) -> Any:
     return found
 
 
+def has_hook(which: Branch, hook: str) -> bool:
+    """Whether a class or an instance has a hook of its own."""
+    cls = class_of(which)
+    is_own = not isinstance(which, type) and hook in getattr(which, "__dict__", {})
+    return is_own or getattr(cls, hook) is not getattr(base_of(cls), hook)
+
+
 # Modules that another one starts
 
 
@@ -222,6 +229,11 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
         raise DeclarationError(
             f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(timeout=...)`; bound it by `max_seconds` "
             f"instead."
+        )
+    if options.once:
+        raise DeclarationError(
+            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(once=...)` or `approval`; those are for "
+            f"functions, so put them on the agent's own tools."
         )
     return AgentTool(
         options.name or snake_case(cls.__name__),

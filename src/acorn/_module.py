@@ -36,6 +36,7 @@ from acorn._spec import SETTINGS
 from acorn._tools.agent import AS_TOOL
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
+from acorn.types import Request
 
 if TYPE_CHECKING:
     from acorn import _call
@@ -55,7 +56,7 @@ else:
     _call = _Late()
 
 _UNSET: Any = object()
-_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "system_prompt")
+_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "on_human", "system_prompt")
 
 Branched = TypeVar("Branched")
 
@@ -216,7 +217,7 @@ class module(Generic[In, Out, Deps]):
         output again. `answers` has one for each request, by its id.
         """
         agent = self if deps is _UNSET else self.using(deps=deps)
-        given = {**answers} if answer is _UNSET else answer
+        given = answers if answer is _UNSET else answer
         return cast(Out, _call.resume(agent, run_id, given, is_one=answer is not _UNSET).output)
 
     async def aresume(
@@ -230,7 +231,7 @@ class module(Generic[In, Out, Deps]):
     ) -> Out:
         """The same on the event loop."""
         agent = self if deps is _UNSET else self.using(deps=deps)
-        given = {**answers} if answer is _UNSET else answer
+        given = answers if answer is _UNSET else answer
         return cast(Out, (await _call.aresume(agent, run_id, given, is_one=answer is not _UNSET)).output)
 
     # Branches of this instance's run, from code inside of it
@@ -317,6 +318,10 @@ class module(Generic[In, Out, Deps]):
 
     def on_finish(self, output: Out) -> Any:
         """Called with every output before it is returned; a `ValueError` sends it back to the model."""
+        return None
+
+    def on_human(self, request: Request) -> Any:
+        """Called with what the run, or a branch of it, asks people; None means that nobody is here to answer."""
         return None
 
     # The run, from inside and afterwards

@@ -162,7 +162,9 @@ def test_a_run_survives_its_processes(tmp_path: Path, way: str, request: pytest.
                 break
         assert scene.finish() == {"name": "one", "turns": 5}
         seen.update(dict(judge(scene)))
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled() if TORTURE else _quiet():
+    with (
+        request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled() if TORTURE else _quiet()
+    ):
         print(f"\n{way}: " + ", ".join(f"{count} {what}" for what, count in seen.items()))
 
 

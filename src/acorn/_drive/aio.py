@@ -112,7 +112,7 @@ class AsyncWalk(Walk):
                         async for chunk in chunks:
                             yield chunk
                 except BaseException as error:
-                    self.fail(loop.run.id, error)
+                    self.miss(loop.run.id, ask.id, error)
                 else:
                     shown = await self._take(ask, outcome)
                     if shown is not None:
@@ -132,14 +132,14 @@ class AsyncWalk(Walk):
                     shown = await self._take(self.busy.pop(news.key).ask, news)
                     if shown is not None:
                         yield shown
-            else:
+            elif self.has_come_to_rest():
                 return
 
     async def _take(self, ask: Ask, outcome: _Outcome) -> StreamChunk[Any] | None:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""
         run_id = outcome.key[0]
         if outcome.error is not None:
-            self.fail(run_id, outcome.error)
+            self.miss(*outcome.key, outcome.error)
             return None
         self.take(*outcome.key, outcome.value)
         return await self._show_result(self.tree.loops[run_id], ask, outcome.value)

@@ -19,8 +19,7 @@ from acorn._loop.run import Loop
 from acorn._loop.saved_run import save
 from acorn.journal import Entry
 from acorn.stores.holder import hold, let_go, this_process
-from acorn.stores.port import Answered, Birth, Change, Commit, Kept, RunCancelledError, Status, Store
-from acorn.types import Request
+from acorn.stores.port import Birth, Change, Commit, Kept, RunCancelledError, Status, Store
 
 
 class Origin(NamedTuple):
@@ -44,15 +43,10 @@ class Keeper:
         """By run, how many entries of its journal are kept."""
         self._changed: set[str] = set()
         self._is_held = False
-        self._answers = {each.request.id: each for each in store.answers(root)} if kept else {}
 
     def hear(self, entry: Entry) -> None:
         """Something has happened in a run."""
         self._changed.add(entry.run_id)
-
-    def answered(self, requests: Sequence[Request]) -> list[Answered]:
-        """Those of them that somebody has answered."""
-        return [self._answers[request.id] for request in requests if request.id in self._answers]
 
     def commit(self, loops: Mapping[str, Loop]) -> Future[None] | None:
         """Hand over what is new; None where nothing is."""

@@ -50,29 +50,35 @@ def kept_tree(
     root, *below = found
     run_id, facts = root.facts.id, root.facts
     try:
-        if given:
-            _answer(store, run_id, given, is_one=is_one)
         loop = load(plan, saved_of(root), plan.deps)
         if loop.is_over and loop.run.error is not None:
             raise StoreError(f"The run {run_id} has failed and cannot go on: {facts.error}") from loop.run.error
         if facts.status == "cancelled":
             raise StoreError(f"The run {run_id} was cancelled, so it does not go on; begin another one.")
         saved = {each.facts.id: saved_of(each) for each in below}
-        return Tree(loop, saved, None if loop.is_over else Keeper(store, run_id, origin, found))
+        said = _answers(store, run_id, given, is_one=is_one)
+        if loop.is_over:
+            return Tree(loop, saved)
+        answers = {each.request.id: each.value for each in store.answers(run_id)}
+        tree = Tree(loop, saved, {**answers, **said}, Keeper(store, run_id, origin, found))
+        for request_id, value in said.items():  # they were judged, and are kept before anything comes of them
+            store.answer(request_id, value)
+        return tree
     except BaseException:
         _give_back(store, found)
         raise
 
 
-def _answer(store: Store, run_id: str, given: Any, *, is_one: bool) -> None:
-    """Keep what `resume` was given."""
+def _answers(store: Store, run_id: str, given: Any, *, is_one: bool) -> dict[str, Any]:
+    """What `resume` was given, by request."""
+    if not is_one and not given:
+        return {}
     requests = store.requests(run_id)
     if is_one:
         if len(requests) != 1:
             raise StoreError(_not_one(run_id, requests))
-        given = {requests[0].id: given}
-    for request_id, value in given.items():
-        store.answer(request_id, to_plain(value))
+        return {requests[0].id: to_plain(given)}
+    return {request_id: to_plain(value) for request_id, value in given.items()}
 
 
 def _not_one(run_id: str, requests: Sequence[Request]) -> str:

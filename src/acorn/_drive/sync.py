@@ -107,7 +107,12 @@ class SyncWalk(Walk):
         while True:
             if self.ended:
                 yield from self._end_branches()
-            elif len(self.active) == 1 and not self.busy and not self.streams(self.tree.loops[self.root]):
+            elif (
+                len(self.active) == 1
+                and not self.busy
+                and not self.resting
+                and not self.streams(self.tree.loops[self.root])
+            ):
                 self._go_alone()
             ready = [] if self.ended else self.ready()
             if self.ended:
@@ -124,7 +129,7 @@ class SyncWalk(Walk):
                     self._start(key, busy, loop)
                 if self.busy:
                     yield from self._wait()
-            else:
+            elif self.has_come_to_rest():
                 return
 
     # In place
@@ -136,7 +141,7 @@ class SyncWalk(Walk):
         try:
             outcome = yield from self._perform(loop, ask)
         except BaseException as error:
-            self.fail(run_id, error)
+            self.miss(run_id, ask.id, error)
             return
         yield from self._take(run_id, ask, outcome)
 
@@ -149,7 +154,8 @@ class SyncWalk(Walk):
             try:
                 outcome = self._call(tree.loops[run_id], ask)
             except BaseException as error:
-                self.fail(run_id, error)
+                self.miss(run_id, ask.id, error)
+                return
             else:
                 tree.tell(run_id, ask.id, outcome)
 
@@ -292,7 +298,7 @@ class SyncWalk(Walk):
             run_id, ask = news.key[0], self.busy[news.key].ask
             if news.error is not None:
                 del self.busy[news.key]
-                self.fail(run_id, news.error)
+                self.miss(*news.key, news.error)
             else:
                 self.take(run_id, ask.id, news.outcome)
                 self.busy.pop(news.key, None)

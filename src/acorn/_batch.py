@@ -13,7 +13,7 @@ import hashlib
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple
@@ -24,13 +24,14 @@ from typing_extensions import TypeVar
 from acorn._drive.bridge import next_of, result_of, start_thread
 from acorn._drive.run_tree import Tree
 from acorn._json import excerpt
+from acorn._schema.shape import Shape
 from acorn.errors import DeclarationError, InputError, LimitError
 from acorn.record import Run
 from acorn.types import Paused, Usage
 
 Out = TypeVar("Out", default=Any)
 Begin = Callable[[Any, int, str | None], tuple[Tree, str]]
-"""Makes a run of a row, the number of its item and the id that it is kept under."""
+"""Makes a run of a row, the number of its item, and the id that it is kept under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,14 @@ class Progress:
 
 
 class _Job(NamedTuple):
-    index: int
+    at: int
     row: Any
     key: str | None
     run_id: str | None
     error: Exception | None
 
 
-class _Book(Generic[Out]):
+class Book(Generic[Out]):
     """What both batches share: the rows as they are needed, and the account of what became of them."""
 
     def __init__(
@@ -124,7 +125,7 @@ class _Book(Generic[Out]):
         record = run if run is not None else getattr(error, "run", None)
         failure = error if isinstance(error, Exception) else None
         output = None if record is None or failure is not None else record.output
-        item: Item[Out] = Item(job.index, job.row, output, failure, record, job.key)
+        item: Item[Out] = Item(job.at, job.row, output, failure, record, job.key)
         progress = self.progress
         if failure is not None:
             progress.failed += 1
@@ -157,8 +158,8 @@ class _Book(Generic[Out]):
 class Batch(Generic[Out]):
     """Runs side by side in threads; iterate over it, once, for the items as they end."""
 
-    def __init__(self, book: _Book[Out], begin: Begin) -> None:
-        self._book, self._begin = book, begin
+    def __init__(self, book: Book[Out], begin: Begin, drive: Callable[[Tree, str], Run[Any]]) -> None:
+        self._book, self._begin, self._drive = book, begin, drive
         self._news: queue.SimpleQueue[tuple[_Job, Run[Any] | None, BaseException | None]] = queue.SimpleQueue()
         self._trees: dict[int, tuple[Tree, str]] = {}
         self._lock = threading.Lock()
@@ -207,23 +208,20 @@ class Batch(Generic[Out]):
             book.is_over = True
 
     def _work(self, job: _Job) -> None:
-        from acorn._call import driven
-
         run: Run[Any] | None = None
         failure: BaseException | None = None
         try:
-            tree, run_id = self._begin(job.row, job.index, job.run_id)
+            tree, run_id = self._begin(job.row, job.at, job.run_id)
             with self._lock:
                 if self._book.is_over:
-                    tree.let_go()
-                    return
-                self._trees[job.index] = tree, run_id
-            run = driven(tree, run_id)
+                    return  # it has not begun, or goes on from where it was
+                self._trees[job.at] = tree, run_id
+            run = self._drive(tree, run_id)
         except BaseException as error:
             failure = error
         finally:
             with self._lock:
-                self._trees.pop(job.index, None)
+                self._trees.pop(job.at, None)
             self._news.put((job, run, failure))
 
     def _stop(self, error: BaseException) -> None:
@@ -242,8 +240,8 @@ class Batch(Generic[Out]):
 class AsyncBatch(Generic[Out]):
     """The same on the event loop: `async for item in agent.amap(rows)`."""
 
-    def __init__(self, book: _Book[Out], begin: Begin) -> None:
-        self._book, self._begin = book, begin
+    def __init__(self, book: Book[Out], begin: Begin, drive: Callable[[Tree, str], Awaitable[Run[Any]]]) -> None:
+        self._book, self._begin, self._drive = book, begin, drive
         self._steps = self._go()
 
     def __aiter__(self) -> AsyncGenerator[Item[Out]]:
@@ -294,18 +292,16 @@ class AsyncBatch(Generic[Out]):
             book.is_over = True
 
     async def _work(self, job: _Job, news: asyncio.Queue[Any]) -> None:
-        from acorn._call import adriven
-
         run: Run[Any] | None = None
         failure: BaseException | None = None
         try:
-            run = await adriven(*await asyncio.to_thread(self._begin, job.row, job.index, job.run_id))
+            run = await self._drive(*await asyncio.to_thread(self._begin, job.row, job.at, job.run_id))
         except BaseException as error:
             failure = error
         news.put_nowait((job, run, failure))
 
 
-def book_of(rows: Any, owner: str, concurrency: Any, id: Any, key: Any, max_cost: Any) -> _Book[Any]:
+def book_of(rows: Any, owner: str, concurrency: Any, id: Any, key: Any, max_cost: Any) -> Book[Any]:
     """Judge what `map` was given, before anything is begun."""
     if isinstance(rows, str | bytes | Mapping | BaseModel) or not hasattr(rows, "__iter__"):
         raise DeclarationError(f"`{owner}.map` takes the inputs of many runs, as in a list, got {excerpt(rows)}.")
@@ -320,12 +316,12 @@ def book_of(rows: Any, owner: str, concurrency: Any, id: Any, key: Any, max_cost
     for name, value, is_right, allowed in rules:
         if not is_right:
             raise DeclarationError(f"`{name}` of `{owner}.map` must be {allowed}, got {excerpt(value)}.")
-    return _Book(rows, concurrency, id, key, max_cost)
+    return Book(rows, concurrency, id, key, max_cost)
 
 
-def arguments_of(row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A row as the arguments of a call: a dict by name, anything else as the one value."""
-    if isinstance(row, Mapping):
+    if isinstance(row, Mapping) and not shape.wrapped:
         return (), {str(name): value for name, value in row.items()}
     return (row,), {}
 

@@ -7,6 +7,7 @@ which a program that only declares modules does not need.
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -14,8 +15,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, get_origin
 
+from acorn._batch import AsyncBatch, Batch, Begin, Book, arguments_of, book_of
 from acorn._brackets import check_deps, deps_type
 from acorn._declared import (
+    BROUGHT,
+    BatchItem,
     Branch,
     agent_name,
     brought_by,
@@ -31,7 +35,7 @@ from acorn._declared import (
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.keeping import Keeper, Origin
-from acorn._drive.kept_tree import check_input, claimed, kept_tree
+from acorn._drive.kept_tree import check_input, claimed, is_final, kept_tree, recorded_failure
 from acorn._drive.run_tree import RestingError, Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
@@ -60,6 +64,8 @@ __all__ = [
     "arun",
     "stream",
     "astream",
+    "batch",
+    "abatch",
     "resume",
     "aresume",
     "checked_id",
@@ -90,28 +96,40 @@ class Agent(Protocol[Out, Deps]):
 
 
 def run(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    return _drive(*_begin(agent, args, kwargs))
+    return driven(*_begin(agent, args, kwargs))
 
 
 async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    return await _adrive(*_begin(agent, args, kwargs))
+    return await adriven(*_begin(agent, args, kwargs))
 
 
 def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
-    return _drive(*_resume(agent, run_id, given, is_one))
+    return driven(*_resume(agent, run_id, given, is_one))
 
 
 async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
-    return await _adrive(*await asyncio.to_thread(_resume, agent, run_id, given, is_one))
+    return await adriven(*await asyncio.to_thread(_resume, agent, run_id, given, is_one))
 
 
-def _drive(tree: Tree, run_id: str) -> Run[Any, Any]:
+def batch(
+    agent: Agent[Out, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
+) -> Batch[Out]:
+    return Batch(*_batch_of(agent, rows, concurrency, id, key, max_cost, retry), driven)
+
+
+def abatch(
+    agent: Agent[Out, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
+) -> AsyncBatch[Out]:
+    return AsyncBatch(*_batch_of(agent, rows, concurrency, id, key, max_cost, retry), adriven)
+
+
+def driven(tree: Tree, run_id: str) -> Run[Any, Any]:
     if not tree.loops[run_id].is_over:  # one that was kept may have ended
         drive(tree, run_id)
     return tree.loops[run_id].run
 
 
-async def _adrive(tree: Tree, run_id: str) -> Run[Any, Any]:
+async def adriven(tree: Tree, run_id: str) -> Run[Any, Any]:
     if not tree.loops[run_id].is_over:
         await adrive(tree, run_id)
     return tree.loops[run_id].run
@@ -192,6 +210,35 @@ def _begin_kept(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
     return Tree(loop, keeper=Keeper(store, run_id, origin)), run_id
 
 
+def _batch_of(
+    agent: Agent[Any, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
+) -> tuple[Book[Any], Begin]:
+    spec = spec_within(held(), agent)
+    book: Book[Any] = book_of(rows, spec.owner, concurrency, id, key, max_cost)
+    if id is None:
+        return book, lambda row, at, run_id: _begin(agent, *arguments_of(row, spec.input))
+    _store_of(spec)
+    return book, lambda row, at, run_id: _begin_item(agent, row, BatchItem(id, at), str(run_id), bool(retry))
+
+
+def _begin_item(agent: Agent[Any, Any], row: Any, item: BatchItem, run_id: str, retry: bool) -> tuple[Tree, str]:
+    """The run of one row of a batch: a new one, or where it has an id, perhaps one of an earlier call.
+
+    What had failed by then fails again, unless it is to be tried again.
+    """
+    args, kwargs = arguments_of(row, spec_of(agent).input)
+    vars(named := copy.copy(agent))[BROUGHT] = replace(brought_by(agent), run_id=run_id, item=item)
+    loop = new_loop(named, args, kwargs)
+    store = _store_of(loop.spec)
+    before = store.read(run_id)
+    if before and before[0].facts.status == "failed":
+        if not retry:
+            raise recorded_failure(before, loop.plan)
+        if is_final(before[0]):
+            store.delete(run_id)
+    return _begin_kept(named, loop)
+
+
 def _resume(agent: Agent[Any, Any], run_id: str, given: Any, is_one: bool) -> tuple[Tree, str]:
     plan = _plan(agent, held())
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
@@ -217,7 +264,9 @@ def _origin(agent: Agent[Any, Any]) -> Origin:
     own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
     written = written_settings(own)
     plain = {name: value for name, value in written.items() if isinstance(value, str | int | float | dict | None)}
-    return Origin(agent_name(type(agent)), {name: value for name, value in plain.items() if to_plain(value) == value})
+    overrides = {name: value for name, value in plain.items() if to_plain(value) == value}
+    item = brought_by(agent).item
+    return Origin(agent_name(type(agent)), overrides, *((None, None) if item is None else item))
 
 
 def checked_id(run_id: Any, owner: str) -> str | None:

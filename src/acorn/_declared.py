@@ -14,7 +14,7 @@ from functools import partial
 from itertools import repeat
 from operator import is_
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, NamedTuple, get_origin
 
 from acorn._brackets import MADE_WITH, brackets_of
 from acorn._json import excerpt, safe_repr, shorten
@@ -39,6 +39,13 @@ OPEN = "_acorn_open"
 _UNSET: Any = object()
 
 
+class BatchItem(NamedTuple):
+    """Which item of which batch a run is."""
+
+    batch: str
+    at: int
+
+
 @dataclass(frozen=True, eq=False)
 class Brought:
     """What `using` brought along for the next call."""
@@ -48,6 +55,7 @@ class Brought:
     deps: Any = None
     run_id: str | None = None
     """What the next run is called in its store."""
+    item: BatchItem | None = None
 
 
 _NOTHING = Brought()

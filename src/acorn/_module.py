@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_origin
@@ -40,6 +40,7 @@ from acorn.types import Request
 
 if TYPE_CHECKING:
     from acorn import _call
+    from acorn._batch import AsyncBatch, Batch
     from acorn.chunk import StreamChunk
     from acorn.step import Step
     from acorn.thread.events import AgentEvent
@@ -233,6 +234,42 @@ class module(Generic[In, Out, Deps]):
         agent = self if deps is _UNSET else self.using(deps=deps)
         given = answers if answer is _UNSET else answer
         return cast(Out, (await _call.aresume(agent, run_id, given, is_one=answer is not _UNSET)).output)
+
+    # Many inputs
+
+    def map(
+        self,
+        rows: Iterable[Any],
+        /,
+        *,
+        concurrency: int = 8,
+        id: str | None = None,
+        key: Callable[[Any], Any] | None = None,
+        max_cost: float | None = None,
+        retry_failed: bool = False,
+    ) -> Batch[Out]:
+        """A run for each row, so many at a time; iterate for the items as they end, or take all `results()`.
+
+            for item in agent.map(rows, concurrency=16, id="nightly-16", key=lambda row: row["sku"]):
+                print(item.index, item.output or item.error)
+
+        With a store and an `id`, the same call again skips what is done and goes on with what was interrupted.
+        """
+        return _call.batch(self, rows, concurrency, id, key, max_cost, retry_failed)
+
+    def amap(
+        self,
+        rows: Iterable[Any],
+        /,
+        *,
+        concurrency: int = 8,
+        id: str | None = None,
+        key: Callable[[Any], Any] | None = None,
+        max_cost: float | None = None,
+        retry_failed: bool = False,
+    ) -> AsyncBatch[Out]:
+        """The same on the event loop: `async for item in agent.amap(rows)`."""
+        return _call.abatch(self, rows, concurrency, id, key, max_cost, retry_failed)
 
     # Branches of this instance's run, from code inside of it
 

@@ -1,4 +1,4 @@
-"""Looking at a store from outside: what runs there are, what each did, and what people are asked. No class is needed."""
+"""A store from outside: what runs there are, what each did, and what people are asked. No class is needed."""
 
 from __future__ import annotations
 

@@ -54,6 +54,7 @@ FLOORS = {
     "stores": 5,
     "_drive": 6,
     "_module": 7,
+    "_batch": 7,
     "_call": 7,
     "_runs": 7,
     "__init__": 7,

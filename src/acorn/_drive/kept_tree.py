@@ -10,8 +10,10 @@ from acorn._drive.keeping import Keeper, Origin, saved_of
 from acorn._drive.run_tree import Tree
 from acorn._json import to_plain
 from acorn._loop.plan import Plan
-from acorn._loop.saved_run import load
+from acorn._loop.saved_run import hang_records, load
+from acorn._record_json import read_record
 from acorn.errors import StoreError
+from acorn.record import Run
 from acorn.stores.holder import this_process
 from acorn.stores.port import Kept, Store
 from acorn.types import Request
@@ -67,6 +69,22 @@ def kept_tree(
     except BaseException:
         _give_back(store, found)
         raise
+
+
+def is_final(kept: Kept) -> bool:
+    """Whether a run is over for good."""
+    return bool(json.loads(kept.state)["phase"] == "done")
+
+
+def recorded_failure(found: Sequence[Kept], plan: Plan) -> Exception:
+    """What a run failed of, with its record."""
+    run: Run[Any] = read_record(Run, saved_of(found[0]), None)
+    hang_records(run, [saved_of(each) for each in found[1:]])
+    error = run.error
+    if not isinstance(error, Exception):
+        return StoreError(f"The run {run.id} of `{plan.spec.owner}` has failed.")
+    error.run = run  # type: ignore[attr-defined]
+    return error
 
 
 def _answers(store: Store, run_id: str, given: Any, *, is_one: bool) -> dict[str, Any]:

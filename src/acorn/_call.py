@@ -256,7 +256,7 @@ def _store_of(spec: Spec) -> Store:
             f"`{spec.owner}` keeps no runs; say where, as in `store = 'runs.db'` on the class or "
             f"`{spec.owner}(store='runs.db')`."
         )
-    return open_store(spec.store)
+    return open_store(spec.store, f"`{spec.owner}.store`")
 
 
 def _origin(agent: Agent[Any, Any]) -> Origin:

@@ -100,4 +100,4 @@ def runs(store: str | Path | Store) -> Runs:
     for run in acorn.runs("runs.db").list(status="waiting"):
         print(run.id, run.agent, run.steps)
     """
-    return Runs(open_store(store))
+    return Runs(open_store(store, "`acorn.runs`"))

@@ -222,7 +222,9 @@ SETTINGS: Mapping[str, Setting] = {
     "max_cost": Setting(None, lambda value: value is None or _is_amount(value), "dollars above 0, or None"),
     "max_seconds": Setting(None, lambda value: value is None or _is_amount(value), "seconds above 0, or None"),
     "max_depth": Setting(5, lambda value: _is_count(value, 1), "a whole number of at least 1"),
-    "store": Setting(None, _is_store, "a file such as 'runs.db', 'postgresql://...' or an object of the store port"),
+    "store": Setting(
+        None, _is_store, "a file such as 'runs.db', 'memory', 'postgresql://...', or an object of the store port"
+    ),
     "loop_guard": Setting("notice", lambda value: value in ("notice", "force", None), "'notice', 'force' or None"),
     "history_format": Setting("messages", lambda value: value in ("messages", "thread"), "'messages' or 'thread'"),
     "xml_include_descriptions": Setting(True, _is_bool, _FLAG),

@@ -46,7 +46,7 @@ class Effect:
             write("end", self.key)
 
 
-def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+def call(name: str, /, **arguments: Any) -> tuple[str, dict[str, Any]]:
     return name, arguments
 
 
@@ -149,7 +149,7 @@ def main() -> None:
     LOG = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     agent = Root(model=ScriptedModel(answer), store=store).using(run_id=run_id)
     end = agent(name=run_id) if way == "sync" else asyncio.run(agent.acall(name=run_id))
-    print(end.model_dump_json(), flush=True)
+    sys.stdout.write(end.model_dump_json())
 
 
 if __name__ == "__main__":

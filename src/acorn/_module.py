@@ -296,9 +296,7 @@ class module(Generic[In, Out, Deps]):
         """Run several branches at the same time; the results in order, failures as `BranchError` objects."""
         return _call.branch_all(self, branches, concurrency)
 
-    def using(
-        self, *, history: Any = _UNSET, deps: Deps = _UNSET, run_id: str | None = _UNSET, **overrides: Any
-    ) -> Self:
+    def using(self, *, history: Any = _UNSET, deps: Deps = _UNSET, run_id: Any = _UNSET, **overrides: Any) -> Self:
         """A light copy with other settings, an earlier conversation, something for the tools to use, or a name.
 
         A call of `using(run_id="order-17")` begins a run by that id in the store; called again with the same input,

@@ -129,11 +129,8 @@ def test_several_requests_are_answered_one_by_one(store: Any) -> None:
     agent = desk(store, script)
     assert agent.resume(paused.run_id, answer=["because"]) == "done"
     assert agent.last is not None
-    assert [m["content"] for m in agent.last.history if m["role"] == "tool"] == [
-        "the blue one",
-        '["because"]',
-        "Finished.",
-    ] or [m["content"] for m in agent.last.history if m["role"] == "tool"][:2] == ["the blue one", '["because"]']
+    results = [message["content"] for message in agent.last.history if message["role"] == "tool"]
+    assert results[:2] == ["the blue one", '["because"]']
 
 
 def test_a_branch_is_asked_and_answered(store: Any) -> None:

@@ -77,7 +77,8 @@ def by_turn(request: ModelRequest) -> Reply:
     """The script as a function of the conversation, so that any process can go on with it."""
     turns = sum(message["role"] == "assistant" for message in request.messages)
     is_inside = any("deeper?" in str(message["content"]) for message in request.messages if message["role"] == "user")
-    return INSIDE[turns - 3] if is_inside else SCRIPT[turns]
+    reply: Reply = INSIDE[turns - 3] if is_inside else SCRIPT[turns]
+    return reply
 
 
 @pytest.fixture(params=["memory", "sqlite"])

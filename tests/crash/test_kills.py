@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,21 @@ class Line(NamedTuple):
     key: str
 
 
+class Due:
+    """When a process is killed: when so many effects have ended, or some time after its first one has begun."""
+
+    def __init__(self, ends: int | None = None, wait: float = 0.0) -> None:
+        self._ends, self._wait = ends, wait
+        self._began: float | None = None
+
+    def __call__(self, lines: list[Line], pid: int) -> bool:
+        if self._ends is not None:
+            return sum(line.phase == "end" for line in lines) >= self._ends
+        if self._began is None and any(line.pid == pid for line in lines):
+            self._began = time.monotonic()
+        return self._began is not None and time.monotonic() - self._began >= self._wait
+
+
 class Scene:
     """One run, the processes that drove it, and what they did."""
 
@@ -53,7 +68,7 @@ class Scene:
         command = [sys.executable, str(VICTIM), str(self.store), "one", str(self.log), self.way]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def kill_when(self, due: Callable[[list[Line], int], bool]) -> bytes | None:
+    def kill_when(self, due: Due) -> bytes | None:
         """Let a process drive the run until it is due; what it printed, if it had ended before."""
         process = self.start()
         limit = time.monotonic() + PATIENCE
@@ -147,17 +162,11 @@ def test_a_run_survives_its_processes(tmp_path: Path, way: str, capsys: pytest.C
         directory.mkdir()
         scene = Scene(directory, way)
         for kill in range(4):  # a fifth process that dies at one step would be the last
-            if kill % 2 == 0:
-                # Right behind the end of an effect: its commit is not through yet.
-                goal = sum(line.phase == "end" for line in scene.lines()) + chance.randint(1, 9)
-                out = scene.kill_when(lambda lines, _, goal=goal: sum(x.phase == "end" for x in lines) >= goal)
-            else:
-                start, wait = time.monotonic(), chance.uniform(0, 0.3)
-                out = scene.kill_when(
-                    lambda lines, pid, start=start, wait=wait: (
-                        any(line.pid == pid for line in lines) and time.monotonic() - start > wait
-                    )
-                )
+            # Right behind the end of an effect, whose commit is not through yet; or at any time.
+            ends = sum(line.phase == "end" for line in scene.lines())
+            out = scene.kill_when(
+                Due(ends + chance.randint(1, 9)) if kill % 2 == 0 else Due(wait=chance.uniform(0, 0.3))
+            )
             if out is not None:
                 break
         assert scene.finish() == {"name": "one", "turns": 5}

@@ -212,8 +212,7 @@ class MemoryStore:
             return [run.facts.id for run in mine if run.is_unwanted]
 
     def _register(self, holder: Holder, now: float, seconds: float) -> None:
-        _, until = self._heard.get(holder.id, (now, now))
-        self._heard[holder.id] = (now, max(until, now + seconds))
+        self._heard[holder.id] = (now, now + seconds)
 
     # By whoever looks on
 

@@ -60,7 +60,7 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
     if first is not None and first.run_id == commit.root and first.birth is not None:
         if root is not None:
             raise words.exists(commit.root, name, *_seen(connection, commit.root, root, now))
-        register(connection, commit.holder, now, lease())
+        _register(connection, commit.holder, now, lease())
         number = _bear(connection, first, None, commit.holder, now, name)
         is_unwanted, asks, changes = False, 0, commit.changes[1:]
     else:
@@ -160,9 +160,9 @@ def _ask(connection: Connection, root: int, requests: Sequence[Request]) -> None
 # Who drives it
 
 
-def register(connection: Connection, holder: Holder, now: float, seconds: float) -> None:
-    """A process is heard of; it lives at least for so long."""
-    sql = "UPDATE holders SET heard = ?, until = max(until, ?) WHERE id = ?"
+def _register(connection: Connection, holder: Holder, now: float, seconds: float) -> None:
+    """A process is heard of, and lives for so long."""
+    sql = "UPDATE holders SET heard = ?, until = ? WHERE id = ?"
     if connection.execute(sql, (now, now + seconds, holder.id)).rowcount:
         return
     sql = "DELETE FROM holders WHERE until < ? AND id NOT IN (SELECT holder FROM runs WHERE holder IS NOT NULL)"
@@ -172,7 +172,7 @@ def register(connection: Connection, holder: Holder, now: float, seconds: float)
 
 
 def beat(connection: Connection, holder: Holder, seconds: float) -> list[str]:
-    register(connection, holder, time.time(), seconds)
+    _register(connection, holder, time.time(), seconds)
     sql = "SELECT id FROM runs WHERE holder = ? AND is_unwanted ORDER BY number"
     return [run_id for (run_id,) in connection.execute(sql, (holder.id,))]
 
@@ -203,7 +203,7 @@ def claim(connection: Connection, run_id: str, holder: Holder) -> list[Kept] | S
             return StoreError(error)
         old = reads.driver(connection, run.holder)
         silence = now - old.heard if old is not None else 0.0
-    register(connection, holder, now, lease())
+    _register(connection, holder, now, lease())
     sql = "UPDATE runs SET status = 'running', holder = ?, silence = ?, updated = ? WHERE number = ?"
     connection.execute(sql, (holder.id, silence, now, run.number))
     return kept

@@ -38,7 +38,6 @@ FLOORS = {
     "models/__init__": 2,
     "models/port": 2,
     "models/assemble": 2,
-    "stores/__init__": 2,
     "stores/port": 2,
     "_tools": 3,
     "_sampling": 3,

@@ -212,7 +212,7 @@ def test_a_call_that_needs_a_yes_is_made_as_a_person_says(way: str, answer: Any,
     assert '"amount":9' in request.question
     assert DONE == []
     assert office.answer(answer) == "ok"
-    assert DONE == done
+    assert done == DONE
     assert read in told(model)[0]
 
 
@@ -598,7 +598,9 @@ def nested(request: ModelRequest) -> Reply:
         return calling("inner", _id="a") & calling("look", _id="b") if "inner" in names else calling("look", _id="b")
     if "paid 1.0" in str(read):
         return finish("inner said")
-    return calling("refund", _id="r", order="a") if "seen inside" in str(read) else calling("look", _id="c", at="inside")
+    return (
+        calling("refund", _id="r", order="a") if "seen inside" in str(read) else calling("look", _id="c", at="inside")
+    )
 
 
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand, ByHandAsync, ByHook])

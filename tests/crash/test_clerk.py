@@ -85,8 +85,9 @@ def test_an_approved_call_in_which_a_process_dies_is_never_begun_again(tmp_path:
         out = office.finish("pay", "resume")
         begun = Counter(line for line in office.lines() if line.startswith("begin"))
         if approved:
-            assert begun == {"begin 5": 1, "begin 20": 1}
-            assert out.count("Unknown: ") <= 1
+            assert set(begun.values()) == {1}
+            # What was about to begin when the process died may not have, and nobody knows.
+            assert len(begun) + out.count("Unknown: ") >= 2
         else:
             assert not begun
             assert "did not approve" in out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Content = str | list[dict[str, Any]]
 """What a message holds: text, or parts in OpenAI's format where there is more than text."""
@@ -73,6 +73,17 @@ class Usage:
         self.cached_tokens += other.cached_tokens
         self.reasoning_tokens += other.reasoning_tokens
         self.requests += other.requests
+
+
+class Fallback(NamedTuple):
+    """A model that answered in the place of another one of its list."""
+
+    failed: str
+    """The one that should have answered."""
+    to: str
+    """The one that was asked instead."""
+    cause: str
+    """What the first failed of, or that it was not asked."""
 
 
 class Unfinished:

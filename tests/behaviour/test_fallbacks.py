@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +118,14 @@ def test_a_request_goes_down_the_whole_list(call: Call, script: Script) -> None:
     assert run.model == "d"
 
 
+def test_models_of_one_name_are_told_apart(call: Call, script: Script) -> None:
+    run = call.run(Asker(model=[script(BUSY, name="a"), script(BUSY, name="b"), script(DONE, name="a")]))
+    told = [(each.failed, each.to) for each in answered(run)[0].fallbacks]
+    assert told == [("a (model[0])", "b"), ("b", "a (model[2])")]
+    assert asked(run) == ["a (model[0])"]
+    assert run.model == "a"
+
+
 def test_a_list_of_one_is_that_model(call: Call, script: Script) -> None:
     assert call.run(Asker(model=[script(DONE, name="only")])).model == "only"
     with pytest.raises(ModelError, match=r"^`only` failed \(HTTP 503\): the script says so$"):
@@ -175,6 +185,7 @@ def test_a_list_is_a_model_wherever_one_is_set(call: Call, script: Script) -> No
         assert call.run(Asker(model=script(name="unasked"))).model == "second"
 
 
+@pytest.mark.live_objects
 def test_a_hook_may_set_a_list(call: Call, script: Script) -> None:
     third = [script(BUSY, name="b"), script(DONE, name="c")]
 
@@ -186,6 +197,7 @@ def test_a_hook_may_set_a_list(call: Call, script: Script) -> None:
     assert [entry.model for entry in answered(run)] == ["a", "c"]
 
 
+@pytest.mark.live_objects
 def test_a_hook_that_changes_the_list_in_place_changes_that_of_its_run_alone(call: Call, script: Script) -> None:
     a, b, c = script(call_of("look"), BUSY, name="a"), script(BUSY, name="b"), script(DONE, name="c")
     declared = [a, b]
@@ -782,6 +794,7 @@ def looks(number: int) -> ModelResponse:
     return calling((f"c{number}", "look", "{}"))
 
 
+@pytest.mark.message_list
 def test_thoughts_are_sent_back_to_their_author_alone(call: Call) -> None:
     a = Thinker("a", looks(1), busy(), looks(3), finishing(text="done"))
     b = Thinker("b", looks(2))
@@ -873,6 +886,15 @@ def test_a_saved_run_keeps_who_answered_and_a_list_without_its_secrets() -> None
     assert answered(again.run) == answered(loop.run)
     assert answered(again.run)[0].fallbacks[0].to == "second"
     assert [model.name for model in again.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]
+
+
+def test_the_list_of_the_docs_can_be_declared() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "fallbacks.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names: dict[str, Any] = {"module": module, "Question": Answer, "Answer": Answer}
+    exec(compile(block, "fallbacks.md", "exec"), names)
+    shown = "['anthropic/claude-sonnet-4-5', 'openai/gpt-4o', 'local/smollm2']"
+    assert repr(names["Researcher"]()) == f"<Researcher model={shown}>"
 
 
 def test_a_chain_is_a_model_of_the_port() -> None:

@@ -283,18 +283,26 @@ def test_each_is_sent_what_its_own_dict_says(wire: Wire) -> None:
 
 
 def test_what_a_hook_sets_counts_for_all_of_the_list(wire: Wire) -> None:
+    class Part(module):
+        """You answer a part."""
+
+        final_output = str
+
     class Hooked(Plain):
+        branches = {"part": Part}
+
         def on_step(self, step: Step) -> None:
             if step.counter == 1:
                 step.temperature = 0.9
             elif step.counter == 2:
                 step.model = [{**models[0], "temperature": 0.2}, models[1]]
 
-    pair = Pair(wire, [call("look"), call("look"), Fault(status=503)], [DONE])
+    first = [call("look"), call("look"), Fault(status=503), Fault(status=503), DONE]
+    pair = Pair(wire, first, [call("part"), DONE])
     models = pair.models(temperature=0.1)
     wire.run(Hooked(model=models))
-    assert [body["temperature"] for body in pair.first.bodies()] == [0.1, 0.9, 0.2]
-    assert [body["temperature"] for body in pair.second.bodies()] == [0.9]
+    assert [body["temperature"] for body in pair.first.bodies()] == [0.1, 0.9, 0.2, 0.2, 0.2]
+    assert [body["temperature"] for body in pair.second.bodies()] == [0.9, 0.9]
 
 
 def test_the_cost_is_by_the_prices_of_the_one_that_answered(wire: Wire) -> None:
@@ -308,7 +316,7 @@ def test_the_cost_is_by_the_prices_of_the_one_that_answered(wire: Wire) -> None:
         assert run.usage == alone.usage
 
 
-THINKING = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5000}
+THINKING: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 5000}
 
 
 def thoughts(body: dict[str, Any]) -> list[str]:

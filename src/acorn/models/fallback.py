@@ -40,13 +40,24 @@ class Link:
     """Whose thoughts it can read."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The `temperature` and `max_tokens` that were set for it alone."""
+    place: str = ""
+    """Where it stands, if others of the chain have the same name."""
+
+    @property
+    def name(self) -> str:
+        """For records and messages."""
+        return f"{self.model.name}{self.place}"
 
 
 class Chain:
     """Models of which one answers: the first that can."""
 
     def __init__(self, links: Sequence[Link]) -> None:
-        self.links = tuple(links)
+        names = [link.model.name for link in links]
+        self.links = tuple(
+            replace(link, place=f" (model[{at}])") if names.count(link.model.name) > 1 else link
+            for at, link in enumerate(links)
+        )
         self.is_mixed = len({link.reader for link in links}) > 1
         """Whether there are thoughts that not all of them can read."""
 
@@ -65,8 +76,8 @@ class Chain:
         return tuple(link.model for link in self.links)
 
     @property
-    def _next(self) -> Model:
-        return next((link.model for link in self.links if link.circuit.is_passable), self.links[0].model)
+    def _next(self) -> Link:
+        return next((link for link in self.links if link.circuit.is_passable), self.links[0])
 
     @property
     def name(self) -> str:
@@ -74,16 +85,16 @@ class Chain:
 
     @property
     def thinks(self) -> bool:
-        return thinks(self._next)
+        return thinks(self._next.model)
 
     def can_force_tool(self, request: ModelRequest) -> bool:
-        return self._next.can_force_tool(request)
+        return self._next.model.can_force_tool(request)
 
     def price(self) -> Price | None:
         """None where that of one is not known: it may be the one that answers."""
         if len(self.links) > 1 and any(model.price() is None for model in self.models):
             return None
-        return self._next.price()
+        return self._next.model.price()
 
     # Asking
 
@@ -193,9 +204,9 @@ class _Attempts:
             link = self.chain.links[at]
             passed = link.circuit.enter()
             if passed is None:
-                self._missed.append(_Missed(link.model.name, None))
+                self._missed.append(_Missed(link.name, None))
                 continue
-            name = link.model.name
+            name = link.name
             for missed in self._missed[len(self.fallbacks) :]:
                 missed.log(name)
                 self.fallbacks += (Fallback(missed.name, name, OPEN if missed.error is None else missed.words),)
@@ -205,7 +216,7 @@ class _Attempts:
     def hand_on(self, at: int, error: ModelError, *, has_begun: bool) -> bool:
         """Whether another is asked instead; where none is, and others did not answer either, all of it is raised."""
         others = list(self._missed)
-        self._missed.append(_Missed(self.chain.links[at].model.name, error))
+        self._missed.append(_Missed(self.chain.links[at].name, error))
         if error.retryable and not has_begun:
             self._coming = self._find(at + 1)
             if self._coming is not None:
@@ -242,7 +253,7 @@ class _Attempt:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if error is None:
-            self._pass.succeeded(self.model.name)
+            self._pass.succeeded(self._link.name)
             return False
         if not isinstance(error, ModelError):
             self._pass.left()
@@ -252,7 +263,7 @@ class _Attempt:
             self._pass.left()
             return False
         if error.retryable:
-            self._pass.failed(self.model.name)
+            self._pass.failed(self._link.name)
         else:
             self._pass.refused()
         return self._all.hand_on(self._at, error, has_begun=self._has_begun)

@@ -143,8 +143,8 @@ class Model(Protocol):
     """A language model. Adapters raise `ModelError` and nothing else of their own.
 
     A model may also have an attribute `thinks`: whether it was asked to think before it answers, so that no
-    tool should be forced from the first call on. Without one it does not. One that stands for several has them
-    as `models`.
+    tool should be forced from the first call on. Without one it does not. One that stands for several has a
+    tuple of them as `models`.
     """
 
     @property
@@ -204,5 +204,5 @@ def thinks(model: Model) -> bool:
 
 def models_of(model: Model) -> Sequence[Model]:
     """The models that may answer where this one is asked."""
-    found: Sequence[Model] = getattr(model, "models", (model,))
-    return found
+    found: Any = getattr(model, "models", None)
+    return found if isinstance(found, tuple) and found and all(map(is_model, found)) else (model,)

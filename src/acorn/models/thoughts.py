@@ -22,7 +22,7 @@ class Authors:
     """Who wrote what."""
 
     def __init__(self) -> None:
-        self._names = {"thinking_blocks"}
+        self._names = {"thinking_blocks", "reasoning_items"}
         """The keys of messages that hold such things, as far as they were seen."""
         self._wrote: dict[int, Hashable] = {}
         self._lock = threading.Lock()

@@ -1,8 +1,8 @@
 """Behaviour runs in several ways. A promise holds in all of them: sync, sync inside a running event loop, and async.
 
-Tests of loop, history, branches and fallbacks also run with the conversation sent as one `<thread>` document, which is not for
-tests of the message list itself, and with the run saved and loaded anew after every single tell. In the long version of
-the tests all of them are sent as a document, and more of them are saved.
+Tests of loop, history, branches and fallbacks also run with the conversation sent as one `<thread>` document, which is
+not for tests of the message list itself, and with the run saved and loaded anew after every single tell. In the long
+version of the tests all of them are sent as a document, and more of them are saved.
 """
 
 from __future__ import annotations

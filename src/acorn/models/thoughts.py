@@ -25,6 +25,7 @@ class Authors:
         self._names = {"thinking_blocks", "reasoning_items"}
         """The keys of messages that hold such things, as far as they were seen."""
         self._wrote: dict[int, Hashable] = {}
+        self._authors: set[Hashable] = set()
         self._lock = threading.Lock()
 
     def note(self, extra: Mapping[str, Any], author: Hashable) -> None:
@@ -33,6 +34,7 @@ class Authors:
             for name, value in extra.items():
                 self._names.add(name)
                 self._wrote[_mark(name, value)] = author
+            self._authors.add(author)
             while len(self._wrote) > _MOST:
                 del self._wrote[next(iter(self._wrote))]
 
@@ -40,12 +42,15 @@ class Authors:
         self, messages: Sequence[dict[str, Any]], reader: Hashable, first: Hashable
     ) -> list[dict[str, Any]] | None:
         """The messages without what the reader did not write; None where that is all of them."""
-        names, found = self._names, dict[int, dict[str, Any]]()
-        for at, message in enumerate(messages):
-            if len(message) > 2 and not names.isdisjoint(message):
-                foreign = [name for name in names & message.keys() if self._author(name, message, first) != reader]
-                if foreign:
-                    found[at] = {name: value for name, value in message.items() if name not in foreign}
+        if reader == first and self._authors <= {first}:
+            return None
+        names = tuple(self._names)
+        found: dict[int, dict[str, Any]] = {}
+        for at in {at for name in names for at, message in enumerate(messages) if name in message}:
+            message = messages[at]
+            foreign = [name for name in names if name in message and self._author(name, message, first) != reader]
+            if foreign:
+                found[at] = {name: value for name, value in message.items() if name not in foreign}
         if not found:
             return None
         return [found.get(at, message) for at, message in enumerate(messages)]

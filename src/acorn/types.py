@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
 
 Content = str | list[dict[str, Any]]
 """What a message holds: text, or parts in OpenAI's format where there is more than text."""
@@ -84,6 +85,26 @@ class Fallback(NamedTuple):
     """The one that was asked instead."""
     cause: str
     """What the first failed of, or that it was not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something that a run wants to know of people."""
+
+    id: str
+    run_id: str
+    """The run that asks, which may be a branch."""
+    kind: Literal["question", "approval"]
+    question: str
+    """What `ask_human` was called with; for an approval, what is to be approved, in words."""
+    tool: str
+    """The tool that the model called."""
+    arguments: dict[str, Any]
+    branch: str | None
+    """The path of the branch that asks; None for the run itself."""
+    asked: datetime
+    choices: tuple[str, ...] | None = None
+    """What `ask_human` offers, if anything."""
 
 
 class Unfinished:

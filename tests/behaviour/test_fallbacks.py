@@ -23,7 +23,7 @@ from acorn._call import new_loop
 from acorn._loop.saved_run import load, save
 from acorn.journal import Fallback, ModelAnswered, ModelAsked
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.circuit import FAILURES, OPEN_FOR, Circuits
+from acorn.models.circuit import FAILURES, OPEN_FOR, Circuits, Pass
 from acorn.models.fallback import Chain
 from acorn.models.port import can_stream, is_model
 from acorn.testing import Failure, Reply, ScriptedModel, finish
@@ -528,6 +528,39 @@ def test_one_at_a_time_tries_a_model_whose_circuit_was_open() -> None:
     probing.join(PATIENCE)
     assert answers[-1] == "a"
     assert whole(chain).model == "a"
+
+
+def test_a_trial_that_ends_when_others_have_found_out_says_nothing_of_the_next() -> None:
+    clock = Clock()
+    circuit = Circuits(clock).of("openai/gpt-4o")
+
+    def enter() -> Pass:
+        passed = circuit.enter(anyhow=True)
+        assert passed is not None
+        return passed
+
+    early = enter()
+    for _ in range(FAILURES):
+        enter().failed("m")
+    assert circuit.enter() is None
+    clock.now += OPEN_FOR
+    first = enter()
+    assert circuit.enter() is None
+    early.succeeded("m")
+    for _ in range(FAILURES):
+        enter().failed("m")
+    clock.now += OPEN_FOR
+    second = enter()
+    assert not circuit.is_passable
+    first.failed("m")
+    first.left()
+    assert not circuit.is_passable
+    second.refused()
+    assert circuit.is_passable
+    interrupted: Pass | None = enter()
+    assert not circuit.is_passable
+    del interrupted
+    assert circuit.is_passable
 
 
 def test_many_threads_that_fail_at_once_open_the_circuit_once() -> None:

@@ -25,12 +25,10 @@ OPEN_FOR = 30.0
 class Pass:
     """One request that was let through; what comes of it is told to the circuit, or nothing where it was left."""
 
-    __slots__ = ("__weakref__", "_circuit", "is_trial")
+    __slots__ = ("__weakref__", "_circuit")
 
-    def __init__(self, circuit: Circuit, *, is_trial: bool) -> None:
+    def __init__(self, circuit: Circuit) -> None:
         self._circuit = circuit
-        self.is_trial = is_trial
-        """Whether the circuit was open, and this is to find out."""
 
     def succeeded(self, name: str) -> None:
         """There was an answer; `name` is for the log."""
@@ -58,27 +56,27 @@ class Circuit:
         self._failures = 0
         self._open_until: float | None = None
         self._trial: ref[Pass] | None = None
-        """Who finds out; weakly, so that one who was interrupted is in nobody's way."""
+        """The request that tries an open one; weakly, so that one that was interrupted is in nobody's way."""
 
     @property
     def is_passable(self) -> bool:
         """Whether a request would be let through now."""
         until = self._open_until
-        return until is None or (self._clock() >= until and not self._is_tried())
+        return until is None or (self._clock() >= until and self._tried_by() is None)
 
     def enter(self, *, anyhow: bool = False) -> Pass | None:
         """Let a request through, or not; `anyhow` where there is nobody else to ask."""
+        made = Pass(self)
         if self._open_until is None:
-            return Pass(self, is_trial=False)
+            return made
         with self._lock:
             if self.is_passable:
-                made = Pass(self, is_trial=self._open_until is not None)
                 self._trial = ref(made)
                 return made
-        return Pass(self, is_trial=False) if anyhow else None
+        return made if anyhow else None
 
-    def _is_tried(self) -> bool:
-        return self._trial is not None and self._trial() is not None
+    def _tried_by(self) -> Pass | None:
+        return None if self._trial is None else self._trial()
 
     def _close(self, name: str) -> None:
         if self._open_until is None and not self._failures:
@@ -92,7 +90,7 @@ class Circuit:
     def _count(self, who: Pass, name: str) -> None:
         with self._lock:
             is_open = self._open_until is not None
-            if is_open and not who.is_trial:
+            if is_open and self._tried_by() is not who:
                 return  # it began before the circuit opened, or had nobody else to ask
             self._failures += 1
             if not is_open and self._failures < FAILURES:
@@ -106,10 +104,9 @@ class Circuit:
         self._free(who)
 
     def _free(self, who: Pass) -> None:
-        if who.is_trial:
-            with self._lock:
-                if self._trial is not None and self._trial() is who:
-                    self._trial = None
+        with self._lock:
+            if self._tried_by() is who:
+                self._trial = None
 
 
 class Circuits:

@@ -256,11 +256,15 @@ class Step(Generic[Deps]):
         changed = dict(self._settings)
         if "model" in changed and not self._is_model_set:
             model, before = changed["model"], self._model_before
+            before = list(before) if isinstance(before, tuple) else before
             if model == before:
                 del changed["model"]
             else:
                 check_setting(self._spec.owner, "model", model)
-                if isinstance(before, dict):  # what it said all along was overruled, and still is
+                # What it said all along was overruled, and still is.
+                if isinstance(before, list):
+                    changed["model"] = [overruled(each, changed) if each in before else each for each in model]
+                else:
                     kept = [name for name, key in said_in(model) if key in before and before[key] == model[key]]
                     lost = [name for name in kept if name in self._before or name in changed]
                     changed["model"] = overruled(model, lost)

@@ -20,6 +20,7 @@ from tests.raw_model import RawModel, calling, finishing
 
 from acorn import DeclarationError, ModelError, Run, Step, StreamChunk, ToolResult, Usage, module, tool
 from acorn._call import new_loop
+from acorn._loop.asks import AskHook
 from acorn._loop.saved_run import load, save
 from acorn.journal import Fallback, ModelAnswered, ModelAsked
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
@@ -211,6 +212,34 @@ def test_a_hook_that_changes_the_list_in_place_changes_that_of_its_run_alone(cal
     run = call.run(Hooked())
     assert run.model == "c"
     assert declared == [a, b]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_that_a_hook_only_looks_at_is_not_changed(call: Call, script: Script, kind: Any) -> None:
+    class Looking(Asker):
+        def on_step(self, step: Step) -> None:
+            assert [model.name for model in step.model] == ["a", "b"]
+
+    first, second = script(call_of("look"), BUSY, name="a"), script(DONE, name="b")
+    assert call.run(Looking(model=kind([first, second]))).model == "b"
+
+
+def test_what_a_hook_sets_beside_a_changed_list_counts_for_what_it_left_alone() -> None:
+    class Hooked(Asker):
+        def on_start(self, step: Step) -> None:
+            step.model.append({"model": "openai/gpt-4o-mini", "temperature": 0.2})
+            step.temperature = 0.9
+            assert step.model[0]["temperature"] == 0.1
+
+    model = [{"model": "openai/gpt-4o", "temperature": 0.1, "api_key": "k", "api_base": "http://127.0.0.1:9/v1"}]
+    agent = Hooked(model=model)
+    loop = new_loop(agent, (), {})
+    loop.start(0.0)
+    (hook,) = loop.asks(0.0)
+    assert isinstance(hook, AskHook)
+    loop.tell(hook.id, hook.function(*hook.arguments), 0.0)
+    assert [each.get("temperature") for each in loop.setting("model")] == [None, 0.2]
+    assert (loop.setting("temperature"), model[0]["temperature"]) == (0.9, 0.1)
 
 
 def test_branches_inherit_the_list_as_it_stands(call: Call, script: Script) -> None:
@@ -716,7 +745,7 @@ def test_a_tool_is_not_forced_on_one_that_cannot_be_made_to_call_it(call: Call, 
     assert [request.forced_tool for request in second.requests] == [None, None]
 
 
-def test_a_tool_is_forced_on_whoever_is_asked_first(call: Call, script: Script) -> None:
+def test_whether_a_tool_is_forced_goes_by_who_is_asked_first(call: Call, script: Script) -> None:
     class Single(module[Any, Answer]):
         """Answer."""
 
@@ -726,20 +755,6 @@ def test_a_tool_is_forced_on_whoever_is_asked_first(call: Call, script: Script) 
     first, second = Thinking(DONE, name="first"), script(name="second")
     call(Single(model=[first, second]))
     assert first.requests[0].forced_tool is None
-
-
-def test_each_is_asked_with_its_own_settings(call: Call) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("OPENAI_API_KEY", raising=False)
-        agent = Asker(
-            model=[{"model": "openai/gpt-4o", "temperature": 0.1, "max_tokens": 11}, ScriptedModel(DONE, name="b")],
-            temperature=0.3,
-        )
-        loop = new_loop(agent, (), {})
-    chain: Any = loop.model
-    first, second = chain.links
-    assert dict(first.sampling) == {"temperature": 0.1, "max_tokens": 11}
-    assert dict(second.sampling) == {}
 
 
 def test_the_cost_is_that_of_the_one_that_answered(call: Call, script: Script) -> None:

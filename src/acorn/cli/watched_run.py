@@ -121,6 +121,8 @@ class WatchedRun:
             self.saver.begin()
         try:
             for chunk in stream:
+                if chunk.run is not None and not self.runs:  # it had ended before
+                    self.runs = [chunk.run]
                 view.feed(chunk, self.run)
             output = None if self.run is None else self.run.output
             how = (

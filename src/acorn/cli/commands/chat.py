@@ -126,7 +126,8 @@ class Chat:
         try:
             made = shape.schema.model_validate({str(self._field.path[0]): line}, by_alias=True, by_name=True)
         except ValidationError as error:
-            wrong = "; ".join(f"{problem['path']}: {problem['expected']}" for problem in problems(error, shape.xml_schema, {}))
+            found = problems(error, shape.xml_schema, {})
+            wrong = "; ".join(f"{each['path']}: {each['expected']}" for each in found)
             raise CommandError(f"the input does not fit: {wrong}") from error
         return shape.unwrap(made)
 

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, assert_never
 
-from acorn._drive.bridge import call_sync, is_async, next_of, start_on_loop, start_thread
+from acorn._drive.bridge import call_sync, is_async, start_on_loop, start_thread
 from acorn._drive.run_tree import Tree, raise_if_late
 from acorn._drive.tool_sources import OpenSources
 from acorn._drive.tools import aattempt, attempt, too_long
@@ -24,6 +24,7 @@ from acorn._drive.walk import CloseFailure, Key, Walk
 from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
 from acorn._loop.stream import Streamer
+from acorn._waiting import next_of
 from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas

@@ -612,6 +612,63 @@ def test_ctrl_c_ends_a_wait_at_once_and_leaves_no_hole(way: str) -> None:
         assert child.wait(PATIENCE) == 0
 
 
+BRANCHES = """
+import logging, os, signal, threading
+from acorn import module
+from acorn.testing import ScriptedModel, call, finish
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+held, opened, over = threading.Event(), threading.Event(), threading.Event()
+asked = []
+
+def reply(request):
+    below = "below" in request.messages[0]["content"]
+    asked.append(below)
+    if below and not over.is_set():
+        held.set()
+        opened.wait()
+    return finish(1) if below or over.is_set() else call("a") & call("b") & call("c")
+
+class Inner(module[[], int]):
+    'Say it below.'
+
+class Outer(module[[], int]):
+    max_concurrency = 1
+    max_steps = 3
+    branches = dict.fromkeys("abc", Inner)
+
+class Told(logging.Handler):
+    waiting = 0
+    def emit(self, record):
+        if "waits" in record.getMessage():
+            Told.waiting += 1
+            if Told.waiting == 2:
+                held.wait()
+                print("waiting", flush=True)
+logging.getLogger("acorn").addHandler(Told())
+logging.getLogger("acorn").setLevel(logging.INFO)
+agent = Outer(model=ScriptedModel(reply))
+try:
+    agent()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+over.set()
+opened.set()
+print(agent(), asked, flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_takes_the_branches_that_wait_in_threads_out_of_the_line() -> None:
+    with subprocess.Popen([sys.executable, "-c", BRANCHES], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waiting\n"
+        os.kill(child.pid, signal.SIGINT)
+        assert child.stdout.readline() == "interrupted\n"
+        assert child.stdout.readline() == "1 [False, True, False]\n"  # the one that was sent, and the new run's own
+        assert child.wait(PATIENCE) == 0
+
+
 # Tokens
 
 

@@ -241,6 +241,19 @@ def test_a_request_greater_than_everything_goes_when_the_window_is_empty() -> No
     assert behind.may_go
 
 
+def test_one_that_leaves_sooner_than_another_before_it_does_not_let_anybody_through_alone() -> None:
+    world = World(Window(RateLimit(None, 1000, 60)))
+    unanswered = world.come(0, 400)
+    world.send(unanswered)
+    world.pass_time(0.1)
+    all_at_once(world, world.come(0, 500))
+    third = world.come(0, 900)
+    world.pass_time(60.1)
+    assert not third.may_go
+    world.pass_time(0.9)
+    assert third.may_go
+
+
 # Anything may happen
 
 LIMITS = st.builds(

@@ -14,6 +14,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Protocol
@@ -21,12 +22,14 @@ from weakref import WeakKeyDictionary
 
 from acorn._log import logger
 from acorn._rate_limit import Counted, RateLimit
-from acorn._waiting import next_of
+from acorn._waiting import AbandonedError, ending, next_of
 from acorn.errors import ModelError
 from acorn.models.gates import Desk, Gate, Slots, Turn, Window
 
 _LONGEST_SLEEP = 3600.0
 """Seconds: no platform is asked to wait for longer at a time."""
+_NEVER = -1.0
+"""Told instead of seconds to one that nobody waits for any more."""
 
 
 class Allowance(Protocol):
@@ -110,11 +113,19 @@ class Queued:
         turn.tell = news.put
         began = self._begin(turn)
         until = inf if seconds is None else began + seconds
+        end = ending.get()
+        if end is not None:
+            end.watch(partial(news.put, _NEVER))
         try:
             while wait := next_of(news, until - monotonic()):
+                if wait == _NEVER:
+                    raise AbandonedError
                 self._log(turn, wait)
         except queue.Empty:
             raise self._late(turn, began) from None
+        finally:
+            if end is not None:
+                end.watch(None)
         self._go(turn)
 
     async def atake(self, turn: Turn, seconds: float | None) -> None:

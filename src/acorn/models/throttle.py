@@ -17,7 +17,16 @@ from pydantic_core import to_json
 from acorn._rate_limit import Counted, RateLimit
 from acorn.errors import ModelError
 from acorn.models.gates import Turn
-from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, Price, StreamingModel, message_json
+from acorn.models.port import (
+    Delta,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    Price,
+    SendAgainError,
+    StreamingModel,
+    message_json,
+)
 from acorn.models.turns import Allowance, allowance
 from acorn.types import Usage
 
@@ -39,6 +48,7 @@ class Throttled:
     def __init__(self, model: Model, allowance: Allowance) -> None:
         self._model = model
         self._allowance = allowance
+        self._prepare: Callable[[], object] = getattr(model, "prepare", _at_once)
 
     def __repr__(self) -> str:
         return f"Throttled({self._model!r})"
@@ -65,74 +75,89 @@ class Throttled:
     # A turn is given back by `settle` and nothing before it, in the frame that took it: Ctrl-C cannot come between.
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        turn, settle, began = self._turn(request), self._allowance.settle, monotonic()
-        try:
-            self._allowance.take(turn, request.timeout)
-            response = self._model.complete(_left(request, began))
-            _note(turn, response.usage)
-            return response
-        except ModelError as error:
-            _note_failure(turn, error)
-            raise
-        finally:
-            turn.is_over = True
-            settle(turn)
+        sending, settle = _Sending(request), self._allowance.settle
+        while True:
+            turn = self._turn(request)
+            try:
+                self._allowance.take(turn, sending.left)
+                response = self._model.complete(sending.request())
+                _note(turn, response.usage)
+                return response
+            except ModelError as error:
+                if not _goes_on(turn, error):
+                    raise
+            finally:
+                turn.is_over = True
+                settle(turn)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        turn, settle, began = self._turn(request), self._allowance.settle, monotonic()
-        try:
-            await self._allowance.atake(turn, request.timeout)
-            response = await self._model.acomplete(_left(request, began))
-            _note(turn, response.usage)
-            return response
-        except ModelError as error:
-            _note_failure(turn, error)
-            raise
-        finally:
-            turn.is_over = True
-            settle(turn)
+        sending, settle = _Sending(request), self._allowance.settle
+        while True:
+            turn = self._turn(request)
+            try:
+                await self._allowance.atake(turn, sending.left)
+                response = await self._model.acomplete(sending.request())
+                _note(turn, response.usage)
+                return response
+            except ModelError as error:
+                if not _goes_on(turn, error):
+                    raise
+            finally:
+                turn.is_over = True
+                settle(turn)
 
     def _stream(self, request: ModelRequest) -> Iterator[Delta]:
-        turn, settle, began = self._turn(request), self._allowance.settle, monotonic()
-        try:
-            self._allowance.take(turn, request.timeout)
-            deltas: Any = cast("StreamingModel", self._model).stream(_left(request, began))
+        sending, settle = _Sending(request), self._allowance.settle
+        while True:
+            turn = self._turn(request)
             try:
-                for delta in deltas:
-                    _note(turn, delta.usage)
-                    yield delta
+                self._allowance.take(turn, sending.left)
+                deltas: Any = cast("StreamingModel", self._model).stream(sending.request())
+                try:
+                    for delta in deltas:
+                        _note(turn, delta.usage)
+                        yield delta
+                finally:
+                    if hasattr(deltas, "close"):
+                        deltas.close()
+                return
+            except ModelError as error:
+                if not _goes_on(turn, error):
+                    raise
             finally:
-                if hasattr(deltas, "close"):
-                    deltas.close()
-        except ModelError as error:
-            _note_failure(turn, error)
-            raise
-        finally:
-            turn.is_over = True
-            settle(turn)
+                turn.is_over = True
+                settle(turn)
 
     async def _astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        turn, settle, began = self._turn(request), self._allowance.settle, monotonic()
-        try:
-            await self._allowance.atake(turn, request.timeout)
-            deltas: Any = cast("StreamingModel", self._model).astream(_left(request, began))
+        sending, settle = _Sending(request), self._allowance.settle
+        while True:
+            turn = self._turn(request)
             try:
-                async for delta in deltas:
-                    _note(turn, delta.usage)
-                    yield delta
+                await self._allowance.atake(turn, sending.left)
+                deltas: Any = cast("StreamingModel", self._model).astream(sending.request())
+                try:
+                    async for delta in deltas:
+                        _note(turn, delta.usage)
+                        yield delta
+                finally:
+                    if hasattr(deltas, "aclose"):
+                        await deltas.aclose()
+                return
+            except ModelError as error:
+                if not _goes_on(turn, error):
+                    raise
             finally:
-                if hasattr(deltas, "aclose"):
-                    await deltas.aclose()
-        except ModelError as error:
-            _note_failure(turn, error)
-            raise
-        finally:
-            turn.is_over = True
-            settle(turn)
+                turn.is_over = True
+                settle(turn)
 
     def _turn(self, request: ModelRequest) -> Turn:
+        self._prepare()
         longest = request.max_tokens if "max_tokens" in request.declared else None
         return self._allowance.turn(partial(_size, request), longest)
+
+
+def _at_once() -> None:
+    """Most models are ready."""
 
 
 def _size(request: ModelRequest) -> int:
@@ -142,11 +167,22 @@ def _size(request: ModelRequest) -> int:
     return written + len(to_json(request.tools) if tools is None else tools())
 
 
-def _left(request: ModelRequest, began: float) -> ModelRequest:
-    """The request, with what is left of its time."""
-    if request.timeout is None:
-        return request
-    return replace(request, timeout=max(0.001, request.timeout - (monotonic() - began)))
+class _Sending:
+    """A request, sent once, or again where the model did not take something in it."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._request = request
+        self._left_out: set[str] = set()
+        self._began = monotonic()
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the run has; None is no end."""
+        timeout = self._request.timeout
+        return None if timeout is None else max(0.001, timeout - (monotonic() - self._began))
+
+    def request(self) -> ModelRequest:
+        return replace(self._request, timeout=self.left, left_out=self._left_out)
 
 
 def _note(turn: Turn, usage: Usage | None) -> None:
@@ -157,9 +193,13 @@ def _note(turn: Turn, usage: Usage | None) -> None:
         turn.used = (usage.input_tokens, usage.output_tokens)
 
 
-def _note_failure(turn: Turn, error: ModelError) -> None:
-    """What a provider would not take has used nothing; of what broke nobody knows, and the estimate stands."""
+def _goes_on(turn: Turn, error: ModelError) -> bool:
+    """Take note of a failure. Whether the request is to be sent again, without what the model does not take.
+
+    What a provider refuses has used no tokens; of what broke nobody knows, and the estimate stands.
+    """
     if turn.answered is None:
         turn.answered = monotonic()
         if error.status is not None and 400 <= error.status < 500:
             turn.used = (0, 0)
+    return isinstance(error, SendAgainError)

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -308,15 +310,15 @@ def test_who_comes_first_is_served_first_whichever_way_it_waits(waits: Waits, st
 
     begin(0)
     assert comes_true(lambda: model.inside == 1)
-    for number in range(1, 16):
+    for number in range(1, COUNT):
         begin(number)
         assert waits.reach(number)
     model.opened.set()
     threads.join()
-    assert model.order == list(range(16))
-    assert threads.outcomes == {number: number for number in range(16)}
+    assert model.order == list(range(COUNT))
+    assert threads.outcomes == {number: number for number in range(COUNT)}
     assert model.most == 1
-    assert len(waits.told) == 15
+    assert len(waits.told) == COUNT - 1
     assert waits.told[0] == "A request of `Limited` waits for its turn (`max_concurrency`)."
 
 
@@ -549,6 +551,19 @@ def test_a_request_is_sent_with_the_time_that_is_left(call: Call) -> None:
     assert first <= AGES
 
 
+def test_a_run_with_all_the_time_in_the_world_waits_in_a_thread() -> None:
+    class Limited(Agent):
+        max_concurrency = 1
+
+    model, threads = Watched(is_open=False), Threads()
+    for number in range(2):
+        threads.start(number, partial(ask, Limited(model=model, max_seconds=1e18), number))
+    assert comes_true(lambda: model.inside == 1)
+    model.opened.set()
+    threads.join()
+    assert threads.outcomes == {0: 0, 1: 1}
+
+
 CHILD = """
 import signal, sys, threading
 from acorn import module
@@ -610,6 +625,51 @@ def test_ctrl_c_ends_a_wait_at_once_and_leaves_no_hole(way: str) -> None:
         assert child.stdout.readline() == "interrupted\n"
         assert child.stdout.readline() == "1 [1]\n"  # the one that was interrupted has no place in the window
         assert child.wait(PATIENCE) == 0
+
+
+FORKS = """
+import os, threading
+from acorn import module
+from acorn.testing import ScriptedModel, finish
+
+held, opened = threading.Event(), threading.Event()
+
+def reply(request):
+    if threading.current_thread() is not threading.main_thread():
+        held.set()
+        opened.wait()
+    return finish(1)
+
+class Agent(module[[], int]):
+    max_concurrency = 1
+    rate_limit = {"requests": 1, "per": 600}
+
+agent = Agent(model=ScriptedModel(reply))
+other = threading.Thread(target=agent)
+other.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    print(agent(), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+opened.set()
+other.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_counts_for_itself() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_the_example_of_the_docs_answers() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict[str, Any] = {"MODEL": ScriptedModel([finish(answer="A squirrel.")]), "__name__": "__main__"}
+    exec(compile(block.replace('model = "openai/gpt-4o"', "model = MODEL"), "limits.md", "exec"), names)
+    assert names["answer"].answer == "A squirrel."
 
 
 BRANCHES = """

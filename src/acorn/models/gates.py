@@ -210,6 +210,8 @@ class Desk:
         self._let_through(now)
 
     def _look(self, turn: Turn) -> None:
+        if turn.is_over:
+            turn.tell = _nobody  # it may stand in a line for long, and holds an event loop
         for gate in turn.gates:
             gate.look(turn)
         self._open += turn.gates

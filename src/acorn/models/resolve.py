@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -51,10 +52,11 @@ def _is_litellm_wanted(config: Mapping[str, Any]) -> bool:
 
 
 def throttled(model: Model, throttle: Throttle | None) -> Model:
-    """A model kept to its limits, inside of what retries it."""
+    """A model kept to its limits. One that asks another, and says so by `around`, may ask it more than once."""
     if throttle is None:
         return model
-    return model.around(throttle) if isinstance(model, Retrying) else throttle(model)
+    around: Callable[[Callable[[Model], Model]], Model] | None = getattr(model, "around", None)
+    return throttle(model) if around is None else around(partial(throttled, throttle=throttle))
 
 
 def resolve(declared: Any, owner: str, throttle: Throttle | None = None) -> Model:

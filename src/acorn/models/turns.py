@@ -112,7 +112,7 @@ class Queued:
         news: queue.SimpleQueue[float] = queue.SimpleQueue()
         turn.tell = news.put
         began = self._begin(turn)
-        until = inf if seconds is None else began + seconds
+        until = inf if seconds is None or seconds > threading.TIMEOUT_MAX else began + seconds
         end = ending.get()
         if end is not None:
             end.watch(partial(news.put, _NEVER))

@@ -45,7 +45,7 @@ class Allowance(Protocol):
 
     async def atake(self, turn: Turn, seconds: float | None) -> None: ...
 
-    def settle(self, turn: Turn) -> None:
+    def settle(self, turn: Turn, /) -> None:
         """The request is over, or will not be sent. Called once for every turn, taken or not."""
         ...
 

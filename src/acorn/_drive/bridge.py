@@ -20,10 +20,11 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from acorn._waiting import next_of
 
+T = TypeVar("T")
 PLAIN = frozenset((type(None), str, int, float, bool, list, dict))
 """What most calls return, and nobody awaits."""
 
@@ -84,6 +85,15 @@ def _start(thread: threading.Thread) -> None:
         if isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from None
         raise
+
+
+def result_of(future: Future[T]) -> T:
+    """What a future comes to."""
+    if future.done():
+        return future.result()
+    done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
+    future.add_done_callback(done.put)
+    return next_of(done).result()
 
 
 def side_by_side(acts: Sequence[Callable[[], Any]], concurrency: int | None) -> list[Any]:

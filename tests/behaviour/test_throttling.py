@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -154,7 +154,7 @@ class Waits(logging.Handler):
 
 
 @contextmanager
-def listening() -> Iterator[Waits]:
+def listening() -> Generator[Waits]:
     handler, logger = Waits(), logging.getLogger("acorn")
     before = logger.level
     logger.addHandler(handler)

@@ -114,6 +114,11 @@ class module(Generic[In, Out, Deps]):
     """Dollars that a whole run may cost, branches included."""
     max_seconds: float | None = SETTINGS["max_seconds"].default
     """Seconds that a whole run may take, branches included."""
+    rate_limit: Mapping[str, Any] | None = SETTINGS["rate_limit"].default
+    """Requests and tokens in any window of `per` seconds, for all runs of the class in a process:
+    `{"requests": 60, "tokens": 100_000, "per": 60}`."""
+    max_concurrency: int | None = SETTINGS["max_concurrency"].default
+    """Model calls at once, for all runs of the class in a process."""
     max_depth: int = SETTINGS["max_depth"].default
     """How deep branches may nest."""
     store: Any = SETTINGS["store"].default

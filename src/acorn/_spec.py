@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from acorn._json import excerpt
+from acorn._rate_limit import Counted, RateLimit, read_rate_limit
 from acorn._sampling import check_said_once, overruled, said_in
 from acorn._schema.shape import Shape, shape_of
 from acorn._tools.collect import gather, merge, methods
@@ -63,6 +64,8 @@ class Spec:
     max_total_tokens: int | None
     max_cost: float | None
     max_seconds: float | None
+    rate_limit: Counted[RateLimit] | None
+    max_concurrency: Counted[int] | None
     loop_guard: str | None
     max_depth: int
     store: Any
@@ -234,6 +237,10 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "max_cost": Setting(None, lambda value: value is None or _is_amount(value), "dollars above 0, or None"),
     "max_seconds": Setting(None, lambda value: value is None or _is_amount(value), "seconds above 0, or None"),
+    "rate_limit": Setting(None, lambda value: True, ""),  # `read_rate_limit` judges it, in its own words
+    "max_concurrency": Setting(
+        None, lambda value: value is None or _is_count(value, 1), "a whole number of at least 1, or None"
+    ),
     "max_depth": Setting(5, lambda value: _is_count(value, 1), "a whole number of at least 1"),
     "store": Setting(
         None, _is_store, "a file such as 'runs.db', 'memory', 'postgresql://...', or an object of the store port"
@@ -253,6 +260,9 @@ SETTINGS: Mapping[str, Setting] = {
 CACHE_DEFAULT = ({"location": "message", "role": "system"}, {"location": "message", "index": 0})
 """What `cache = True` stands for."""
 
+_COUNTED = ("rate_limit", "max_concurrency")
+"""Limits that all runs of a class share."""
+
 _SHAPES = {"initial_input": "input", "final_output": "output"}
 
 
@@ -263,6 +273,9 @@ def compile_spec(cls: type, base: type, values: Mapping[str, Any], local_names: 
     }
     frozen = _freeze(cls, values, local_names)
     frozen["model"] = _model_of_classes(cls, base, frozen["model"])
+    for attribute in _COUNTED:
+        if frozen[attribute] is not None:
+            frozen[attribute] = Counted(frozen[attribute].limit, _declarer(cls, base, attribute))
     prompt = _prompt(cls, base)
     return Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, **frozen)
 
@@ -290,6 +303,11 @@ def _model_of_classes(cls: type, base: type, model: Any) -> Any:
     return overruled(model, nearer)
 
 
+def _declarer(cls: type, base: type, attribute: str) -> type:
+    """The class whose attribute counts."""
+    return next((parent for parent in _ahead(cls, base, attribute) if attribute in vars(parent)), base)
+
+
 def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a spec that these attributes decide."""
     owner = cls.__name__
@@ -304,6 +322,9 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]
             frozen[_SHAPES[attribute]] = shape_of(value, owner, attribute)
         elif attribute == "cache":
             frozen["cache"] = CACHE_DEFAULT if value is True else tuple(value or ())
+        elif attribute in _COUNTED:
+            limit = read_rate_limit(value, owner) if attribute == "rate_limit" else value
+            frozen[attribute] = None if limit is None else Counted(limit, cls)
         elif attribute != "system_prompt":
             frozen[attribute] = value
     return frozen

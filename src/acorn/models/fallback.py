@@ -11,7 +11,7 @@ handed out. Made by `resolve` of a list that is declared; to the loop it is one 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -65,6 +65,10 @@ class Chain:
     def of(cls, models: Sequence[Model], circuits: Circuits = CIRCUITS) -> Chain:
         """A chain of model objects."""
         return cls([Link(model, circuits.of(model), reader_of(model)) for model in models])
+
+    def around(self, wrap: Callable[[Model], Model]) -> Chain:
+        """The same with something between it and each of its models."""
+        return Chain([replace(link, model=wrap(link.model)) for link in self.links])
 
     def __repr__(self) -> str:
         return f"Chain({list(self.models)!r})"

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeGuard
 
 from pydantic_core import to_json
 
+from acorn.errors import ModelError
 from acorn.types import Fallback, Usage
 
 
@@ -46,6 +47,8 @@ class ModelRequest:
     """Seconds that the run has left."""
     messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
     tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
+    left_out: set[str] | None = field(default=None, repr=False)
+    """What the model was found not to take when this was sent before, where somebody counts how often it is."""
 
     def __getstate__(self) -> dict[str, Any]:
         # What writes it is bound to the run, and a copy can do without.
@@ -137,6 +140,13 @@ class Delta:
     attempts: int = 1
     waits: tuple[float, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
+
+
+class SendAgainError(ModelError):
+    """The model does not take something that nobody has set, and may take the request without it.
+
+    Raised where somebody counts what is sent (`ModelRequest.left_out`); elsewhere an adapter sends it again itself.
+    """
 
 
 class Model(Protocol):

@@ -61,6 +61,10 @@ class Retrying:
     def __repr__(self) -> str:
         return f"Retrying({self._model!r})"
 
+    def around(self, wrap: Callable[[Model], Model]) -> Retrying:
+        """The same with something between it and its model."""
+        return Retrying(wrap(self._model), self._retries)
+
     @property
     def name(self) -> str:
         return self._model.name

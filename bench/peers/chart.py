@@ -57,7 +57,7 @@ def panel_of(figures: dict[str, Any], at: int, scale: Scale, bottom: int) -> lis
         mine = " mine" if contender["ours"] else ""
         if value is None:
             reason = str(contender["cells"].get(work, {}).get("none", ""))
-            words = reason if reason.startswith("over ") else "–"
+            words = reason if reason.startswith("over ") else "-"
             lines.append(f'<text class="dim" x="{scale.x(at, 1) + 8}" y="{y + 4}">{escape(words)}</text>')
             continue
         x = scale.x(at, value)

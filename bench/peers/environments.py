@@ -45,7 +45,7 @@ class MissingPeerError(Exception):
 
 
 def python_of(contender: Contender) -> str:
-    """The interpreter to run it with; its environment is made when it is not there, or when it asks for other things."""
+    """The interpreter to run it with; its environment is made when it is missing or asks for other things."""
     if not contender.requires:
         return sys.executable
     home = CACHE / contender.name

@@ -2,8 +2,8 @@
 
 The address says what to do, so that no state is kept between requests: `/FINISH/WORK/v1/chat/completions`. FINISH is
 how the contender's framework wants its typed answer: `json` (as content), `dspy` (in that library's own notation), or
-the name of the tool that carries it. How far a conversation has come is counted in the request itself, by the marks of the
-tool results. `GET /take` tells what came since it was last asked, and forgets it.
+the name of the tool that carries it. How far a conversation has come is counted in the request itself, by the marks of
+the tool results. `GET /take` tells what came since it was last asked, and forgets it.
 
 A request that lacks what it must hold (the tools, the way to answer, the results so far) is refused.
 """

@@ -9,13 +9,16 @@ from peers.tasks import WORKS
 BEGIN, END = "<!-- bench-peers: begin -->", "<!-- bench-peers: end -->"
 FLOOR = "raw_httpx"
 SHORT = ["single", "loop50", "loop200", "stream100", "many200"]
+HEAVY = {"import", "first", "many200"}
 NO_PARTIALS = {"raw_httpx", "raw_aiohttp", "raw_litellm"}
 """They read a stream without showing any of it on the way."""
 
 HOW = """\
 CPU is that of the contender's process alone, the server is another one; wall time holds both. Every result is checked:
 the typed answer, the number of requests, the tools that ran, the partial answers. Everyone does the work as its own
-documentation has it, with telemetry, retries and caches off. *: the raw ones read the stream without partial answers."""
+documentation has it, with telemetry, retries and caches off. A work that takes too long is not waited for ("over").
+
+\\*: the raw ones read the stream without partial answers."""
 
 
 def number(value: float) -> str:
@@ -36,7 +39,7 @@ class Notes:
             return reason
         if reason not in self.reasons:
             self.reasons.append(reason)
-        return f"– ({self.reasons.index(reason) + 1})"
+        return f"- ({self.reasons.index(reason) + 1})"
 
     def lines(self) -> list[str]:
         return [f"({at}) {reason}  " for at, reason in enumerate(self.reasons, 1)]
@@ -83,9 +86,9 @@ def whole(figures: dict[str, Any]) -> str:
     """The page with everything that was measured."""
     notes = Notes()
     present = [work for work in WORKS if any(work in row["cells"] for row in figures["contenders"].values())]
-    heavy = [work for work in ("import", "first", "many200") if work in present]
-    lines = ["# Beside others", "", f"Measured on {figures['date']} with Python {figures['python']}; medians of"]
-    lines[-1] += f" {figures['rounds']} rounds, by `make bench-peers`. {HOW}"
+    heavy = [work for work in present if work in HEAVY]
+    lines = ["# Beside others", "", f"Measured on {figures['date']} with Python {figures['python']} by"]
+    lines += [f"`make bench-peers`, medians of the rounds ({figures['rounds']}).", "", HOW]
     if FLOOR in figures["contenders"]:
         lines += ["", "## CPU time, raw httpx = 1", "", *part(figures, "ratio", present, notes)]
     lines += ["", "## CPU time in ms", "", *part(figures, "cpu", present, notes)]
@@ -112,8 +115,9 @@ def short(figures: dict[str, Any]) -> str:
     lines = [
         "![CPU time of acorn and others, as ratios to raw httpx](docs/bench.svg)",
         "",
-        "CPU time, raw httpx = 1 (the first two columns: CPU and peak memory from the start of Python to the first answer),",
-        f"measured on {figures['date']} with Python {figures['python']}. [All figures, versions and how](bench/peers.md).",
+        "CPU time, raw httpx = 1; the first two columns are CPU time and peak memory from the start of Python to the",
+        f"first answer. Measured on {figures['date']} with Python {figures['python']};",
+        "[all figures, versions and how](bench/peers.md).",
         "",
         *grid(header, rows),
         "",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 Content = str | list[dict[str, Any]]
 """What a message holds: text, or parts in OpenAI's format where there is more than text."""
@@ -73,6 +74,26 @@ class Usage:
         self.cached_tokens += other.cached_tokens
         self.reasoning_tokens += other.reasoning_tokens
         self.requests += other.requests
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something that a run wants to know of people."""
+
+    id: str
+    run_id: str
+    """The run that asks, which may be a branch."""
+    kind: Literal["question", "approval"]
+    question: str
+    """What `ask_human` was called with; for an approval, what is to be approved, in words."""
+    tool: str
+    """The tool that the model called."""
+    arguments: dict[str, Any]
+    branch: str | None
+    """The path of the branch that asks; None for the run itself."""
+    asked: datetime
+    choices: tuple[str, ...] | None = None
+    """What `ask_human` offers, if anything."""
 
 
 class Unfinished:

@@ -18,8 +18,7 @@ from peers import chart, table
 from peers.environments import CONTENDERS, Contender
 from peers.run import Process, serving, take, without_paths
 from peers.tasks import MARK, WORKS, answer, pieces, question, report, requests_of
-
-from patience import PATIENCE
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"

@@ -35,7 +35,7 @@ CONTENDERS = [
     Contender("smolagents", "smolagents", ("smolagents[openai]",)),
     Contender("agno", "agno", ("agno", "openai")),
     Contender("instructor", "instructor", ("instructor",)),
-    Contender("dspy", "DSPy", ("dspy", "litellm!=1.106.*")),
+    Contender("dspy", "DSPy", ("dspy",)),
     Contender("other_acorn", "the other acorn", ("acorn", "litellm!=1.82.7,!=1.82.8")),
 ]
 

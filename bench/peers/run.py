@@ -198,6 +198,8 @@ def measure(contenders: list[Contender], works: list[str], rounds: int, patience
                     for series in all_series:
                         say(f"round {at + 1} of {rounds}: {work}, {series.contender.title}")
                         series.do(work, root, patience)
+        except KeyboardInterrupt:
+            say("stopped; what was measured until now counts")
         finally:
             for series in all_series:
                 series.end()

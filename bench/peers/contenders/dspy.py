@@ -16,7 +16,7 @@ from peers import tools
 from peers.tasks import Answer, question
 
 FINISH = "dspy"
-PACKAGES = ["dspy", "litellm"]
+PACKAGES = ["dspy"]
 CANNOT = {"parallel": "`ReAct` calls one tool a step", "stream": "streams text of fields, no partial answers"}
 MORE_REQUESTS = {"loop": 1}  # ReAct reads the answer out of its trajectory in a request of its own
 

@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--only", help="names of contenders, with commas between them; prints, writes nothing")
     parser.add_argument("--works", help=f"some of {', '.join(WORKS)}; prints, writes nothing")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--patience", type=float, default=60, help="seconds that a work may take")
+    parser.add_argument("--patience", type=float, default=120, help="seconds that a work may take")
     parser.add_argument("--again", action="store_true", help="make the files from the kept figures, without measuring")
     given = parser.parse_args()
     if given.again:

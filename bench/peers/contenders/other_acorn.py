@@ -16,11 +16,12 @@ import litellm
 from pydantic import BaseModel
 
 from peers import async_tools
-from peers.tasks import PROMPT, Answer, Report, Watch, question
+from peers.tasks import PROMPT, Answer, question
 
 FINISH = "__finish__"
 acorn: Any = importlib.import_module("acorn")  # a type checker would take it for ours
 PACKAGES = ["acorn", "litellm"]
+CANNOT = {"stream": "its partials show a field only when it is whole"}
 Run = Callable[[], Coroutine[Any, Any, Any]]
 
 
@@ -33,22 +34,12 @@ class Looker(acorn.Module):  # type: ignore[misc]
     initial_input = Question
     final_output: Any = Answer
     max_steps: int | None = None
-    watch: Any = None
 
     def __init__(self, url: str, **given: Any) -> None:
         self.model = {"id": "openai/gpt-4o", "api_base": url, "api_key": "sk-bench"}
         for name, value in given.items():
             setattr(self, name, value)
         super().__init__()
-
-
-class Reporter(Looker):
-    final_output = Report
-    stream = True
-
-    def on_stream(self, chunk: Any) -> None:
-        if chunk.partial is not None:
-            self.watch(chunk.partial.name, chunk.partial.items)
 
 
 def asking(made: Any, number: int = 7) -> Run:
@@ -69,10 +60,6 @@ def loop(url: str, steps: int) -> Run:
 def parallel(url: str, calls: int) -> Run:
     # Async tools: sync ones run one after another.
     return asking(Looker(url, tools=[acorn.tool(async_tools.wait)], max_steps=2))
-
-
-def stream(url: str, watch: Watch) -> Run:
-    return asking(Reporter(url, watch=watch))
 
 
 def many(url: str, count: int) -> Run:

@@ -16,7 +16,8 @@ NO_PARTIALS = {"raw_httpx", "raw_aiohttp", "raw_litellm"}
 HOW = """\
 CPU is that of the contender's process alone, the server is another one; wall time holds both. Every result is checked:
 the typed answer, the number of requests, the tools that ran, the partial answers. Everyone does the work as its own
-documentation has it, with telemetry, retries and caches off. A work that takes too long is not waited for ("over").
+documentation has it, with telemetry and caches off. "Over" is the wall time of a work with its warm-up and repeats, after
+which nobody waited for it.
 
 \\*: the raw ones read the stream without partial answers."""
 
@@ -82,13 +83,18 @@ def part(figures: dict[str, Any], measured: str, works: list[str], notes: Notes)
     return grid(["", *(WORKS[work] for work in works)], rows)
 
 
+def noted(figures: dict[str, Any]) -> list[str]:
+    """What a reader must know of this very run."""
+    return [str(figures["note"])] if "note" in figures else []
+
+
 def whole(figures: dict[str, Any]) -> str:
     """The page with everything that was measured."""
     notes = Notes()
     present = [work for work in WORKS if any(work in row["cells"] for row in figures["contenders"].values())]
     heavy = [work for work in present if work in HEAVY]
     lines = ["# Beside others", "", f"Measured on {figures['date']} with Python {figures['python']} by"]
-    lines += [f"`make bench-peers`, medians of the rounds ({figures['rounds']}).", "", HOW]
+    lines += [f"`make bench-peers`, medians of the rounds ({figures['rounds']}).", *noted(figures), "", HOW]
     if FLOOR in figures["contenders"]:
         lines += ["", "## CPU time, raw httpx = 1", "", *part(figures, "ratio", present, notes)]
     lines += ["", "## CPU time in ms", "", *part(figures, "cpu", present, notes)]
@@ -118,6 +124,7 @@ def short(figures: dict[str, Any]) -> str:
         "CPU time, raw httpx = 1; the first two columns are CPU time and peak memory from the start of Python to the",
         f"first answer. Measured on {figures['date']} with Python {figures['python']};",
         "[all figures, versions and how](bench/peers.md).",
+        *noted(figures),
         "",
         *grid(header, rows),
         "",

@@ -30,7 +30,7 @@ ENOUGH = 1.0
 
 MOST = 20
 SLOW = 2.0
-"""A first call that took as many seconds is no warm-up: what it saves is lost in it."""
+"""A first call that took as many CPU seconds is no warm-up: what it saves is lost in it."""
 
 
 def peak() -> float:
@@ -109,7 +109,7 @@ class Clock:
         while self.runs == 0 or (warm and not (sum(self.wall) > ENOUGH or len(self.wall) >= MOST)):
             yield
             self.runs += 1
-            if self.runs == 1 and warm and self.wall[0] < SLOW:
+            if self.runs == 1 and warm and self.cpu[0] < SLOW:
                 self.cpu.clear()
                 self.wall.clear()
 

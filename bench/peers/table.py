@@ -16,8 +16,8 @@ NO_PARTIALS = {"raw_httpx", "raw_aiohttp", "raw_litellm"}
 HOW = """\
 CPU is that of the contender's process alone, the server is another one; wall time holds both. Every result is checked:
 the typed answer, the number of requests, the tools that ran, the partial answers. Everyone does the work as its own
-documentation has it, with telemetry and caches off. "Over" is the wall time of a work with its warm-up and repeats, after
-which nobody waited for it.
+documentation has it, with telemetry and caches off. "Over" is the wall time of a work with its warm-up and
+repeats, after which nobody waited for it.
 
 \\*: the raw ones read the stream without partial answers."""
 

@@ -33,6 +33,7 @@ from acorn.models.litellm.library import (
     provider_of,
     takes_client,
 )
+from acorn.models.litellm.listeners import unheard
 from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
@@ -134,7 +135,7 @@ class LiteLLMModel:
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            with closing(RawStream(self._once(attempt, **_STREAMED), until)) as raw:
+            with closing(RawStream(self._once(attempt, **_STREAMED), until, self._arguments)) as raw:
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
             yield from reader.end(raw.finish_reason, raw.refusal)
@@ -143,7 +144,7 @@ class LiteLLMModel:
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until)) as raw:
+            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until, self._arguments)) as raw:
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
                         yield delta
@@ -155,7 +156,8 @@ class LiteLLMModel:
         """One request, sent again only to leave out what the model will not take."""
         while True:
             try:
-                raw = library().completion(**self._call(attempt), **how)
+                with unheard(self._arguments):
+                    raw = library().completion(**self._call(attempt), **how)
             except Exception as error:
                 self._learn_or_raise(error, attempt)
             else:
@@ -165,7 +167,9 @@ class LiteLLMModel:
     async def _aonce(self, attempt: _Attempt, **how: Any) -> Any:
         while True:
             try:
-                raw = await library().acompletion(**self._call(attempt), **how, **await self._client())
+                client = await self._client()
+                with unheard(self._arguments):
+                    raw = await library().acompletion(**self._call(attempt), **how, **client)
             except Exception as error:
                 self._learn_or_raise(error, attempt)
             else:

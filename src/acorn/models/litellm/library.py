@@ -16,6 +16,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib import import_module
 from typing import Any
 
+from acorn.models.litellm.listeners import spare_accounts
 from acorn.models.litellm.quiet import quieten
 
 TIMEOUT = 600.0
@@ -38,10 +39,12 @@ def library() -> Any:
             import litellm
 
             found: Any = litellm
-            import_module("litellm.litellm_core_utils.logging_worker")  # not every version loads it by itself
+            for name in ("logging_worker", "thread_pool_executor"):
+                import_module(f"litellm.litellm_core_utils.{name}")  # not every version loads it by itself
             for kind in (found.ModelResponse, found.ModelResponseStream):
                 kind()  # completed when first made, with warnings of their own
         quieten(found)
+        spare_accounts(found)
         return found
 
 

@@ -22,11 +22,11 @@ from acorn._secrets import redact, secrets_in
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failure import LATE, causes, clean
 from acorn.models.http_status import retry_after
+from acorn.models.litellm.async_client import http_client
 from acorn.models.litellm.dialect import StreamReader, cache_points, fitting, read_response, within
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
 from acorn.models.litellm.library import (
     TIMEOUT,
-    http_client,
     is_loaded,
     known_params,
     library,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, get_origin
 
-from acorn._brackets import check_deps, deps_type
+from acorn._brackets import check_deps, check_filled, deps_type
 from acorn._declared import (
     Branch,
     brought_by,
@@ -143,6 +143,7 @@ def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) ->
 
 def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
+    check_filled(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     brought = brought_by(agent)
     return Plan(
         spec,

@@ -19,6 +19,7 @@ from acorn.cli.exit import FINE, CommandError, print_json, write
 from acorn.cli.safe_text import clean, one_line, plural
 from acorn.cli.view.drawing import Pen, draw
 from acorn.cli.view.tree import RunTree
+from acorn.errors import StoreError
 from acorn.journal import (
     BranchBegun,
     Called,
@@ -31,6 +32,7 @@ from acorn.journal import (
     ResultSaid,
     ResultsSaid,
 )
+from acorn.record import Run
 from acorn.thread import (
     AgentEvent,
     CompletionEvent,
@@ -49,7 +51,9 @@ from acorn.types import Usage
 
 
 def show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A run that was kept by `acorn run --save FILE`.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A run that was kept by `acorn run --save FILE` or `run.to_json()`.")
+    ],
     xml: Annotated[bool, typer.Option("--xml", help="Print the thread as one XML document.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the events as JSON.")] = False,
 ) -> int:
@@ -69,7 +73,12 @@ def show(
 
 def _read(file: str) -> list[AgentEvent]:
     try:
-        return parse_events(Path(file).read_bytes())
+        text = Path(file).read_bytes()
+        if text.lstrip().startswith(b"{"):  # a record; events are a list
+            return Run.from_json(text.decode()).thread
+        return parse_events(text)
+    except StoreError as error:
+        raise CommandError(f"`{file}` holds no saved run: {error}") from error
     except OSError as error:
         raise CommandError(f"`{file}` cannot be read: {error.strerror or error}") from error
     except ValidationError as error:

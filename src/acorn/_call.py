@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, get_origin
 
 from acorn._batch import AsyncBatch, Batch, Begin, Book, arguments_of, book_of
-from acorn._brackets import check_deps, deps_type
+from acorn._brackets import check_deps, check_filled, deps_type
 from acorn._declared import (
     BROUGHT,
     BatchItem,
@@ -290,6 +290,7 @@ def checked_id(run_id: Any, owner: str) -> str | None:
 
 def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
+    check_filled(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     brought = brought_by(agent)
     return Plan(
         spec,

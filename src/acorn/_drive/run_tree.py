@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
+from traceback import format_tb
 from typing import Any
 
 from acorn._drive.keeping import Keeper
@@ -49,7 +50,7 @@ class RestingError(BaseException):
 class _Life:
     """What a run has while it goes on, beside its machine."""
 
-    __slots__ = ("began", "handed", "heard", "is_closed", "where")
+    __slots__ = ("began", "failed", "handed", "heard", "is_closed", "where")
 
     def __init__(self, began: float, where: Whereabouts, heard: tuple[Heard, ...], handed: int) -> None:
         self.began = began
@@ -60,6 +61,8 @@ class _Life:
         """Who listens to it."""
         self.handed = handed
         """How many of its entries they have heard."""
+        self.failed: list[Heard] = []
+        """Whose failure was told of."""
         self.is_closed = False
 
 
@@ -344,9 +347,17 @@ class Tree:
                     if heard.is_vital and self.lost is None:
                         self.lost = error
                         raise
-                    # Its words may hold what was said.
-                    logger.error("A listener failed with %s.", type(error).__name__)
-                    logger.debug("The listener's error:", exc_info=error)
+                    if not any(each is heard for each in life.failed):
+                        life.failed.append(heard)
+                        _tell_of_failure(run_id, heard, error)
+
+
+def _tell_of_failure(run_id: str, heard: Heard, error: Exception) -> None:
+    """Say once where a listener fails; its words may hold what was said, and are for who asks for everything."""
+    name = getattr(heard.callback, "__qualname__", type(heard.callback).__qualname__)
+    where = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
+    logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, where)
+    logger.debug("The listener's error:", exc_info=error)
 
 
 def check_answers(root: Loop, saved: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Any]) -> None:

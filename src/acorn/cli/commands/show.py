@@ -26,6 +26,7 @@ from acorn.cli.stored import named_store, store_of, told, whole_id
 from acorn.cli.view.drawing import Pen, draw
 from acorn.cli.view.tree import RunTree
 from acorn.cli.view.views import PlainView
+from acorn.errors import StoreError
 from acorn.journal import (
     BranchBegun,
     Called,
@@ -60,7 +61,8 @@ def show(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="RUN|FILE", help="A run of the store, by the beginning of its id, or a file of `acorn run --save`."
+            metavar="RUN|FILE",
+            help="A run of the store, by the beginning of its id, or a file of `acorn run --save` or `run.to_json()`.",
         ),
     ],
     follow: Annotated[
@@ -126,7 +128,12 @@ def _follow(store: Store, run_id: str) -> int:
 
 def _read(file: str) -> list[AgentEvent]:
     try:
-        return parse_events(Path(file).read_bytes())
+        text = Path(file).read_bytes()
+        if text.lstrip().startswith(b"{"):  # a record; events are a list
+            return Run.from_json(text.decode()).thread
+        return parse_events(text)
+    except StoreError as error:
+        raise CommandError(f"`{file}` holds no saved run: {error}") from error
     except OSError as error:
         raise CommandError(f"`{file}` cannot be read: {error.strerror or error}") from error
     except ValidationError as error:

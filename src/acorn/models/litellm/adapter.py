@@ -22,17 +22,18 @@ from acorn._secrets import redact, secrets_in
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failure import LATE, causes, clean
 from acorn.models.http_status import retry_after
+from acorn.models.litellm.async_client import http_client
 from acorn.models.litellm.dialect import StreamReader, cache_points, fitting, read_response, within
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
 from acorn.models.litellm.library import (
     TIMEOUT,
-    http_client,
     is_loaded,
     known_params,
     library,
     provider_of,
     takes_client,
 )
+from acorn.models.litellm.listeners import unheard
 from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError
@@ -141,7 +142,7 @@ class LiteLLMModel:
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            with closing(RawStream(self._once(attempt, **_STREAMED), until)) as raw:
+            with closing(RawStream(self._once(attempt, **_STREAMED), until, self._arguments)) as raw:
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
             yield from reader.end(raw.finish_reason, raw.refusal)
@@ -150,7 +151,7 @@ class LiteLLMModel:
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until)) as raw:
+            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until, self._arguments)) as raw:
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
                         yield delta
@@ -162,7 +163,8 @@ class LiteLLMModel:
         """One request, sent again only to leave out what the model will not take."""
         while True:
             try:
-                raw = library().completion(**self._call(attempt), **how)
+                with unheard(self._arguments):
+                    raw = library().completion(**self._call(attempt), **how)
             except Exception as error:
                 self._learn_or_raise(error, attempt)
             else:
@@ -172,7 +174,9 @@ class LiteLLMModel:
     async def _aonce(self, attempt: _Attempt, **how: Any) -> Any:
         while True:
             try:
-                raw = await library().acompletion(**self._call(attempt), **how, **await self._client())
+                client = await self._client()
+                with unheard(self._arguments):
+                    raw = await library().acompletion(**self._call(attempt), **how, **client)
             except Exception as error:
                 self._learn_or_raise(error, attempt)
             else:

@@ -1,4 +1,4 @@
-"""LiteLLM without its noise: no log lines, no warnings, no work for listeners that are not there.
+"""LiteLLM without its noise: no log lines, no warnings.
 
 It is given the library by `library`, which alone imports it.
 """
@@ -8,18 +8,15 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Coroutine
 from typing import Any
 
 
 def quieten(library: Any) -> None:
     """Make LiteLLM keep to itself, for as long as the process lives."""
     library.suppress_debug_info = True
-    library.disable_streaming_logging = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     ignore_warnings()
-    _rest_the_worker(library)
 
 
 _FILTERS: list[Any] = [
@@ -36,22 +33,3 @@ def ignore_warnings() -> None:
     if list(warnings.filters[:2]) != _FILTERS:
         for _, _, category, module, _ in reversed(_FILTERS):
             warnings.filterwarnings("ignore", category=category, module=module.pattern)
-
-
-def _rest_the_worker(library: Any) -> None:
-    """Spare LiteLLM's logging worker what no callback would hear.
-
-    It is handed every async call, and it knows one event loop at a time: with two, each in a thread of its
-    own, it fails aloud. Two listeners are LiteLLM's own and have nothing to hear of a call that succeeded.
-    """
-    worker = library.litellm_core_utils.logging_worker.GLOBAL_LOGGING_WORKER
-    enqueue = worker.ensure_initialized_and_enqueue
-
-    def enqueue_if_heard(async_coroutine: Coroutine[Any, Any, Any]) -> None:
-        listeners = (*library.callbacks, *library.success_callback, *library._async_success_callback)
-        if any(each != "cache" and type(each).__name__ != "AnthropicCacheControlHook" for each in listeners):
-            enqueue(async_coroutine)
-        else:
-            async_coroutine.close()
-
-    worker.ensure_initialized_and_enqueue = enqueue_if_heard

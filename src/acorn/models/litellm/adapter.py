@@ -99,6 +99,7 @@ class LiteLLMModel:
     @property
     def thinks(self) -> bool:
         thinking, effort = self._arguments.get("thinking"), self._arguments.get("reasoning_effort")
+        effort = effort or (self._arguments.get("reasoning") or {}).get("effort")
         is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
         return (bool(thinking) and not is_off) or effort not in (None, "", "none")
 
@@ -205,15 +206,17 @@ class LiteLLMModel:
 
     def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
-        if self._knows_no_thoughts:
+        for name in self._unknown_thoughts:
             for message in messages:  # another model's, from before a change of models
-                message.pop("thinking_blocks", None)
+                message.pop(name, None)
         return messages
 
     @cached_property
-    def _knows_no_thoughts(self) -> bool:
+    def _unknown_thoughts(self) -> list[str]:
+        """Fields of a message that the provider would not know."""
         is_openai = self.provider in ("openai", "azure", *library().openai_compatible_providers)
-        return is_openai and "claude" not in self.name
+        unknown = ["thinking_blocks"] if is_openai and "claude" not in self.name else []
+        return unknown if "/responses/" in self.name else [*unknown, "reasoning_items"]
 
     @cached_property
     def _timeout(self) -> Any:

@@ -334,6 +334,8 @@ def test_an_answer_is_read_as_litellm_reads_it(spoken: str, how: str, name: str)
     for each in (ours, theirs):  # the server numbers its requests
         for made in each["tool_calls"]:
             made["id"] = made["id"].rpartition("_")[2]
+        for item in each["extra"].get("reasoning_items", []):
+            item["id"] = item["id"].partition("_")[0]
         for block in each["extra"].get("thinking_blocks", []):
             block["signature"] = block["signature"].partition("-")[0]
         each["cost"] = None if each["cost"] is None else round(each["cost"], 9)

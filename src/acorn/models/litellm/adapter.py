@@ -25,7 +25,6 @@ from acorn.models.http_status import retry_after
 from acorn.models.litellm.dialect import StreamReader, cache_points, fitting, read_response, within
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
 from acorn.models.litellm.library import (
-    TIMEOUT,
     http_client,
     is_loaded,
     known_params,
@@ -37,6 +36,7 @@ from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.refused_settings import Refusals
+from acorn.models.timeouts import TIMEOUT, connect_seconds, seconds_of
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
 # What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.
@@ -46,7 +46,6 @@ _OURS = (
     *("temperature", "max_tokens", "max_completion_tokens"),
 )
 _STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-_CONNECT_TIMEOUT = 10.0
 
 
 @dataclass
@@ -79,6 +78,9 @@ class LiteLLMModel:
         if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
             self._arguments["api_base"] = str(address).rstrip("/")  # the name that works with every provider
         self._config = config
+        timeout = config.get("timeout", config.get("request_timeout", TIMEOUT))
+        self._seconds: Any = timeout if hasattr(timeout, "as_dict") else seconds_of(timeout)
+        """Seconds, or None for no end, or an object of httpx's."""
         self._refusals = Refusals(self.name, self._arguments)
 
     def __repr__(self) -> str:
@@ -222,11 +224,8 @@ class LiteLLMModel:
     def _timeout(self) -> Any:
         import httpx
 
-        timeout = self._config.get("timeout", self._config.get("request_timeout", TIMEOUT))
-        if isinstance(timeout, httpx.Timeout):
-            return timeout
-        whole = None if timeout is None else float(timeout)
-        return httpx.Timeout(whole, connect=_CONNECT_TIMEOUT if whole is None else min(whole, _CONNECT_TIMEOUT))
+        whole = self._seconds
+        return whole if isinstance(whole, httpx.Timeout) else httpx.Timeout(whole, connect=connect_seconds(whole))
 
     # Reading the answer
 

@@ -110,3 +110,57 @@ def _pieces(kind: str, where: Json, key: str, text: str, size: int) -> list[Json
     cut = [text[at : at + size] for at in range(0, len(text), size)]
     found: list[Json] = [{"type": f"{kind}.delta", **where, "delta": piece} for piece in cut]
     return [*found, {"type": f"{kind}.done", **where, key: text}]
+
+
+# What was asked, as chat completions would have put it
+
+
+def as_chat(body: Json) -> Json:
+    """A request to Responses as the one to chat completions that means the same."""
+    rest = {key: value for key, value in body.items() if key not in ("input", "instructions", "tools")}
+    found: Json = {"messages": _messages(body)}
+    if "tools" in body:
+        found["tools"] = [_chat_tool(tool) for tool in body["tools"]]
+    if "max_output_tokens" in rest:
+        found["max_tokens"] = rest.pop("max_output_tokens")
+    if isinstance(choice := rest.get("tool_choice"), dict):
+        rest["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+    if rest.get("stream"):
+        rest["stream_options"] = {"include_usage": True}
+    return {**rest, **found}
+
+
+def _chat_tool(tool: Json) -> Json:
+    assert tool["strict"] is False
+    return {"type": "function", "function": {key: tool[key] for key in tool if key not in ("type", "strict")}}
+
+
+def _messages(body: Json) -> list[Json]:
+    found: list[Json] = []
+    if body.get("instructions"):
+        found.append({"role": "system", "content": body["instructions"]})
+    for item in body["input"]:
+        last = found[-1] if found and found[-1]["role"] == "assistant" else None
+        if item["type"] == "function_call":
+            call = {"name": item["name"], "arguments": item["arguments"]}
+            made = {"id": item["call_id"], "type": "function", "function": call}
+            if last is None:
+                last = {"role": "assistant"}
+                found.append(last)
+            last.setdefault("tool_calls", []).append(made)
+        elif item["type"] == "function_call_output":
+            found.append({"role": "tool", "tool_call_id": item["call_id"], "content": _content(item["output"])})
+        elif item["type"] == "message":
+            found.append({"role": item["role"], "content": _content(item["content"])})
+    return found
+
+
+def _content(parts: list[Json]) -> Any:
+    if len(parts) == 1 and "text" in parts[0]:
+        return parts[0]["text"]
+    return [
+        {"type": "image_url", "image_url": {"url": part["image_url"]}}
+        if part["type"] == "input_image"
+        else {"type": "text", "text": part["text"]}
+        for part in parts
+    ]

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 
 from acorn._secrets import redact, secrets_in
 from acorn.errors import ModelError
-from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long
+from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long, speaks_of
 from acorn.models.http_status import retry_after
 from acorn.models.lane import OURS, PRICES, Lane, ProviderError
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
@@ -200,7 +200,7 @@ class NativeModel:
         if status in (400, 422) and not is_too_long(text):
             defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
             for name in (*(["tool_choice"] if request.forced_tool else []), *defaults):
-                if name in text and name not in left_out | self._refusals.known:
+                if speaks_of(text, name) and name not in left_out | self._refusals.known:
                     left_out.add(name)
                     return
         else:

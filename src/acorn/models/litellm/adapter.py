@@ -20,7 +20,7 @@ from pydantic_core import from_json
 from acorn._json import copied
 from acorn._secrets import redact, secrets_in
 from acorn.errors import DeclarationError, ModelError
-from acorn.models.failure import LATE, causes, clean
+from acorn.models.failure import LATE, causes, clean, speaks_of
 from acorn.models.http_status import retry_after
 from acorn.models.litellm.dialect import StreamReader, cache_points, fitting, read_response, within
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
@@ -258,7 +258,7 @@ class LiteLLMModel:
             text, set_by_user = str(error), self._set_by_user(attempt.request)
             defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
             for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
-                if name in text and name not in attempt.left_out | self._refusals.known:
+                if speaks_of(text, name) and name not in attempt.left_out | self._refusals.known:
                     attempt.left_out.add(name)
                     return
         else:

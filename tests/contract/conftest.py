@@ -36,7 +36,7 @@ class Wire:
     By the lane of OpenAI's Responses, a request is shown as chat completions would have put it.
     """
 
-    def __init__(self, protocol: str, way: str, stack: ExitStack, lane: str) -> None:
+    def __init__(self, protocol: str, way: str, stack: ExitStack, lane: str = "native") -> None:
         self.protocol = protocol
         self.way = way
         self.is_responses = lane == RESPONSES

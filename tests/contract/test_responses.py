@@ -141,7 +141,7 @@ def test_the_paragraphs_of_a_summary_are_kept_apart() -> None:
         def on_step(self, step: Step) -> None:
             seen.append(step.reasoning)
 
-    deltas = [
+    deltas: list[Json] = [
         {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": at, "delta": piece}
         for at, piece in ((0, "Fir"), (0, "st."), (1, "Second."))
     ]

@@ -146,7 +146,7 @@ def test_the_paragraphs_of_a_summary_are_kept_apart() -> None:
         for at, piece in ((0, "Fir"), (0, "st."), (1, "Second."))
     ]
     made = called("x", "here")
-    events = [*deltas, {"type": "response.output_item.done", "output_index": 1, "item": made}]
+    events: list[Json] = [*deltas, {"type": "response.output_item.done", "output_index": 1, "item": made}]
     end = {"type": "response.completed", "response": answer(long, made)}
     with Loopback([whole(long, made), DONE, streamed(*events, end), DONE]) as server:
         agent = Watching(model=server.responses("gpt-5"))

@@ -175,7 +175,7 @@ def test_what_comes_in_one_piece_is_read_as_what_comes_in_many() -> None:
     """Some servers send no deltas, and some tell nothing of the items at the end."""
     made = {**called("x", "here"), "arguments": '{"result": "done"}', "name": "__finish__"}
     said = {"type": "message", "content": [{"type": "output_text", "text": "Well."}]}
-    events = [
+    events: list[Json] = [
         {"type": "response.output_item.done", "output_index": 0, "item": said},
         {"type": "response.output_item.added", "output_index": 1, "item": {**made, "arguments": ""}},
         {"type": "response.output_item.done", "output_index": 1, "item": made},

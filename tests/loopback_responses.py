@@ -140,7 +140,7 @@ def _messages(body: Json) -> list[Json]:
     if body.get("instructions"):
         found.append({"role": "system", "content": body["instructions"]})
     for item in body["input"]:
-        last = found[-1] if found and found[-1]["role"] == "assistant" else None
+        last: Json | None = found[-1] if found and found[-1]["role"] == "assistant" else None
         if item["type"] == "function_call":
             call = {"name": item["name"], "arguments": item["arguments"]}
             made = {"id": item["call_id"], "type": "function", "function": call}

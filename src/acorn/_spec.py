@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -119,6 +119,15 @@ _SET_BY_US = {"messages", "tools", "stream", "stream_options"}
 
 
 def _is_model(value: object) -> bool:
+    return _is_one_model(value) or _is_list(value)
+
+
+def _is_list(value: object) -> bool:
+    """Whether it is a list of models, or meant as one: `_check_models` judges what is in it."""
+    return isinstance(value, list | tuple) and bool(value)
+
+
+def _is_one_model(value: object) -> bool:
     if isinstance(value, dict):
         name = value.get("model", value.get("id"))
         return (
@@ -188,13 +197,17 @@ class _Nothing(list[Any]):
 
 NOTHING = _Nothing()
 
+_ONE_MODEL = (
+    "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
+    "('num_retries' a count, 'retry_delay' in seconds; not 'messages', 'tools' or 'stream'), "
+    "or an object of the model port"
+)
+
 SETTINGS: Mapping[str, Setting] = {
     "model": Setting(
         None,
         _is_model,
-        "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
-        "('num_retries' a count, 'retry_delay' in seconds; not 'messages', 'tools' or 'stream'), "
-        "or an object of the model port",
+        f"{_ONE_MODEL}, or a list of these, the next to be asked where one fails",
         _show_model,
     ),
     "temperature": Setting(0.7, lambda value: _is_number(value, 0, 2), "a number from 0 to 2"),
@@ -301,9 +314,30 @@ def check_setting(owner: str, attribute: str, value: Any) -> None:
     if not SETTINGS[attribute].fits(value):
         raise _wrong(owner, attribute, value)
     if attribute == "model":
-        for name, key in said_in(value):
-            if not SETTINGS[name].fits(value[key]):
-                raise _wrong(owner, name, value[key], f"model[{key!r}]")
+        if _is_list(value) and not is_model(value):
+            _check_models(owner, value)
+        else:
+            _check_said(owner, "model", value)
+
+
+def _check_models(owner: str, models: Sequence[Any]) -> None:
+    for at, model in enumerate(models):
+        where = f"model[{at}]"
+        if model is None or not _is_one_model(model):
+            raise DeclarationError(f"`{owner}.{where}` must be {_ONE_MODEL}, got {_show_model(model)}.")
+        _check_said(owner, where, model)
+        for before, other in enumerate(models[:at]):
+            if model is other or (isinstance(model, str | dict) and model == other):
+                raise DeclarationError(
+                    f"`{owner}.{where}` is the same as `{owner}.model[{before}]`; a model is asked once for an answer, "
+                    f"and as often again as its `num_retries` say."
+                )
+
+
+def _check_said(owner: str, where: str, model: Any) -> None:
+    for name, key in said_in(model):
+        if not SETTINGS[name].fits(model[key]):
+            raise _wrong(owner, name, model[key], f"{where}[{key!r}]")
 
 
 def _wrong(owner: str, attribute: str, value: Any, where: str = "") -> DeclarationError:

@@ -59,7 +59,8 @@ def inherited_spec(
     left_open = [name for name in names if name not in own.declared or (getattr(own, name) is None and name == "model")]
     missing = {name: settings.get(name, getattr(parent, name)) for name in left_open}
     if "model" in missing:  # what it says is overruled by what was set in the step, and by the branch's own
-        nearer = own.declared | (settings.keys() if inherits else set())
+        is_list = isinstance(settings.get("model"), list | tuple)  # of which what was overruled is gone
+        nearer = own.declared | (settings.keys() if inherits and not is_list else set())
         missing["model"] = overruled(missing["model"], nearer)
     set_above = (parent.declared | settings.keys()) & missing.keys()
     deepest = depth + own.max_depth if "max_depth" in own.declared else parent.max_depth

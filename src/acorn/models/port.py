@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeGuard
 
 from pydantic_core import to_json
 
-from acorn.types import Usage
+from acorn.types import Fallback, Usage
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,8 @@ class ModelResponse:
     """How many requests it took."""
     waits: tuple[float, ...] = ()
     """Seconds waited before each further one."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Which models of a list did not answer before this one did."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,13 +136,15 @@ class Delta:
     extra: dict[str, Any] | None = None
     attempts: int = 1
     waits: tuple[float, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
 
 
 class Model(Protocol):
     """A language model. Adapters raise `ModelError` and nothing else of their own.
 
     A model may also have an attribute `thinks`: whether it was asked to think before it answers, so that no
-    tool should be forced from the first call on. Without one it does not.
+    tool should be forced from the first call on. Without one it does not. One that stands for several has a
+    tuple of them as `models`.
     """
 
     @property
@@ -196,3 +200,9 @@ def can_stream(model: Model) -> TypeGuard[StreamingModel]:
 def thinks(model: Model) -> bool:
     """Whether a model was asked to think before it answers."""
     return bool(getattr(model, "thinks", False))
+
+
+def models_of(model: Model) -> Sequence[Model]:
+    """The models that may answer where this one is asked."""
+    found: Any = getattr(model, "models", None)
+    return found if isinstance(found, tuple) and found and all(map(is_model, found)) else (model,)

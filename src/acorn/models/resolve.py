@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from acorn._sampling import said_in
 from acorn.errors import DeclarationError
+from acorn.models.circuit import CIRCUITS
+from acorn.models.fallback import Chain, Link
 from acorn.models.port import Model, is_model
 from acorn.models.retrying import Retries, Retrying
+from acorn.models.thoughts import reader_of
 
 
 class _Adapter(NamedTuple):
@@ -58,6 +62,8 @@ def resolve(declared: Any, owner: str) -> Model:
         )
     if is_model(declared):
         return declared
+    if isinstance(declared, list | tuple):
+        return Chain([_link(each, resolve(each, owner)) for each in declared])
     config = declared if isinstance(declared, dict) else {"model": declared}
     name = str(config.get("model") or config.get("id"))
     try:
@@ -65,3 +71,9 @@ def resolve(declared: Any, owner: str) -> Model:
         return adapter.model(config)
     except DeclarationError as error:
         raise DeclarationError(f"`{owner}.model` cannot be used: {error}") from error
+
+
+def _link(declared: Any, model: Model) -> Link:
+    """One model of a list, with what its dict sets for it alone."""
+    sampling = {attribute: declared[key] for attribute, key in said_in(declared)}
+    return Link(model, CIRCUITS.of(declared), reader_of(declared), sampling)

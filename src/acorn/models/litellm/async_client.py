@@ -12,7 +12,8 @@ from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
-from acorn.models.litellm.library import TIMEOUT, library
+from acorn.models.litellm.library import library
+from acorn.models.timeouts import TIMEOUT
 from acorn.models.transport import proxy_of
 from acorn.models.transport_async import session
 

@@ -16,8 +16,6 @@ from typing import Any
 from acorn.models.litellm.listeners import spare_accounts
 from acorn.models.litellm.quiet import quieten
 
-TIMEOUT = 600.0
-"""Seconds for an answer where nobody has said otherwise."""
 _OWN_HTTP = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
 _SDKS = ("azure", "azure_text", "text-completion-openai", "aiohttp_openai")
 """Providers whose client is not LiteLLM's own."""

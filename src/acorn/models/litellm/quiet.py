@@ -22,6 +22,14 @@ def quieten(library: Any) -> None:
 _FILTERS: list[Any] = [
     ("ignore", None, Warning, re.compile(r"litellm(\.|$)"), 0),
     ("ignore", None, DeprecationWarning, re.compile(r"pydantic(\.|$)"), 0),
+    # Of what it reads from a stream of OpenAI's Responses; Pydantic warns in its own name.
+    (
+        "ignore",
+        re.compile(r"Pydantic serializer warnings:\s+\S+\(Expected `(ContentPart|ResponseAPI)", re.I),
+        UserWarning,
+        None,
+        0,
+    ),
 ]
 
 
@@ -30,6 +38,7 @@ def ignore_warnings() -> None:
 
     Its streams warn with every answer, and where warnings are errors, as in many a test suite, they would fail.
     """
-    if list(warnings.filters[:2]) != _FILTERS:
-        for _, _, category, module, _ in reversed(_FILTERS):
-            warnings.filterwarnings("ignore", category=category, module=module.pattern)
+    if list(warnings.filters[: len(_FILTERS)]) != _FILTERS:
+        for _, message, category, module, _ in reversed(_FILTERS):
+            words, where = (found.pattern if found else "" for found in (message, module))
+            warnings.filterwarnings("ignore", words, category, where)

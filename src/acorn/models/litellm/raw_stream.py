@@ -41,6 +41,9 @@ class RawStream:
         lines: Any = getattr(self._inner, "streaming_response", None)
         is_async = hasattr(lines, "ag_frame")
         if getattr(lines, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
+            # The events of OpenAI's Responses, read by bytes already. Whoever leaves the response open has it closed
+            # by chance, in the midst of another request and of the lock that its pool holds then.
+            self._response = getattr(lines, "response", None)
             return
         # LiteLLM keeps the response nowhere but in the generator that reads its lines.
         frame = lines.ag_frame if is_async else lines.gi_frame

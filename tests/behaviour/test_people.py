@@ -154,6 +154,12 @@ class Office:
         return self.resume(dict(zip([request.id for request in requests], values, strict=True)))
 
 
+def waits(run: Run[Any]) -> Paused:
+    """What a resting run gives."""
+    assert isinstance(run.output, Paused)
+    return run.output
+
+
 def told(model: ScriptedModel) -> list[Any]:
     """What the model read of the calls of its last turn."""
     messages = model.requests[-1].messages
@@ -212,7 +218,7 @@ def test_a_call_that_needs_a_yes_is_made_as_a_person_says(way: str, answer: Any,
     assert '"amount":9' in request.question
     assert DONE == []
     assert office.answer(answer) == "ok"
-    assert DONE == done
+    assert done == DONE
     assert read in told(model)[0]
 
 
@@ -567,8 +573,10 @@ class ByHand(Desk):
         return self.branch(Inner)
 
 
-class ByHandAsync(ByHand):
+class ByHandAsync(Desk):
     """Outer."""
+
+    tools = [look, ask_human]
 
     @tool
     async def inner(self) -> str:
@@ -598,7 +606,9 @@ def nested(request: ModelRequest) -> Reply:
         return calling("inner", _id="a") & calling("look", _id="b") if "inner" in names else calling("look", _id="b")
     if "paid 1.0" in str(read):
         return finish("inner said")
-    return calling("refund", _id="r", order="a") if "seen inside" in str(read) else calling("look", _id="c", at="inside")
+    return (
+        calling("refund", _id="r", order="a") if "seen inside" in str(read) else calling("look", _id="c", at="inside")
+    )
 
 
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand, ByHandAsync, ByHook])
@@ -609,7 +619,7 @@ def test_a_branch_that_asks_lets_all_of_the_tree_rest_and_go_on(kind: type[Desk]
     (branch,) = office.run.branches
     assert (request.run_id, request.branch) == (branch.id, branch.branch)
     assert branch.stop_reason == "paused"
-    assert branch.output.request == request
+    assert waits(branch).request == request
     assert office.run.usage.requests == 3
     assert sorted(set(DONE) - {"by hand"}) == ["look inside", "look it"]
     asked = len(model.requests)
@@ -731,6 +741,39 @@ def test_branches_by_hand_side_by_side_come_as_far_as_they_can(way: str) -> None
     assert DONE == ["look quick", "refund a 1.0", "refund a 1.0"]
 
 
+class Tasks(ByModel):
+    """Outer."""
+
+    @tool
+    async def many(self) -> str:
+        """Begin some by hand."""
+        return " ".join(await asyncio.gather(self.abranch(Inner), self.abranch(Quick), self.abranch(Inner)))
+
+
+class Grouped(ByModel):
+    """Outer."""
+
+    @tool
+    async def many(self) -> str:
+        """Begin some by hand."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.abranch(kind)) for kind in (Inner, Quick, Inner)]
+        return " ".join(task.result() for task in tasks)
+
+
+@pytest.mark.parametrize("kind", [Tasks, Grouped])
+def test_tasks_that_branch_side_by_side_come_as_far_as_they_can(kind: type[Desk], way: str) -> None:
+    model = ScriptedModel(functools.partial(siblings, lambda: calling("many", _id="m")))
+    office = Office(kind(model=model), way)
+    assert DONE == ["look quick"]
+    assert sorted(str(run.stop_reason) for run in office.run.branches) == ["finish", "paused", "paused"]
+    one, other = office.output.requests
+    office.resume({other.id: True})
+    assert DONE == ["look quick", "refund a 1.0"]
+    assert office.resume({one.id: True}) == "done"
+    assert DONE == ["look quick", "refund a 1.0", "refund a 1.0"]
+
+
 def test_branches_in_branches_rest_together(way: str) -> None:
     class Middle(ByModel):
         """Middle."""
@@ -754,8 +797,113 @@ def test_branches_in_branches_rest_together(way: str) -> None:
     office = Office(Top(model=ScriptedModel(reply)), way)
     (request,) = office.output.requests
     assert request.branch == "middle/inner"
-    assert office.run.branches[0].output.requests == (request,)
+    assert waits(office.run.branches[0]).requests == (request,)
     assert office.answer("it is me") == "top"
+
+
+# Beside other promises
+
+
+class Source:
+    """A source of tools that keeps a diary."""
+
+    def __init__(self) -> None:
+        self.diary: list[str] = []
+
+    def open(self) -> None:
+        self.diary.append("open")
+
+    def close(self) -> None:
+        self.diary.append("close")
+
+    def tools(self) -> Any:
+        return [refund, look]
+
+
+@pytest.mark.parametrize("answer", [True, {"approved": True, "arguments": {"order": "b"}}, "no"])
+def test_tools_of_a_source_may_need_a_yes_too(way: str, answer: Any) -> None:
+    source = Source()
+    model = ScriptedModel([calling("refund", order="a"), finish("ok")])
+    office = Office(Desk(model=model, tools=[source]), way)
+    assert source.diary == ["open", "close"]
+    assert office.answer(answer) == "ok"
+    assert source.diary == ["open", "close"] * 2
+    assert len(DONE) == (answer != "no")
+    assert len(model.requests[-1].tools) == 3
+
+
+def test_arguments_for_a_tool_that_was_not_there_yet_are_judged_when_it_is() -> None:
+    model = ScriptedModel([calling("refund", order="a"), finish("ok")])
+    office = Office(Desk(model=model, tools=[Source()]), "sync")
+    assert office.answer({"approved": True, "arguments": {}}) == "ok"
+    assert "argument `order` is missing" in told(model)[0]
+    assert DONE == []
+
+
+def test_a_call_that_stands_alone_waits_for_its_yes_and_holds_nobody_up(way: str) -> None:
+    @tool(approval=True, parallel=False)
+    def alone(name: str) -> str:
+        """Stand alone."""
+        DONE.append(name)
+        return name
+
+    model = ScriptedModel(
+        [together(calling("alone", name="a"), calling("look"), calling("alone", name="b")), finish("ok")]
+    )
+    office = Office(Desk(model=model, tools=[alone, look]), way)
+    assert DONE == ["look it"]
+    assert office.answer(True, True) == "ok"
+    assert DONE == ["look it", "a", "b"]
+
+
+def test_a_run_with_a_limit_of_time_rests_as_well(way: str) -> None:
+    model = ScriptedModel([calling("look") & calling("refund", order="a"), finish("ok")])
+    office = Office(Desk(model=model, max_seconds=2 * PATIENCE), way)
+    assert DONE == ["look it"]
+    assert office.answer(True) == "ok"
+
+
+def test_a_single_turn_may_ask_too() -> None:
+    office = Office(Desk(model=ScriptedModel([calling("refund", order="a")]), max_steps=None), "sync")
+    assert isinstance(office.output, Paused)
+    assert office.answer(True).tool_results[0].output == "paid 1.0"
+
+
+def test_code_that_was_left_because_its_branch_waits_is_called_again_though_it_is_made_once(way: str) -> None:
+    class Careful(ByHand):
+        """Outer."""
+
+        @tool(once=True)
+        def inner(self) -> str:
+            """Begin it by hand."""
+            DONE.append("by hand")
+            return self.branch(Inner)
+
+    office = Office(Careful(model=ScriptedModel(nested)), way)
+    assert office.answer(True) == "done"
+    assert DONE.count("by hand") == 2
+    assert DONE.count("refund a 1.0") == 1
+
+
+def test_what_fails_beside_a_branch_that_waits_ends_all(way: str) -> None:
+    class Failing(ByModel):
+        """Outer."""
+
+        def on_step(self, step: Step) -> None:
+            raise ZeroDivisionError
+
+    def reply(request: ModelRequest) -> Reply:
+        inner = "Inner." in str(request.messages[0]["content"])
+        return calling("ask_human", question="Who?") if inner else calling("inner") & calling("other")
+
+    class Other(Failing):
+        """Other."""
+
+        branches = {}
+
+    agent = ByModel(model=ScriptedModel(reply), branches={"inner": Inner, "other": Other})
+    office = Office(agent, way)
+    assert sorted(str(run.stop_reason) for run in office.run.branches) == ["error", "paused"]
 
 
 # What is left behind
@@ -770,11 +918,11 @@ def test_the_record_of_a_resting_run_is_whole_and_tells_what_it_waits_for(way: s
         "This call has not returned yet: it waits for a person.",
     ]
     again = Run.from_json(run.to_json())
-    assert again.output.requests == run.output.requests
+    assert waits(again).requests == waits(run).requests
     assert again.stop_reason == "paused"
-    assert pickle.loads(pickle.dumps(run)).output.requests == run.output.requests
+    assert waits(pickle.loads(pickle.dumps(run))).requests == waits(run).requests
     (asked,) = [event for event in run.thread if event.type == "human_input_requested"]
-    assert (asked.question, asked.tool_call_id, asked.request_id) == ("Who <&>?", "q", run.output.request.id)
+    assert (asked.question, asked.tool_call_id, asked.request_id) == ("Who <&>?", "q", waits(run).request.id)
     office.answer("I & <you>")
     run = office.run
     (answered,) = [event for event in run.thread if event.type == "human_input_received"]
@@ -894,7 +1042,7 @@ def test_each_tool_call_has_a_key_of_its_own_for_good(way: str) -> None:
     tree = Tree(again)
     tree.can_rest = True
     walk_on(tree, again.run.id, way)
-    (request,) = again.run.output.requests  # type: ignore[union-attr]
+    (request,) = waits(again.run).requests
     last = load(loop.plan, json.loads(json.dumps(save(again))))
     walk_on(Tree(last, None, {request.id: True}), last.run.id, way)
     assert last.run.output == "ok"

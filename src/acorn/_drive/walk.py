@@ -114,7 +114,7 @@ class Walk:
 
     def miss(self, run_id: str, ask_id: str, error: BaseException) -> None:
         """Nothing came of an ask: it waits for people further below, or it has failed."""
-        if isinstance(error, RestingError):
+        if _is_resting(error):
             self.resting.add((run_id, ask_id))
             self.tree.set_aside(run_id, ask_id)
         else:
@@ -171,6 +171,13 @@ class Walk:
         finally:
             for run_id in (*self.failed, self.root):
                 self.tree.stop(run_id, error)
+
+
+def _is_resting(error: BaseException) -> bool:
+    """Whether code was left since a branch of its waits for people; a group of tasks wraps what its tasks raise."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(RestingError)[1] is None
+    return isinstance(error, RestingError)
 
 
 class CloseFailure:

@@ -109,6 +109,8 @@ class module(Generic[In, Out, Deps]):
     """Dollars that a whole run may cost, branches included."""
     max_seconds: float | None = SETTINGS["max_seconds"].default
     """Seconds that a whole run may take, branches included."""
+    compact_at: int | None = SETTINGS["compact_at"].default
+    """Tokens of a conversation from which on older steps are replaced by a summary that the model writes."""
     max_depth: int = SETTINGS["max_depth"].default
     """How deep branches may nest."""
     loop_guard: str | None = SETTINGS["loop_guard"].default

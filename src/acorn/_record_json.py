@@ -375,7 +375,7 @@ def written_entry(entry: Entry) -> dict[str, Any]:
 
 _KINDS = {kind.__name__: kind for kind in get_args(Entry)}
 _NESTED = {"calls": Called, "results": ResultSaid}
-_TUPLES = ("messages", "waits", "added", "choices")
+_TUPLES = ("messages", "waits", "added", "choices", "steps")
 
 
 def read_entries(written: Any) -> list[Entry]:

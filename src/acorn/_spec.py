@@ -62,6 +62,7 @@ class Spec:
     max_total_tokens: int | None
     max_cost: float | None
     max_seconds: float | None
+    compact_at: int | None
     loop_guard: str | None
     max_depth: int
     history_format: str
@@ -215,6 +216,9 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "max_cost": Setting(None, lambda value: value is None or _is_amount(value), "dollars above 0, or None"),
     "max_seconds": Setting(None, lambda value: value is None or _is_amount(value), "seconds above 0, or None"),
+    "compact_at": Setting(
+        None, lambda value: value is None or _is_count(value, 1), "a whole number of tokens of at least 1, or None"
+    ),
     "max_depth": Setting(5, lambda value: _is_count(value, 1), "a whole number of at least 1"),
     "loop_guard": Setting("notice", lambda value: value in ("notice", "force", None), "'notice', 'force' or None"),
     "history_format": Setting("messages", lambda value: value in ("messages", "thread"), "'messages' or 'thread'"),

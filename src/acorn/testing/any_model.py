@@ -35,6 +35,8 @@ class AnyModel(ScriptedModel):
 
 def _reply(request: ModelRequest) -> Reply:
     functions = {each["function"]["name"]: each["function"] for each in request.tools}
+    if not functions:
+        return Reply("In short.")
     called = _called(_conversation(request.messages))
     wanted = [] if request.forced_tool else [name for name in functions if name != FINISH and name not in called]
     calls: list[RawCall] = []

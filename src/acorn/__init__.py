@@ -29,6 +29,7 @@ from acorn.record import Run, capture, current_run, listen
 from acorn.types import Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 if TYPE_CHECKING:
+    from acorn._runs import runs
     from acorn.chunk import StreamChunk
     from acorn.partial import Partial
     from acorn.step import Step
@@ -53,6 +54,7 @@ __all__ = [
     "capture",
     "listen",
     "current_run",
+    "runs",
     "AcornError",
     "DeclarationError",
     "ToolConflictError",
@@ -65,7 +67,7 @@ __all__ = [
 ]
 
 # Names that bring the loop with them are loaded when they are first used, so that `import acorn` stays light.
-_LATE = {"Partial": "acorn.partial", "Step": "acorn.step", "StreamChunk": "acorn.chunk"}
+_LATE = {"runs": "acorn._runs", "Partial": "acorn.partial", "Step": "acorn.step", "StreamChunk": "acorn.chunk"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,8 @@ which a program that only declares modules does not need.
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -13,9 +15,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, get_origin
 
+from acorn._batch import AsyncBatch, Batch, Begin, Book, arguments_of, book_of
 from acorn._brackets import check_deps, deps_type
 from acorn._declared import (
+    BROUGHT,
+    BatchItem,
     Branch,
+    agent_name,
     brought_by,
     check_branch,
     docstring_of,
@@ -28,24 +34,29 @@ from acorn._declared import (
 )
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
+from acorn._drive.keeping import Keeper, Origin
+from acorn._drive.kept_tree import check_input, claimed, is_final, kept_tree, recorded_failure
 from acorn._drive.run_tree import RestingError, Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
-from acorn._json import excerpt, words_of
+from acorn._json import excerpt, to_plain, words_of
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
+from acorn._loop.settings import written_settings
 from acorn._override import Overrides, held, prompt_within, spec_within
 from acorn._spec import SETTINGS, Spec
 from acorn._tools.agent import AgentTool
 from acorn._tools.people import asks_people, is_question
 from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
-from acorn.errors import AcornError, BranchError, DeclarationError
+from acorn.errors import AcornError, BranchError, DeclarationError, StoreError
 from acorn.models.resolve import resolve
 from acorn.record import Place, Run, current_place, place_of
+from acorn.stores.open import open_store
+from acorn.stores.port import Store
 from acorn.types import Unfinished
 
 __all__ = [
@@ -53,6 +64,11 @@ __all__ = [
     "arun",
     "stream",
     "astream",
+    "batch",
+    "abatch",
+    "resume",
+    "aresume",
+    "checked_id",
     "branch",
     "abranch",
     "branch_all",
@@ -63,7 +79,7 @@ __all__ = [
     "alet_go",
 ]
 
-OPTIONS = frozenset({"history", "deps", *SETTINGS})
+OPTIONS = frozenset({"history", "deps", "run_id", *SETTINGS})
 """What `using` takes."""
 Out = TypeVar("Out")
 Deps = TypeVar("Deps")
@@ -80,14 +96,42 @@ class Agent(Protocol[Out, Deps]):
 
 
 def run(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    tree, run_id = _begin(agent, args, kwargs)
-    drive(tree, run_id)
-    return tree.loops[run_id].run
+    return driven(*_begin(agent, args, kwargs))
 
 
 async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    tree, run_id = _begin(agent, args, kwargs)
-    await adrive(tree, run_id)
+    return await adriven(*_begin(agent, args, kwargs))
+
+
+def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
+    return driven(*_resume(agent, run_id, given, is_one))
+
+
+async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
+    return await adriven(*await asyncio.to_thread(_resume, agent, run_id, given, is_one))
+
+
+def batch(
+    agent: Agent[Out, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
+) -> Batch[Out]:
+    return Batch(*_batch_of(agent, rows, concurrency, id, key, max_cost, retry), driven)
+
+
+def abatch(
+    agent: Agent[Out, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
+) -> AsyncBatch[Out]:
+    return AsyncBatch(*_batch_of(agent, rows, concurrency, id, key, max_cost, retry), adriven)
+
+
+def driven(tree: Tree, run_id: str) -> Run[Any, Any]:
+    if not tree.loops[run_id].is_over:  # one that was kept may have ended
+        drive(tree, run_id)
+    return tree.loops[run_id].run
+
+
+async def adriven(tree: Tree, run_id: str) -> Run[Any, Any]:
+    if not tree.loops[run_id].is_over:
+        await adrive(tree, run_id)
     return tree.loops[run_id].run
 
 
@@ -139,7 +183,9 @@ def branch_all(
 
 def _begin(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
     loop = new_loop(agent, args, kwargs)
-    return Tree(loop), loop.run.id
+    if loop.spec.store is None and brought_by(agent).run_id is None:
+        return Tree(loop), loop.run.id
+    return _begin_kept(agent, loop)
 
 
 def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
@@ -147,10 +193,93 @@ def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) ->
     plan = _plan(agent, held())
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     _check_deps_below(plan.spec, plan.deps, [])
-    if getattr(plan.spec, "store", None) is None:
+    if plan.spec.store is None:
         _check_people(agent, plan.spec, [])
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
-    return Loop(plan, Run(os.urandom(16).hex(), given, deps=plan.deps))
+    return Loop(plan, Run(brought_by(agent).run_id or os.urandom(16).hex(), given, deps=plan.deps))
+
+
+# Runs that are kept
+
+
+def _begin_kept(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
+    """A run that is kept; by the name it was given, it may be one that was begun before."""
+    run_id, store, origin = loop.run.id, _store_of(loop.plan.spec), _origin(agent)
+    if brought_by(agent).run_id is not None:
+        found = claimed(store, run_id, origin.agent)
+        if found is not None:
+            check_input(found, loop.run.input, store)
+            return kept_tree(found, loop.plan, store, origin), run_id
+    return Tree(loop, keeper=Keeper(store, run_id, origin)), run_id
+
+
+def _batch_of(
+    agent: Agent[Any, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
+) -> tuple[Book[Any], Begin]:
+    spec = spec_within(held(), agent)
+    book: Book[Any] = book_of(rows, spec.owner, concurrency, id, key, max_cost)
+    if id is None:
+        return book, lambda row, at, run_id: _begin(agent, *arguments_of(row, spec.input))
+    _store_of(spec)
+    return book, lambda row, at, run_id: _begin_item(agent, row, BatchItem(id, at), str(run_id), bool(retry))
+
+
+def _begin_item(agent: Agent[Any, Any], row: Any, item: BatchItem, run_id: str, retry: bool) -> tuple[Tree, str]:
+    """The run of one row of a batch: a new one, or where it has an id, perhaps one of an earlier call.
+
+    What had failed by then fails again, unless it is to be tried again.
+    """
+    args, kwargs = arguments_of(row, spec_of(agent).input)
+    vars(named := copy.copy(agent))[BROUGHT] = replace(brought_by(agent), run_id=run_id, item=item)
+    loop = new_loop(named, args, kwargs)
+    store = _store_of(loop.spec)
+    before = store.read(run_id)
+    if before and before[0].facts.status == "failed":
+        if not retry:
+            raise recorded_failure(before, loop.plan)
+        if is_final(before[0]):
+            store.delete(run_id)
+    return _begin_kept(named, loop)
+
+
+def _resume(agent: Agent[Any, Any], run_id: str, given: Any, is_one: bool) -> tuple[Tree, str]:
+    plan = _plan(agent, held())
+    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    _check_deps_below(plan.spec, plan.deps, [])
+    store, origin = _store_of(plan.spec), _origin(agent)
+    found = claimed(store, run_id, origin.agent)
+    if found is None:
+        raise StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
+    return kept_tree(found, plan, store, origin, given, is_one=is_one), run_id
+
+
+def _store_of(spec: Spec) -> Store:
+    if spec.store is None:
+        raise DeclarationError(
+            f"`{spec.owner}` keeps no runs; say where, as in `store = 'runs.db'` on the class or "
+            f"`{spec.owner}(store='runs.db')`."
+        )
+    return open_store(spec.store, f"`{spec.owner}.store`")
+
+
+def _origin(agent: Agent[Any, Any]) -> Origin:
+    """What a store keeps beside the run: its class, and what the instance has set for itself, as far as it is data."""
+    own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
+    written = written_settings(own)
+    plain = {name: value for name, value in written.items() if isinstance(value, str | int | float | dict | None)}
+    overrides = {name: value for name, value in plain.items() if to_plain(value) == value}
+    item = brought_by(agent).item
+    return Origin(agent_name(type(agent)), overrides, *((None, None) if item is None else item))
+
+
+def checked_id(run_id: Any, owner: str) -> str | None:
+    """The name of a run, as `using` takes it."""
+    if run_id is None or (isinstance(run_id, str) and run_id.strip() and len(run_id) <= 200 and run_id.isprintable()):
+        return run_id
+    raise DeclarationError(
+        f"`run_id` of `{owner}.using` must be a name of at most 200 characters such as 'order-17', "
+        f"got {excerpt(run_id)}."
+    )
 
 
 def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
@@ -343,14 +472,16 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
 
 
 def _stream(tree: Tree, run_id: str) -> Generator[StreamChunk[Any]]:
-    yield from walk(tree, run_id, iterates=True)
+    if not tree.loops[run_id].is_over:
+        yield from walk(tree, run_id, iterates=True)
     run = tree.loops[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 
 async def _astream(tree: Tree, run_id: str) -> AsyncGenerator[StreamChunk[Any]]:
-    async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    if not tree.loops[run_id].is_over:
+        async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
+            async for chunk in chunks:
+                yield chunk
     run = tree.loops[run_id].run
     yield StreamChunk(result=run.output, run=run)

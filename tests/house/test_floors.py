@@ -38,7 +38,6 @@ FLOORS = {
     "models/__init__": 2,
     "models/port": 2,
     "models/assemble": 2,
-    "stores/__init__": 2,
     "stores/port": 2,
     "_tools": 3,
     "_sampling": 3,
@@ -54,7 +53,9 @@ FLOORS = {
     "stores": 5,
     "_drive": 6,
     "_module": 7,
+    "_batch": 7,
     "_call": 7,
+    "_runs": 7,
     "__init__": 7,
     "__main__": 8,
     "cli": 8,
@@ -110,6 +111,7 @@ PUBLIC = [
     "current_run",
     "listen",
     "module",
+    "runs",
     "tool",
 ]
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
 from typing import Any
 
+from acorn._drive.keeping import Keeper
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import Whereabouts, close_record, open_record
 from acorn._drive.siblings import Siblings
@@ -70,6 +72,7 @@ class Tree:
         root: Loop,
         saved: Mapping[str, Mapping[str, Any]] | None = None,
         answers: Mapping[str, Any] | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self._saved = dict(saved or {})
         """Branches as they were saved, by the ids of their runs: found again when their parents ask for them."""
@@ -86,7 +89,9 @@ class Tree:
         self.siblings = Siblings()
         self._lock = threading.RLock()
         self.lost: Exception | None = None
-        """What a vital listener failed with: no run of the tree goes on, though a branch took it for its own error."""
+        """What a vital listener or the store failed with: no run of the tree goes on, whoever took it for its own."""
+        self.root = root.run.id
+        self.keeper = keeper
 
     def now(self, run_id: str) -> float:
         """Seconds into a run; of one that has not begun yet, where it will begin."""
@@ -101,6 +106,8 @@ class Tree:
             run = self._alive(run_id).run
             began, where = open_record(run)
             heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
+            if self.keeper is not None:
+                heard = (*heard, Heard(self.keeper.hear, is_vital=True))
             self._lives[run_id] = _Life(began, where, heard, len(run.journal.entries))
             loop, now = self.loops[run_id], self.now(run_id)
             loop.start(now, datetime.now(UTC))
@@ -308,6 +315,20 @@ class Tree:
         while loop is not None:
             yield loop.plan.agent, loop.run
             loop = None if loop.context is None else self.loops.get(loop.context.parent_id)
+
+    # What is kept of it
+
+    def keep(self) -> Future[None] | None:
+        """Commit what has happened since the last time; nothing may begin until that is safe."""
+        if self.keeper is None or self.lost is not None:
+            return None
+        with self._lock:
+            return self.keeper.commit(self.loops)
+
+    def lose(self, error: Exception) -> None:
+        """What has happened could not be kept, so no run of the tree goes on."""
+        with self._lock:
+            self.lost = self.lost or error
 
     # Who listens
 

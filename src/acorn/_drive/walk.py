@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from acorn._drive.run_tree import ParentEndedError, RestingError, Tree
+from acorn._json import words_of
 from acorn._loop.asks import Ask, AskBranch, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.run import Loop
@@ -171,6 +172,18 @@ class Walk:
         finally:
             for run_id in (*self.failed, self.root):
                 self.tree.stop(run_id, error)
+
+    def not_kept(self, error: Exception) -> None:
+        """The end of the walk could not be kept: that fails a run that was well until now, but hides nothing before."""
+        first = self.tree.loops[self.root].run.error
+        if first is None:
+            self.tree.spoil(self.root, error)
+            raise error
+        first.add_note(f"The end of the run could not be kept either: {words_of(error)}")
+
+    def let_go(self) -> None:
+        if self.tree.keeper is not None and self.root == self.tree.root:
+            self.tree.keeper.end(self.tree.lost)
 
 
 def _is_resting(error: BaseException) -> bool:

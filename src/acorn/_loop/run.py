@@ -42,6 +42,7 @@ from acorn.journal import ModelAsked, RunBegun, ToolBegun
 from acorn.models.port import ModelResponse
 from acorn.record import Run
 from acorn.step import Step
+from acorn.stores.port import RunCancelledError
 from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 
@@ -70,6 +71,9 @@ class Loop(Calls):
             begun = RunBegun(self.run.id, 0, now, self.plan.module, self.run.input, *above)
             self.journal.entries.append(begun)
             self.state.phase = "prompt"
+        elif self.state.phase == "model" and self.state.reason == "limit" and not self.state.under_way:
+            # Of a run that was loaded: its limits may be others now.
+            self.state.forced, self.state.fallback, self.state.reason = False, False, "finish"
         if not self.spec.sources:
             self._sources_are_open(now)
         self._is_torn = False
@@ -188,7 +192,8 @@ class Loop(Calls):
         self._asks = None
         self.transcript.stop(error, self._results_until_now(), self.setting("model"), is_final=is_final)
         self.run.error = error
-        self.run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
+        is_failure = isinstance(error, Exception) and not isinstance(error, RunCancelledError)
+        self.run.stop_reason = "error" if is_failure else "cancelled"
         if is_final:
             self.state.phase = "done"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
+import sys
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
@@ -68,6 +69,7 @@ __all__ = [
     "abatch",
     "resume",
     "aresume",
+    "resume_stream",
     "checked_id",
     "branch",
     "abranch",
@@ -104,11 +106,15 @@ async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any])
 
 
 def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
-    return driven(*_resume(agent, run_id, given, is_one))
+    return driven(*_resume(agent, run_id, given, is_one=is_one))
+
+
+def resume_stream(agent: Agent[Out, Any], run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk[Out]]:
+    return _stream(*_resume(agent, run_id, answers, is_one=False))
 
 
 async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
-    return await adriven(*await asyncio.to_thread(_resume, agent, run_id, given, is_one))
+    return await adriven(*await asyncio.to_thread(_resume, agent, run_id, given, is_one=is_one))
 
 
 def batch(
@@ -242,7 +248,7 @@ def _begin_item(agent: Agent[Any, Any], row: Any, item: BatchItem, run_id: str, 
     return _begin_kept(named, loop)
 
 
-def _resume(agent: Agent[Any, Any], run_id: str, given: Any, is_one: bool) -> tuple[Tree, str]:
+def _resume(agent: Agent[Any, Any], run_id: str, given: Any, *, is_one: bool) -> tuple[Tree, str]:
     plan = _plan(agent, held())
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     _check_deps_below(plan.spec, plan.deps, [])
@@ -268,8 +274,9 @@ def _origin(agent: Agent[Any, Any]) -> Origin:
     written = written_settings(own)
     plain = {name: value for name, value in written.items() if isinstance(value, str | int | float | dict | None)}
     overrides = {name: value for name, value in plain.items() if to_plain(value) == value}
+    file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
     item = brought_by(agent).item
-    return Origin(agent_name(type(agent)), overrides, *((None, None) if item is None else item))
+    return Origin(agent_name(type(agent)), overrides, file, *((None, None) if item is None else item))
 
 
 def checked_id(run_id: Any, owner: str) -> str | None:

@@ -29,6 +29,8 @@ class Origin(NamedTuple):
     """`module:qualname` of its class."""
     overrides: Mapping[str, Any] = {}
     """What its instance set, as plain data."""
+    file: str | None = None
+    """Where its class is written, if in a file."""
     batch: str | None = None
     item: int | None = None
 
@@ -99,7 +101,7 @@ class Keeper:
                 None,
                 text_of(to_plain(run.input)),
                 run.started or datetime.now(UTC),
-                text_of(origin.overrides) if origin.overrides else None,
+                text_of({"settings": origin.overrides, "file": origin.file}),
                 origin.batch,
                 origin.item,
             )

@@ -75,7 +75,8 @@ class Birth(NamedTuple):
     """JSON."""
     started: datetime
     overrides: str | None = None
-    """What the instance set beside its class, as JSON: plain data, without secrets."""
+    """The `settings` that the instance has beside its class, plain data without secrets, and the `file` of the class;
+    as JSON."""
     batch: str | None = None
     item: int | None = None
 

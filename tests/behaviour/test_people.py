@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import hashlib
 import json
+import os
 import pickle
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +41,7 @@ from acorn._drive.sync import drive, walk
 from acorn._loop.saved_run import load, save
 from acorn.journal import Entry, HumanAnswered, HumanAsked, Rested, ToolBegun, ToolReturned
 from acorn.models import ModelRequest
+from acorn.stores import MemoryStore
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.thread import parse_thread_xml, serialize_thread_to_xml, to_messages
@@ -132,7 +136,7 @@ class Office:
         self.run = tree.loops[run.id].run
         for loop in tree.loops.values():
             assert_complete(loop.run.history)
-            assert_thread_true(loop.run, is_edited=False)
+            assert_thread_true(loop.run, is_edited=not loop.run.history)  # of no messages, it tells its branch's
 
     @property
     def output(self) -> Any:
@@ -801,6 +805,65 @@ def test_branches_in_branches_rest_together(way: str) -> None:
     assert office.answer("it is me") == "top"
 
 
+class AtTheStart(ByHook):
+    """Outer."""
+
+    def on_start(self, step: Step) -> None:
+        step.add_to_context(self.branch(Inner))
+
+    def on_step(self, step: Step) -> None:
+        pass
+
+
+class AtTheEnd(ByHook):
+    """Outer."""
+
+    def on_step(self, step: Step) -> None:
+        pass
+
+    def on_finish(self, output: str) -> str:
+        return self.branch(Inner)
+
+
+class InThePrompt(AtTheEnd):
+    """Outer."""
+
+    def system_prompt(self) -> str:
+        return f"Outer. {self.branch(Inner)}"
+
+    def on_finish(self, output: str) -> str:
+        return output
+
+
+def inside(request: ModelRequest) -> Reply:
+    if "Inner." not in str(request.messages[0]["content"]):
+        return finish("done")
+    said = str(request.messages[-1]["content"])
+    return finish("inner said") if "paid" in said else calling("refund", _id="r", order="a")
+
+
+@pytest.mark.parametrize("kind", [AtTheStart, AtTheEnd, InThePrompt])
+def test_hooks_of_every_kind_may_begin_what_waits(kind: type[Desk], way: str) -> None:
+    office = Office(kind(model=ScriptedModel(inside)), way)
+    assert office.output.request.branch == "Inner"
+    assert office.answer(True) == ("inner said" if kind is AtTheEnd else "done")
+    assert DONE == ["refund a 1.0"]
+    assert len(office.run.branches) == 1
+
+
+def test_on_stream_cannot_begin_what_waits() -> None:
+    class Shown(Desk):
+        """Outer."""
+
+        def on_stream(self, chunk: Any) -> None:
+            if chunk.tool_result is not None:
+                self.branch(Inner)
+
+    agent = Shown(model=ScriptedModel(lambda r: inside(r) if "Inner." in str(r.messages[0]) else calling("look")))
+    with pytest.raises(AcornError, match="`on_stream` has begun waits for people"):
+        agent.run()
+
+
 # Beside other promises
 
 
@@ -904,6 +967,116 @@ def test_what_fails_beside_a_branch_that_waits_ends_all(way: str) -> None:
     agent = ByModel(model=ScriptedModel(reply), branches={"inner": Inner, "other": Other})
     office = Office(agent, way)
     assert sorted(str(run.stop_reason) for run in office.run.branches) == ["error", "paused"]
+
+
+@pytest.mark.parametrize("way", ["streamed", "streamed async"])
+def test_a_stream_ends_with_what_it_waits_for(way: str) -> None:
+    class Kept(Desk):
+        """Help."""
+
+        store = MemoryStore()
+
+    agent = Kept(model=ScriptedModel([calling("refund", order="a"), finish("ok")]))
+    if way == "streamed":
+        last = list(agent.stream())[-1]
+    else:
+
+        async def all_of_it() -> list[Any]:
+            return [chunk async for chunk in agent.astream()]
+
+        last = asyncio.run(all_of_it())[-1]
+    paused: Any = last.result
+    assert isinstance(paused, Paused)
+    assert last.run is not None
+    assert last.run.stop_reason == "paused"
+    assert agent.resume(paused.run_id, answer=True) == "ok"
+
+
+PAID: list[str] = []
+
+
+class Node(module[Any, str]):
+    """Node."""
+
+    final_output = str
+    max_steps = 3
+    tools = [ask_human]
+
+    @tool(approval=lambda arguments: arguments["amount"] > 1)
+    def pay(self, amount: int) -> str:
+        """Pay."""
+        PAID.append(current_run().idempotency_key)
+        return "paid"
+
+    @tool
+    def all_by_hand(self) -> str:
+        """Begin some by hand."""
+        return str(self.branch_all([(Node, {}), (Node, {})]))
+
+    @tool
+    def by_hand(self) -> str:
+        """Begin one by hand."""
+        return self.branch(Node)
+
+    def on_human(self, request: Request) -> Any:
+        return None
+
+
+Node.branches = {"sub": Node}
+
+
+class Crowd(Node):
+    """Node."""
+
+    @tool
+    async def as_tasks(self) -> str:
+        """Begin some by hand."""
+        return " ".join(await asyncio.gather(self.abranch(Node), self.abranch(Node)))
+
+
+def crowd(seed: int, request: ModelRequest) -> Reply:
+    """Calls of every kind, as many as chance will have it; the same for the same conversation."""
+    depth = str(request.messages[0]["content"]).count("Node.")
+    turns = sum(message["role"] == "assistant" for message in request.messages)
+    rng = random.Random(f"{seed}/{depth}/{turns}")
+    if request.forced_tool or rng.random() < 0.2 * depth:
+        return finish(f"end {depth} {turns}")
+    deep = ["sub", "by_hand", "all_by_hand", *(["as_tasks"] if depth == 1 else [])] if depth < 3 else []
+    made: list[Reply] = []
+    for slot in range(rng.randint(1, 3)):
+        name, call_id = rng.choice(["ask_human", "pay", "pay", *deep]), f"{depth}-{turns}-{slot}"
+        more: Any = {"ask_human": {"question": call_id}, "pay": {"amount": rng.randint(1, 3)}}.get(name, {})
+        made.append(calling(name, call_id, **more))
+    return together(*made)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_waits_goes_on_in_whatever_order_people_answer(way: str) -> None:
+    asked_at_all = 0
+    for seed in range(60 if os.environ.get("ACORN_TORTURE") == "1" else 4):
+        PAID.clear()
+        rng = random.Random(seed)
+        office = Office(Crowd(model=ScriptedModel(functools.partial(crowd, seed)), loop_guard=None), way)
+        known: set[str] = set()
+        answered: set[str] = set()
+        approved: set[str] = set()
+        while isinstance(office.output, Paused):
+            requests = office.output.requests
+            assert len({request.id for request in requests}) == len(requests)
+            assert answered.isdisjoint(request.id for request in requests)
+            known |= {request.id for request in requests}
+            chosen = rng.sample(requests, rng.randint(1, len(requests)))
+            said = {each.id: rng.choice([True, False, "no"]) if each.kind == "approval" else "so" for each in chosen}
+            answered |= said.keys()
+            approved |= {request_id for request_id, value in said.items() if value is True}
+            office.resume(said)
+        asked_at_all += len(known)
+        assert office.run.stop_reason in ("finish", "forced"), office.run
+        assert known == answered
+        assert len(PAID) == len(set(PAID))
+        paid = {hashlib.sha256(key.encode()).hexdigest()[:32] for key in PAID}
+        assert paid & known == approved  # the others needed no yes
+    assert asked_at_all > 25
 
 
 # What is left behind

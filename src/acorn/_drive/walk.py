@@ -16,6 +16,7 @@ from acorn._loop.asks import Ask, AskBranch, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.run import Loop
 from acorn.chunk import StreamChunk
+from acorn.errors import AcornError
 from acorn.types import ToolResult
 
 Key = tuple[str, str]
@@ -123,6 +124,11 @@ class Walk:
 
     def fail(self, run_id: str, error: BaseException) -> None:
         """A run has failed: a branch gives its parent an error to read, anything else goes up and ends all."""
+        if _is_resting(error):
+            error = AcornError(
+                "A branch that `on_stream` has begun waits for people, and what was shown cannot be shown again; begin "
+                "it in a tool or in `on_step`."
+            )
         if run_id != self.root and isinstance(error, Exception) and error is not self.tree.lost:
             self.tree.stop(run_id, error)
             below = [each for each in reversed(self.active) if each != run_id and run_id in self._above(each)]

@@ -24,7 +24,7 @@ from typing_extensions import TypeVar
 from acorn._drive.bridge import next_of, result_of, start_thread
 from acorn._drive.run_tree import Tree
 from acorn._json import excerpt
-from acorn._schema.shape import Shape
+from acorn._schema.shape import RESULT, Shape
 from acorn.errors import DeclarationError, InputError, LimitError
 from acorn.record import Run
 from acorn.types import Paused, Usage
@@ -321,7 +321,7 @@ def book_of(rows: Any, owner: str, concurrency: Any, id: Any, key: Any, max_cost
 
 def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A row as the arguments of a call: a dict by name, anything else as the one value."""
-    if isinstance(row, Mapping) and not shape.wrapped:
+    if isinstance(row, Mapping) and (not shape.wrapped or row.keys() == {RESULT}):
         return (), {str(name): value for name, value in row.items()}
     return (row,), {}
 

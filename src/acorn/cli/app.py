@@ -13,6 +13,7 @@ import typer
 from acorn import __version__
 from acorn._startup import raise_when_interrupted
 from acorn.cli.commands.batch import batch
+from acorn.cli.commands.chat import chat
 from acorn.cli.commands.demo import demo
 from acorn.cli.commands.new import new
 from acorn.cli.commands.pull import pull
@@ -43,6 +44,7 @@ _BEHIND: Mapping[str, Any] = {"allow_extra_args": True, "allow_interspersed_args
 COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "demo": (demo, {}),
     "run": (run, _BEHIND),
+    "chat": (chat, {}),
     "batch": (batch, {}),
     "runs": (runs, {}),
     "show": (show, {}),

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, TextIO
 
 from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, Unfinished, capture, listen
 from acorn._call import resume_stream
+from acorn._json import to_plain
 from acorn._secrets import secrets_in
 from acorn._spec import Spec
 from acorn.cli.exit import (
@@ -40,7 +42,7 @@ from acorn.cli.options.arguments import OwnOptions
 from acorn.cli.safe_text import clean
 from acorn.cli.save_target import Saver, save_target
 from acorn.cli.stdio import descriptor_of
-from acorn.cli.stored import short
+from acorn.cli.stored import named_store, short
 from acorn.cli.view.views import View, view_of
 
 Start = Callable[[], Any]
@@ -54,11 +56,13 @@ class TerminatedError(BaseException):
 class WatchedRun:
     """The run that a command is about."""
 
-    def __init__(self, agent: Agent, spec: Spec, own: OwnOptions, out: TextIO) -> None:
+    def __init__(self, agent: Agent, spec: Spec, own: OwnOptions, out: TextIO, *, prints_text: bool = False) -> None:
         self.agent = agent
         self.spec = spec
         self.own = own
         self.out = out
+        self.prints_text = prints_text
+        """Whether an output that is text is printed as it is, for people."""
         self.secrets = _secrets_of(agent.model)
         self.runs: Sequence[Run[Any]] = ()
         self.saver: Saver | None = None
@@ -117,6 +121,8 @@ class WatchedRun:
             self.saver.begin()
         try:
             for chunk in stream:
+                if chunk.run is not None and not self.runs:  # it had ended before
+                    self.runs = [chunk.run]
                 view.feed(chunk, self.run)
             output = None if self.run is None else self.run.output
             how = (
@@ -182,7 +188,11 @@ class WatchedRun:
             if not _can_ask():
                 self._say_what_is_asked(run.output)
             return WAITING
-        print_json(report(run) if self.own.json else run.output, self.out)
+        text = text_in(run.output) if self.prints_text else None
+        if text is None:
+            print_json(report(run) if self.own.json else run.output, self.out)
+        else:
+            write(self.out, f"{clean(text)}\n")
         return FINE
 
     # Runs that can go on
@@ -190,7 +200,8 @@ class WatchedRun:
     @property
     def _command(self) -> str:
         assert self.run is not None
-        where = f" --store {self.own.store}" if self.own.store else ""
+        named = self.own.store or (self.agent.store if self.agent.store != named_store(None) else None)
+        where = f" --store {named}" if isinstance(named, str | Path) else ""
         return f"acorn resume {short(self.run.id)}{where}"
 
     def _say_how_to_go_on(self) -> None:
@@ -222,6 +233,14 @@ class WatchedRun:
 
     def _hide(self, text: str) -> str:
         return without_keys(text, self.secrets)
+
+
+def text_in(output: Any) -> str | None:
+    """The text that an output is, or that its one field holds."""
+    plain = to_plain(output)
+    if isinstance(plain, dict) and len(plain) == 1:
+        (plain,) = plain.values()
+    return plain if isinstance(plain, str) else None
 
 
 def _can_ask() -> bool:

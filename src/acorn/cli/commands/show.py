@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any, TextIO, assert_never
 
 import typer
 from pydantic import ValidationError
@@ -82,7 +82,7 @@ def show(
         with told():
             run = acorn.runs(book).get(run_id)
         if not (xml or as_json):
-            _print_kept(book, run, is_whole=full)
+            draw_kept(book, run, is_whole=full)
             return FINE
         events = run.thread
     elif follow:
@@ -99,14 +99,16 @@ def show(
     return FINE
 
 
-def _print_kept(store: Store, run: Run[Any], *, is_whole: bool) -> None:
+def draw_kept(store: Store, run: Run[Any], *, is_whole: bool, out: TextIO | None = None) -> None:
+    """A run of a store as a tree, and what it came to."""
+    out = out or sys.stdout
     with told():
         status, heard = store.follow(run.id)
     entries = read_entries([json.loads(each.entry) for each in heard])
     head = Text.assemble((one_line(run.id), "bold"), (f"  {status}", "dim"))
-    _draw(head, entries, is_whole=is_whole)
+    _draw(head, entries, out, is_whole=is_whole)
     totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)
-    write(sys.stdout, f"{one_line(run.model or 'no model yet')} · {totals}\n")
+    write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")
 
 
 def _follow(store: Store, run_id: str) -> int:
@@ -137,13 +139,13 @@ def _read(file: str) -> list[AgentEvent]:
 
 def _print(title: str, events: list[AgentEvent]) -> None:
     head = Text.assemble((one_line(title), "bold"), (f"  {plural(len(events), 'event')}", "dim"))
-    _draw(head, entries_of(events), is_whole=True)
+    _draw(head, entries_of(events), sys.stdout, is_whole=True)
 
 
-def _draw(head: Text, entries: Iterable[Entry], *, is_whole: bool) -> None:
-    console = Console(file=sys.stdout)
-    if not sys.stdout.isatty():
-        console = Console(file=sys.stdout, width=160)
+def _draw(head: Text, entries: Iterable[Entry], out: TextIO, *, is_whole: bool) -> None:
+    console = Console(file=out)
+    if not out.isatty():
+        console = Console(file=out, width=160)
     drawn, tree = Tree(head, guide_style="dim"), RunTree()
     for entry in entries:
         tree.hear(entry)
@@ -151,7 +153,7 @@ def _draw(head: Text, entries: Iterable[Entry], *, is_whole: bool) -> None:
     draw(tree.root, drawn, pen)
     with console.capture() as captured:
         console.print(drawn)
-    write(sys.stdout, captured.get())
+    write(out, captured.get())
 
 
 # A thread as entries, as far as it tells: it knows neither requests nor when a call began

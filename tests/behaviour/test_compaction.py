@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true, assert_valid
 from tests.saved_tree import SavedTree
 
@@ -467,3 +472,73 @@ def test_any_model_sums_up_as_well() -> None:
 def test_a_wrong_setting_is_refused(value: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`Looker\.compact_at` must be a whole number of tokens"):
         Looker(compact_at=value)
+
+
+# Killed
+
+VICTIM = """
+import os, signal, sys
+from pathlib import Path
+from acorn import module, tool
+from acorn.testing import ScriptedModel, call, finish
+
+LOG = Path("log.txt")
+
+
+def note(what):
+    with LOG.open("a") as log:
+        log.write(what + "\\n")
+    return LOG.read_text().split("\\n").count(what)
+
+
+@tool
+def look(at: int) -> str:
+    note(f"look {at}")
+    return f"seen {at} " + ("the code is 4711" if at == 1 else "x" * 400)
+
+
+def reply(request):
+    if not request.tools:
+        if note("summary") == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "It was found that the code is 4711."
+    texts = [str(message["content"]) for message in request.messages]
+    if any("in short" in text for text in texts) and note("after") == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    seen = [int(text.split()[1]) for text in texts if text.startswith("seen ")]
+    at = max(seen, default=0) + 1
+    if at < 8:
+        return call("look", _id=f"c{at}", at=at)
+    return finish("4711" if "found that the code is 4711" in str(texts) else "unknown")
+
+
+class Looker(module):
+    '''Look around.'''
+
+    model = ScriptedModel(reply)
+    initial_input = str
+    final_output = str
+    tools = [look]
+    max_steps = 20
+    compact_at = 350
+    store = "runs.db"
+
+
+run = Looker().using(run_id="long").run("go")
+print(run.output, run.usage.requests, [entry.removed for entry in run.journal.entries if hasattr(entry, "summary")])
+assert not any(message.get("tool_call_id") == "c1" for message in run.history)
+"""
+
+
+def test_killed_while_it_is_summed_up_and_right_after_it_goes_on(tmp_path: Path) -> None:
+    def go() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", VICTIM]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+    first, second, third = go(), go(), go()
+    assert first.returncode == second.returncode == -signal.SIGKILL, first.stderr + second.stderr
+    assert third.returncode == 0, third.stderr
+    assert third.stdout.startswith("4711 ")
+    log = (tmp_path / "log.txt").read_text().split("\n")
+    assert [log.count(f"look {at}") for at in range(1, 8)] == [1] * 7
+    assert log.count("summary") == 2  # once cut off, once kept

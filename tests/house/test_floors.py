@@ -76,6 +76,7 @@ LATE_IMPORTS = {
     ),  # the machinery of a call: the drivers bring asyncio, which a program that only declares does not need
     ("record", "acorn"),  # the events' classes, which a run that nobody looks at does not need
     ("_loop/conversation", "acorn"),  # the same, for runs that send their thread
+    ("_loop/compaction", "acorn"),  # the same, for runs that are summed up
     ("models/weights", "platformdirs"),
     ("models/transport_async", "aiohttp"),
     ("models/litellm/library", "litellm"),

@@ -18,6 +18,7 @@ from typing import Any
 from acorn._drive.keeping import Keeper
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import Whereabouts, close_record, open_record
+from acorn._drive.siblings import Siblings
 from acorn._json import to_plain
 from acorn._log import logger
 from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
@@ -88,6 +89,7 @@ class Tree:
             hang_records(root.run, self._saved.values())
         self.loops: dict[str, Loop] = {root.run.id: root}
         self._lives: dict[str, _Life] = {}
+        self.siblings = Siblings()
         self._lock = threading.RLock()
         self.lost: Exception | None = None
         """What a vital listener or the store failed with: no run of the tree goes on, whoever took it for its own."""

@@ -202,7 +202,7 @@ class LiteLLMModel:
         call |= {
             "model": self.name,
             "messages": self._messages(request),
-            "tools": _own(request.tools, request.tools_json),
+            **({"tools": _own(request.tools, request.tools_json)} if request.tools else {}),
             "max_retries": 0,
             "timeout": self._timeout if request.timeout is None else within(self._timeout, request.timeout),
             "_skip_mcp_handler": True,  # without it LiteLLM walks all messages for MCP references

@@ -16,12 +16,14 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, NamedTuple
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from acorn._drive.bridge import result_of, start_thread
+from acorn._drive.kept_tree import made_aside
 from acorn._drive.run_tree import Tree
 from acorn._json import excerpt
 from acorn._schema.shape import RESULT, Shape
@@ -214,8 +216,9 @@ class Batch(Generic[Out]):
         try:
             tree, run_id = self._begin(job.row, job.at, job.run_id)
             with self._lock:
-                if self._book.is_over:
-                    return  # it has not begun, or goes on from where it was
+                if self._book.is_over:  # it has not begun, or goes on from where it was
+                    tree.give_back()
+                    return
                 self._trees[job.at] = tree, run_id
             run = self._drive(tree, run_id)
         except BaseException as error:
@@ -296,7 +299,7 @@ class AsyncBatch(Generic[Out]):
         run: Run[Any] | None = None
         failure: BaseException | None = None
         try:
-            run = await self._drive(*await asyncio.to_thread(self._begin, job.row, job.at, job.run_id))
+            run = await self._drive(*await made_aside(partial(self._begin, job.row, job.at, job.run_id)))
         except BaseException as error:
             failure = error
         news.put_nowait((job, run, failure))

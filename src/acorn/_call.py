@@ -6,11 +6,10 @@ which a program that only declares modules does not need.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import os
 import sys
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -36,7 +35,7 @@ from acorn._declared import (
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.keeping import Keeper, Origin
-from acorn._drive.kept_tree import check_input, claimed, is_final, kept_tree, recorded_failure
+from acorn._drive.kept_tree import check_input, claimed, is_final, kept_tree, made_aside, recorded_failure
 from acorn._drive.run_tree import RestingError, Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
@@ -104,7 +103,10 @@ def run(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run
 
 
 async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    return await adriven(*_begin(agent, args, kwargs))
+    loop = new_loop(agent, args, kwargs)
+    if brought_by(agent).run_id is None:
+        return await adriven(*_planted(agent, loop))
+    return await adriven(*await made_aside(partial(_planted, agent, loop)))
 
 
 def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
@@ -112,11 +114,11 @@ def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) ->
 
 
 def resume_stream(agent: Agent[Out, Any], run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk[Out]]:
-    return _stream(*_resume(agent, run_id, answers, is_one=False))
+    return _stream(partial(_resume, agent, run_id, answers, is_one=False))
 
 
 async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
-    return await adriven(*await asyncio.to_thread(_resume, agent, run_id, given, is_one=is_one))
+    return await adriven(*await made_aside(partial(_resume, agent, run_id, given, is_one=is_one)))
 
 
 def batch(
@@ -144,11 +146,12 @@ async def adriven(tree: Tree, run_id: str) -> Run[Any, Any]:
 
 
 def stream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Out]]:
-    return _stream(*_begin(agent, args, kwargs))
+    return _stream(partial(_planted, agent, new_loop(agent, args, kwargs)))
 
 
 def astream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk[Out]]:
-    return _astream(*_begin(agent, args, kwargs))
+    make = partial(_planted, agent, new_loop(agent, args, kwargs))
+    return _astream(make, is_named=brought_by(agent).run_id is not None)
 
 
 def branch(agent: Agent[Any, Any], which: type[Agent[Out, Any]] | Agent[Out, Any], inputs: dict[str, Any]) -> Out:
@@ -190,7 +193,11 @@ def branch_all(
 
 
 def _begin(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
-    loop = new_loop(agent, args, kwargs)
+    return _planted(agent, new_loop(agent, args, kwargs))
+
+
+def _planted(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
+    """The tree of a run, which is held from now on where it was begun before."""
     if loop.spec.store is None and brought_by(agent).run_id is None:
         return Tree(loop), loop.run.id
     return _begin_kept(agent, loop)
@@ -485,14 +492,16 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
         raise BranchError(f"The branch failed: {unfinished(context.path)}")
 
 
-def _stream(tree: Tree, run_id: str) -> Generator[StreamChunk[Any]]:
+def _stream(make: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk[Any]]:
+    tree, run_id = make()  # only now: a stream that nobody reads holds nothing
     if not tree.loops[run_id].is_over:
         yield from walk(tree, run_id, iterates=True)
     run = tree.loops[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 
-async def _astream(tree: Tree, run_id: str) -> AsyncGenerator[StreamChunk[Any]]:
+async def _astream(make: Callable[[], tuple[Tree, str]], *, is_named: bool) -> AsyncGenerator[StreamChunk[Any]]:
+    tree, run_id = await made_aside(make) if is_named else make()
     if not tree.loops[run_id].is_over:
         async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
             async for chunk in chunks:

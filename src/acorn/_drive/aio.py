@@ -247,8 +247,7 @@ class AsyncWalk(Walk):
             try:
                 await asyncio.shield(asyncio.wrap_future(future))
             except Exception as error:
-                self.tree.lose(error)
-                raise
+                raise self.tree.not_kept(error) from error.__cause__
 
     async def keep_end(self) -> None:
         """The same when the walk is over; what cannot be kept now fails a run that was well."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from acorn._drive.keeping import Keeper, Origin, saved_of
+from pydantic import BaseModel
+
+from acorn._drive.keeping import Keeper, Origin, saved_of, text_of
 from acorn._drive.run_tree import Tree
 from acorn._json import to_plain
 from acorn._loop.plan import Plan
 from acorn._loop.saved_run import hang_records, load
-from acorn._record_json import read_record
+from acorn._record_json import read_record, restored
 from acorn.errors import StoreError
 from acorn.record import Run
 from acorn.stores.holder import this_process
@@ -32,14 +36,24 @@ def claimed(store: Store, run_id: str, agent: str) -> Sequence[Kept] | None:
     return found
 
 
-def check_input(found: Sequence[Kept], given: Any, store: Store) -> None:
-    """A name stands for one input."""
-    if json.loads(found[0].birth.input) != json.loads(json.dumps(to_plain(given))):
+def check_input(found: Sequence[Kept], given: BaseModel, store: Store) -> None:
+    """A name stands for one input; its class may have got further fields since."""
+    kept = json.loads(found[0].birth.input)
+    try:
+        is_same = kept == _plain(given) or _plain(restored(type(given), kept, "input")) == _plain(given)
+    except BaseException:
+        _give_back(store, found)
+        raise
+    if not is_same:
         _give_back(store, found)
         raise StoreError(
             f"The run {found[0].facts.id} in {store.name} was begun with another input; call it with that one, or "
             f"give another `run_id`."
         )
+
+
+def _plain(given: BaseModel) -> Any:
+    return json.loads(text_of(to_plain(given)))
 
 
 def kept_tree(
@@ -69,6 +83,29 @@ def kept_tree(
     except BaseException:
         _give_back(store, found)
         raise
+
+
+async def made_aside(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
+    """Make a tree in a thread, since its store may take a while; where nobody waits any more, it is given back."""
+    guard, made, is_left = threading.Lock(), list[tuple[Tree, str]](), False
+
+    def act() -> None:
+        found = make()
+        with guard:
+            made.append(found)
+            if not is_left:
+                return
+        found[0].give_back()
+
+    try:
+        await asyncio.to_thread(act)
+    except asyncio.CancelledError:
+        with guard:
+            is_left = True
+        for tree, _ in made:
+            tree.give_back()
+        raise
+    return made[0]
 
 
 def is_final(kept: Kept) -> bool:

@@ -78,6 +78,8 @@ class Walk:
         try:
             tree.branch(ask.context, ask.make())
         except Exception as error:  # the class is the user's, and so is its `__init__`
+            if error is tree.lost:
+                self.fail(run_id, error)
             self.take(run_id, ask.id, BranchEnd(None, error))
             return
         self.calls[child_id] = (run_id, ask)

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -103,21 +104,26 @@ def hold(store: Store, run_id: str, cancelled: _Cancelled | None = None) -> None
             heartbeat = _Heartbeat(store)
             threading.Thread(target=heartbeat.beat, name="acorn-heartbeat", daemon=True).start()
             _beating[id(store)] = heartbeat
-        heartbeat.runs[run_id] = cancelled
+        heartbeat.runs[run_id] = cancelled or heartbeat.runs.get(run_id)
+        heartbeat.counts[run_id] += 1
 
 
 def let_go(store: Store, run_id: str) -> None:
     """The run is driven no more; when it was the last one, the store soon hears of this process no more."""
     with _guard:
         heartbeat = _beating.get(id(store))
-        if heartbeat is not None:
-            heartbeat.runs.pop(run_id, None)
+        if heartbeat is not None and run_id in heartbeat.runs:
+            heartbeat.counts[run_id] -= 1
+            if heartbeat.counts[run_id] <= 0:
+                del heartbeat.runs[run_id], heartbeat.counts[run_id]
 
 
 class _Heartbeat:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.runs: dict[str, _Cancelled | None] = {}
+        self.counts: Counter[str] = Counter()
+        """How often each is held: two threads may both begin a run by one name, until the store says whose it is."""
         self._rest = threading.Event()
 
     def beat(self) -> None:

@@ -247,7 +247,8 @@ class AsyncWalk(Walk):
             try:
                 await asyncio.shield(asyncio.wrap_future(future))
             except Exception as error:
-                raise self.tree.not_kept(error) from error.__cause__
+                failure = self.tree.not_kept(error)
+                raise failure from failure.__cause__
 
     async def keep_end(self) -> None:
         """The same when the walk is over; what cannot be kept now fails a run that was well."""

@@ -342,7 +342,8 @@ class Tree:
             try:
                 return self.keeper.commit(self.loops)
             except Exception as error:  # the store may be the user's
-                raise self.not_kept(error) from error.__cause__
+                failure = self.not_kept(error)
+                raise failure from failure.__cause__
 
     def not_kept(self, error: Exception) -> Exception:
         """What has happened could not be kept: the error that all of it ends with."""

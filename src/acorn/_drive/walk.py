@@ -183,9 +183,11 @@ class Walk:
 
     def not_kept(self, error: Exception) -> None:
         """The end of the walk could not be kept: that fails a run that was well until now, but hides nothing before."""
-        first = self.tree.loops[self.root].run.error
+        run = self.tree.loops[self.root].run
+        first = run.error
         if first is None:
             self.tree.spoil(self.root, error)
+            error.run = run  # type: ignore[attr-defined]
             raise error
         first.add_note(f"The end of the run could not be kept either: {words_of(error)}")
 

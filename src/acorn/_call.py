@@ -36,6 +36,7 @@ from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.keeping import Keeper, Origin
 from acorn._drive.kept_tree import check_input, claimed, is_final, kept_tree, made_aside, recorded_failure
+from acorn._drive.record import given_again
 from acorn._drive.run_tree import RestingError, Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
@@ -114,7 +115,8 @@ def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) ->
 
 
 def resume_stream(agent: Agent[Out, Any], run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk[Out]]:
-    return _stream(partial(_resume, agent, run_id, answers, is_one=False))
+    found = _resume(agent, run_id, answers, is_one=False)  # what is wrong is told before anything is shown
+    return _stream(lambda: found)
 
 
 async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
@@ -134,15 +136,23 @@ def abatch(
 
 
 def driven(tree: Tree, run_id: str) -> Run[Any, Any]:
-    if not tree.loops[run_id].is_over:  # one that was kept may have ended
+    if not _is_given_again(tree, run_id):
         drive(tree, run_id)
     return tree.loops[run_id].run
 
 
 async def adriven(tree: Tree, run_id: str) -> Run[Any, Any]:
-    if not tree.loops[run_id].is_over:
+    if not _is_given_again(tree, run_id):
         await adrive(tree, run_id)
     return tree.loops[run_id].run
+
+
+def _is_given_again(tree: Tree, run_id: str) -> bool:
+    """Whether a run that was kept had ended, and only shows what it came to."""
+    loop = tree.loops[run_id]
+    if loop.is_over:
+        given_again(loop.run, loop.plan.agent)
+    return loop.is_over
 
 
 def stream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Out]]:
@@ -494,7 +504,7 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
 
 def _stream(make: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk[Any]]:
     tree, run_id = make()  # only now: a stream that nobody reads holds nothing
-    if not tree.loops[run_id].is_over:
+    if not _is_given_again(tree, run_id):
         yield from walk(tree, run_id, iterates=True)
     run = tree.loops[run_id].run
     yield StreamChunk(result=run.output, run=run)
@@ -502,7 +512,7 @@ def _stream(make: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk[Any]]
 
 async def _astream(make: Callable[[], tuple[Tree, str]], *, is_named: bool) -> AsyncGenerator[StreamChunk[Any]]:
     tree, run_id = await made_aside(make) if is_named else make()
-    if not tree.loops[run_id].is_over:
+    if not _is_given_again(tree, run_id):
         async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
             async for chunk in chunks:
                 yield chunk

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from acorn._drive.keeping import saved_of
 from acorn._json import excerpt, to_plain
+from acorn._loop.people import check_answer
 from acorn._loop.saved_run import hang_records
 from acorn._record_json import read_entries, read_record
 from acorn.errors import StoreError
@@ -79,8 +80,12 @@ class Runs:
         return self._store.requests(run_id)
 
     def answer(self, request_id: str, value: Any) -> None:
-        """Answer a request; the run goes on when it is resumed."""
-        self._store.answer(request_id, to_plain(value))
+        """Answer a request; the run goes on when it is resumed. What is no answer to it is an `InputError`."""
+        plain = to_plain(value)
+        for request in self._store.requests():
+            if request.id == request_id:
+                check_answer(request, plain)
+        self._store.answer(request_id, plain)
 
     def cancel(self, run_id: str) -> None:
         """End a run: one that rests at once, one that is driven somewhere at its next commit."""

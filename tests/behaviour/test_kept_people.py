@@ -115,6 +115,23 @@ def test_what_is_no_answer_is_refused_and_the_request_stays_open(store: Any, ans
     assert desk(store, ASKS).resume(paused.run_id, answer=True) == "done"
 
 
+@pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": 1, "arguments": {}}])
+def test_what_is_no_answer_is_not_kept_without_the_class_either(store: Any, answer: Any) -> None:
+    paused: Any = desk(store, ASKS)(order="17")
+    with pytest.raises(InputError, match="request"):
+        acorn.runs(store).answer(paused.request.id, answer)
+    acorn.runs(store).answer(paused.request.id, True)
+    assert desk(store, ASKS).resume(paused.run_id) == "done"
+
+
+def test_arguments_that_do_not_fit_are_told_to_the_model_where_nobody_knew_better(store: Any) -> None:
+    paused: Any = desk(store, ASKS)(order="17")
+    acorn.runs(store).answer(paused.request.id, {"approved": True, "arguments": {"amount": "much"}})
+    agent = desk(store, ASKS)
+    assert agent.resume(paused.run_id) == "done"
+    assert agent.refunded == []
+
+
 def test_several_requests_are_answered_one_by_one(store: Any) -> None:
     script = [call("ask_human", question="Which?") & call("ask_human", question="Why?"), finish("done")]
     paused: Any = desk(store, script)(order="17")

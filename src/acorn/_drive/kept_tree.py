@@ -76,7 +76,8 @@ def kept_tree(
         if loop.is_over:
             return Tree(loop, saved)
         answers = {each.request.id: each.value for each in store.answers(run_id)}
-        tree = Tree(loop, saved, {**answers, **said}, Keeper(store, run_id, origin, found))
+        # What was kept is not judged again, since nobody could mend it: where it does not fit, the model is told.
+        tree = Tree(loop, saved, said, Keeper(store, run_id, origin, found), answers)
         for request_id, value in said.items():  # they were judged, and are kept before anything comes of them
             store.answer(request_id, value)
         return tree

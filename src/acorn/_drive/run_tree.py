@@ -77,15 +77,16 @@ class Tree:
         saved: Mapping[str, Mapping[str, Any]] | None = None,
         answers: Mapping[str, Any] | None = None,
         keeper: Keeper | None = None,
+        kept_answers: Mapping[str, Any] | None = None,
     ) -> None:
         self._saved = dict(saved or {})
         """Branches as they were saved, by the ids of their runs: found again when their parents ask for them."""
-        self._answers = dict(answers or {})
+        if answers:
+            check_answers(root, self._saved, answers)
+        self._answers = {**(kept_answers or {}), **(answers or {})}
         """What people said while the tree rested, by the ids of the requests; each run takes its own as it goes on."""
         self.can_rest = getattr(root.spec, "store", None) is not None
         """Whether a run that waits for people will be found again."""
-        if self._answers:
-            check_answers(root, self._saved, self._answers)
         if self._saved:
             hang_records(root.run, self._saved.values())
         self.loops: dict[str, Loop] = {root.run.id: root}

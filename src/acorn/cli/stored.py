@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from acorn import AcornError, StoreError
+from acorn import AcornError, InputError, StoreError
 from acorn._loop.settings import OBJECT
 from acorn.cli.exit import CommandError, message_of
 from acorn.cli.load_target import Agent, load
@@ -28,7 +28,7 @@ def told() -> Iterator[None]:
     """What goes wrong with a store is one line for the user."""
     try:
         yield
-    except StoreError as error:
+    except (InputError, StoreError) as error:
         raise CommandError(message_of(error)) from error
 
 

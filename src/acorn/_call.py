@@ -272,7 +272,7 @@ def _resume(agent: Agent[Any, Any], run_id: str, given: Any, *, is_one: bool) ->
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     _check_deps_below(plan.spec, plan.deps, [])
     store, origin = _store_of(plan.spec), _origin(agent)
-    found = claimed(store, run_id, origin.agent)
+    found = claimed(store, run_id, origin.agent, may_have_moved=True)
     if found is None:
         raise StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
     return kept_tree(found, plan, store, origin, given, is_one=is_one), run_id

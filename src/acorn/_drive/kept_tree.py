@@ -23,15 +23,21 @@ from acorn.stores.port import Kept, Store
 from acorn.types import Request
 
 
-def claimed(store: Store, run_id: str, agent: str) -> Sequence[Kept] | None:
-    """The run of that class, held by this process from now on; None where there is none."""
+def claimed(store: Store, run_id: str, agent: str, *, may_have_moved: bool = False) -> Sequence[Kept] | None:
+    """The run of that class, held by this process from now on; None where there is none.
+
+    Whoever resumes a run says that it is one of the class, whose file may have moved since.
+    """
     holder = this_process()
     found = store.claim(run_id, holder)
-    if found is not None and found[0].birth.agent != agent:
+    if found is None:
+        return None
+    known = found[0].birth.agent
+    is_its_class = known.partition(":")[2] == agent.partition(":")[2] if may_have_moved else known == agent
+    if not is_its_class:
         _give_back(store, found)
         raise StoreError(
-            f"The run {run_id} in {store.name} is one of `{found[0].birth.agent}`, not of `{agent}`; go on with it by "
-            f"that class."
+            f"The run {run_id} in {store.name} is one of `{known}`, not of `{agent}`; go on with it by that class."
         )
     return found
 

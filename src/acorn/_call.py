@@ -35,7 +35,7 @@ from acorn._declared import (
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.keeping import Keeper, Origin
-from acorn._drive.kept_tree import check_input, claimed, is_final, kept_tree, made_aside, recorded_failure
+from acorn._drive.kept_tree import check_fit, claimed, is_final, kept_tree, made_aside, recorded_failure
 from acorn._drive.record import given_again
 from acorn._drive.run_tree import RestingError, Tree
 from acorn._drive.sync import drive, walk
@@ -231,9 +231,8 @@ def _begin_kept(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
     """A run that is kept; by the name it was given, it may be one that was begun before."""
     run_id, store, origin = loop.run.id, _store_of(loop.plan.spec), _origin(agent)
     if brought_by(agent).run_id is not None:
-        found = claimed(store, run_id, origin.agent)
+        found = claimed(store, run_id, origin.agent, loop.run.input)
         if found is not None:
-            check_input(found, loop.run.input, store)
             return kept_tree(found, loop.plan, store, origin), run_id
     return Tree(loop, keeper=Keeper(store, run_id, origin)), run_id
 
@@ -260,6 +259,7 @@ def _begin_item(agent: Agent[Any, Any], row: Any, item: BatchItem, run_id: str, 
     store = _store_of(loop.spec)
     before = store.read(run_id)
     if before and before[0].facts.status == "failed":
+        check_fit(before[0], store, agent_name(type(agent)), loop.run.input)
         if not retry:
             raise recorded_failure(before, loop.plan)
         if is_final(before[0]):

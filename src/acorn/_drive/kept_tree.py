@@ -23,38 +23,38 @@ from acorn.stores.port import Kept, Store
 from acorn.types import Request
 
 
-def claimed(store: Store, run_id: str, agent: str, *, may_have_moved: bool = False) -> Sequence[Kept] | None:
-    """The run of that class, held by this process from now on; None where there is none.
+def claimed(
+    store: Store, run_id: str, agent: str, given: BaseModel | None = None, *, may_have_moved: bool = False
+) -> Sequence[Kept] | None:
+    """The run of that class, and of that input if one is given, held by this process from now on; None: there is none.
 
     Whoever resumes a run says that it is one of the class, whose file may have moved since.
     """
-    holder = this_process()
-    found = store.claim(run_id, holder)
-    if found is None:
-        return None
-    known = found[0].birth.agent
-    is_its_class = known.partition(":")[2] == agent.partition(":")[2] if may_have_moved else known == agent
-    if not is_its_class:
-        _give_back(store, found)
-        raise StoreError(
-            f"The run {run_id} in {store.name} is one of `{known}`, not of `{agent}`; go on with it by that class."
-        )
+    found = store.claim(run_id, this_process())
+    if found is not None:
+        try:
+            check_fit(found[0], store, agent, given, may_have_moved=may_have_moved)
+        except BaseException:
+            _give_back(store, found)
+            raise
     return found
 
 
-def check_input(found: Sequence[Kept], given: BaseModel, store: Store) -> None:
-    """A name stands for one input; its class may have got further fields since."""
-    kept = json.loads(found[0].birth.input)
-    try:
-        is_same = kept == _plain(given) or _plain(restored(type(given), kept, "input")) == _plain(given)
-    except BaseException:
-        _give_back(store, found)
-        raise
-    if not is_same:
-        _give_back(store, found)
+def check_fit(kept: Kept, store: Store, agent: str, given: BaseModel | None, *, may_have_moved: bool = False) -> None:
+    """A name stands for one class and one input; the class of the input may have got further fields since."""
+    run_id, known = kept.facts.id, kept.birth.agent
+    is_its_class = known.partition(":")[2] == agent.partition(":")[2] if may_have_moved else known == agent
+    if not is_its_class:
         raise StoreError(
-            f"The run {found[0].facts.id} in {store.name} was begun with another input; call it with that one, or "
-            f"give another `run_id`."
+            f"The run {run_id} in {store.name} is one of `{known}`, not of `{agent}`; go on with it by that class."
+        )
+    if given is None:
+        return
+    before, now = json.loads(kept.birth.input), _plain(given)
+    if before != now and _plain(restored(type(given), before, "input")) != now:
+        raise StoreError(
+            f"The run {run_id} in {store.name} was begun with another input; call it with that one, or give another "
+            f"`run_id`."
         )
 
 

@@ -57,7 +57,8 @@ class SavedTree(Tree):
                 if any(isinstance(entry, BranchEnded) and entry.child_id == run_id for entry in parent.journal.entries):
                     plan = replace(plan, above=())  # the parent has counted it
             new = load(plan, saved, old.run.deps)
-            assert old.run.error is not None or new.run.history == json.loads(json.dumps(to_plain(old.run.history)))
+            was, made = old.run._book.messages, new.run._book.messages  # not `history`: nobody is handed it here
+            assert old.run.error is not None or made == json.loads(json.dumps(to_plain(was)))
             self._keep_the_record(old, new)
             self.loops[run_id] = new
             if context is not None:
@@ -71,7 +72,7 @@ class SavedTree(Tree):
 
     def _keep_the_record(self, old: Loop, new: Loop) -> None:
         """The user's code may hold the record; in another process it would be given this one."""
-        kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "history", "seconds")}
+        kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "_book", "seconds")}
         fresh = vars(new.run)
         if old.is_over:
             fresh.update(kept)

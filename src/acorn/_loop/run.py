@@ -86,7 +86,7 @@ class Loop(Calls):
         # Not `match`, which takes twice as long and is on the way of every ask.
         if isinstance(ask, AskModel):
             forced = self.state.reason if self.state.forced else None
-            count = len(ask.request.messages)
+            count = ask.request.message_count
             journal.entries.append(ModelAsked(self.run.id, self.run.steps + 1, now, id, ask.model.name, count, forced))
         elif isinstance(ask, AskTool):
             call = ask.call
@@ -265,7 +265,7 @@ class Loop(Calls):
         self.transcript.notice_all()
         context = step._shown()
         if context is not None:
-            messages.check_list(self.run.history)
+            messages.check_list(self.transcript.book.messages)
             self.transcript.say(context)
         self.state.meter.step_began = now
         if step._finished is None:
@@ -294,7 +294,7 @@ class Loop(Calls):
                 self._fall_back()
 
     def _check_limits(self, now: float) -> None:
-        history, at = self.run.history, self.whereabouts()
+        history, at = self.transcript.book.messages, self.whereabouts()
         new: Sequence[Any] = history if self.transcript.turn is None else [] if at is None else history[at + 1 :]
         if self.budgets.must_answer(new, self.model, self.run.steps, now) and not self.state.forced:
             self._force("limit")
@@ -317,7 +317,7 @@ class Loop(Calls):
         self.budgets.pay(response, self.model, run, now - asked)
         is_refused = response.refusal is not None or response.stop_reason == "content_filter"
         error = refusal(response, self.model) if is_refused else None
-        calls = read_calls(response.tool_calls, len(run.history))
+        calls = read_calls(response.tool_calls, len(self.transcript.book.messages))
         self.transcript.take_turn(response, calls, asked, None if error is None else response.refusal or "")
         if error is not None:
             raise error

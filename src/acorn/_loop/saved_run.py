@@ -67,7 +67,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     )
     fill_journal(run, read_entries(saved["journal"]))
     run.journal.now = kept["seconds"]
-    run.history = history_of(run.journal.entries)
+    run._book.begin(history_of(run.journal.entries))
     loop = Loop(plan, run, state)
     _count_again(loop)
     if state.phase == "done":
@@ -77,7 +77,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
         # The user has removed the turn where it is not in the history, or may yet put it back.
         called = [Called(call.id, call.name, call.raw_arguments) for call in state.calls]
         made = messages.assistant(state.response.content, called, state.response.extra)
-        turn = made if state.turn is None else run.history[state.turn]
+        turn = made if state.turn is None else run._book.messages[state.turn]
         is_open = state.phase in ("tools", "branches", "step") or (
             state.phase == "judge" and state.answered_by is not None
         )

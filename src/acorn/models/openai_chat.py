@@ -83,12 +83,13 @@ class OpenAIChat:
         return openai_address(self._config, "chat/completions")
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
-        tools = request.tools_json() if request.tools_json else to_json(request.tools)
-        messages = self._messages(request)
-        head = self._head(request, left_out, is_stream)
-        if not request.tools:
-            return b'%s,"messages":%s}' % (head, messages)
-        return b'%s,"tools":%s,"messages":%s}' % (head, tools, messages)
+        before = self._head(request, left_out, is_stream)
+        if request.tools:
+            tools = request.tools_json() if request.tools_json else to_json(request.tools)
+            before = b'%s,"tools":%s' % (before, tools)
+        if request.sent is not None and not request.cache and not request.sent.has_thoughts():
+            return request.with_messages(before + b',"messages":', b"}")
+        return b'%s,"messages":%s}' % (before, _messages(request))
 
     def _head(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> bytes:
         set_by_user = ("temperature" in request.declared, "max_tokens" in request.declared)
@@ -120,16 +121,6 @@ class OpenAIChat:
             made |= {"stream": True, "stream_options": {"include_usage": True}}
         return made
 
-    def _messages(self, request: ModelRequest) -> bytes:
-        if request.messages_json is not None and not request.cache:
-            written = request.messages_json()
-            if b'"thinking_blocks":' not in written:
-                return written
-        messages = [_sendable(message) for message in request.messages]
-        for at, mark in marks(request).items():
-            messages[at] = marked(messages[at], mark)
-        return to_json(messages)
-
     def read(self, answer: Any) -> tuple[ModelResponse, Tokens | None]:
         raise_if_failed(answer)
         choice = answer["choices"][0]
@@ -148,6 +139,14 @@ class OpenAIChat:
 
     def reader(self) -> StreamReader:
         return _Reader()
+
+
+def _messages(request: ModelRequest) -> bytes:
+    """Messages that are not sent as they are: some have marks, or the thoughts of a model."""
+    messages = [_sendable(message) for message in request.messages]
+    for at, mark in marks(request).items():
+        messages[at] = marked(messages[at], mark)
+    return to_json(messages)
 
 
 def _sendable(message: dict[str, Any]) -> dict[str, Any]:

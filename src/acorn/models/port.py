@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from pydantic_core import to_json
 
+from acorn.models.sent import SentPart, message_json
 from acorn.types import Usage
 
 
@@ -32,6 +33,7 @@ class ModelRequest:
     """One request, as the loop means it."""
 
     messages: list[dict[str, Any]]
+    """Of a request that the loop has made, a list when somebody first wants one."""
     tools: list[dict[str, Any]]
     """Function definitions in OpenAI's format."""
     temperature: float
@@ -47,23 +49,71 @@ class ModelRequest:
     messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
     tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
 
+    @classmethod
+    def of(
+        cls,
+        sent: SentPart,
+        tools: list[dict[str, Any]],
+        temperature: float,
+        max_tokens: int,
+        forced_tool: str | None,
+        declared: frozenset[str],
+        cache: Sequence[Mapping[str, Any]],
+        tools_json: Callable[[], bytes],
+    ) -> ModelRequest:
+        """A request that shares its messages with those before it."""
+        made = cls.__new__(cls)
+        made.__dict__ = {
+            "tools": tools,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "forced_tool": forced_tool,
+            "declared": declared,
+            "cache": cache,
+            "timeout": None,
+            "messages_json": sent.json,
+            "tools_json": tools_json,
+            "_sent": sent,
+        }
+        return made
+
+    if not TYPE_CHECKING:  # a type checker would take any name for one that there is
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "messages" or "_sent" not in vars(self):
+                raise AttributeError(f"A request has no `{name}`.")
+            self.messages = made = self._sent.messages()
+            return made
+
     def __getstate__(self) -> dict[str, Any]:
         # What writes it is bound to the run, and a copy can do without.
-        return {**vars(self), "messages_json": None, "tools_json": None}
+        kept = {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None}
+        kept.pop("_sent", None)
+        return kept
+
+    @property
+    def sent(self) -> SentPart | None:
+        """The messages as a part of those that were sent in the same conversation, where the loop has made it."""
+        found: SentPart | None = vars(self).get("_sent")
+        return found
+
+    @property
+    def message_count(self) -> int:
+        """How many messages there are."""
+        return len(self.messages) if (sent := self.sent) is None else len(sent)
+
+    def with_messages(self, before: bytes, after: bytes) -> bytes:
+        """The messages as JSON between two texts, in one piece; what was written before is not written again."""
+        if (sent := self.sent) is not None:
+            return sent.json(before + b"[", b"]" + after)
+        messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
+        return b"%s%s%s" % (before, messages, after)
 
     def body(self, model: str) -> bytes:
-        """The request as OpenAI's JSON; what earlier requests have written is not written again."""
-        messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
+        """The request as OpenAI's JSON."""
         tools = self.tools_json() if self.tools_json else to_json(self.tools)
         head = _head(model, self.temperature, self.max_tokens, self.forced_tool)
-        return b'%s,"tools":%s,"messages":%s}' % (head, tools, messages)
-
-
-def message_json(message: Mapping[str, Any]) -> bytes:
-    """A message as JSON; a turn without words says nothing of its content, rather than null."""
-    if message.get("content", "") is not None:
-        return to_json(message)
-    return to_json({key: value for key, value in message.items() if key != "content"})
+        return self.with_messages(b'%s,"tools":%s,"messages":' % (head, tools), b"}")
 
 
 @lru_cache(maxsize=256, typed=True)

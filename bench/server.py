@@ -21,9 +21,9 @@ FINISH = BODY.replace(b"look", b"__finish__").replace(b"place", b"answer")
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
 LAST = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(FINISH), FINISH)
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-PIECE = 32
-"""Characters of an answer in one event: about what providers send."""
-PAUSE = 0.0005
+PIECE = 8
+"""Characters of an answer in one event, as in `streaming.py`; most providers send fewer."""
+PAUSE = 0.0001
 
 
 def nested(size: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from acorn.models.http_response import Response, read_headers
+from acorn.models.http_response import Chunks, Response, read_headers
 
 
 class Line:
@@ -75,3 +75,39 @@ def test_headers_without_an_end_are_an_error() -> None:
     with pytest.raises(http.client.HTTPException, match="more than 100 headers"):
         read_headers(io.BytesIO(b"X: y\r\n" * 200))
     assert read_headers(io.BytesIO(b" folded\r\nX\r\n more\r\nA: b\r\n\r\nrest")) == {"a": "b"}
+
+
+CHUNKED = b"5\r\nhello\r\n6; name=value\r\n, and \r\nA\r\n\r\n12345\n\r\n\r\n0\r\nTrailer: x\r\n\r\n"
+WHOLE = b"hello, and \r\n12345\n\r\n"
+
+
+@pytest.mark.parametrize("size", range(1, len(CHUNKED) + 1))
+def test_chunks_cut_anywhere_give_the_same_data(size: int) -> None:
+    chunks = Chunks()
+    found = b"".join(chunks.feed(CHUNKED[at : at + size]) for at in range(0, len(CHUNKED), size))
+    assert (found, chunks.is_over, chunks.has_more) == (WHOLE, True, False)
+
+
+def test_a_chunked_answer_is_read_to_its_end_and_no_further() -> None:
+    head = HEADS["chunked"]
+    response = Response(cast(Any, Line(head + CHUNKED)), method="POST")
+    response.begin()
+    assert response.read1(1000) + response.read1(1000) == WHOLE
+    assert response.read1(1000) == b""
+    assert not response.will_close
+
+
+def test_a_connection_on_which_something_came_behind_the_end_is_not_used_again() -> None:
+    response = Response(cast(Any, Line(HEADS["chunked"] + CHUNKED + b"HTTP/1.1 200 OK\r\n\r\n")), method="POST")
+    response.begin()
+    assert response.read1(1000) == WHOLE
+    assert response.read1(1000) == b""
+    assert response.will_close
+
+
+@pytest.mark.parametrize("data", [b"5\r\nhel", b"5\r\nhello\r\n", b"0\r\n", b"x\r\nhello\r\n", b"-1\r\nhello\r\n", b""])
+def test_chunks_that_break_off_or_are_none_are_an_error(data: bytes) -> None:
+    response = Response(cast(Any, Line(HEADS["chunked"] + data)), method="POST")
+    response.begin()
+    with pytest.raises(http.client.HTTPException):
+        list(iter(lambda: response.read1(1000), b""))

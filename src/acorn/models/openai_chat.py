@@ -167,27 +167,32 @@ class _Reader:
         self.used: Tokens | None = None
 
     def read(self, event: Any) -> Delta | None:
-        raise_if_failed(event)
-        choices, usage = event.get("choices"), event.get("usage")
-        found = Delta(model=event.get("model") or "")
-        if usage:
-            found.usage = usage_of(usage)
-            self.used = tokens_of(found.usage)
-        if choices:
-            self._read_choice(choices[0], found)
-        has_news = found.content or found.reasoning or found.calls or found.stop_reason or usage or found.refusal
-        return found if has_news else None
-
-    def _read_choice(self, choice: Any, found: Delta) -> None:
-        delta = choice.get("delta") or {}
-        found.content = text_of(delta.get("content"))
-        found.reasoning = text_of(delta.get("reasoning_content") or delta.get("reasoning"))
-        found.refusal = delta.get("refusal") or None
-        if calls := delta.get("tool_calls"):
-            found.calls = tuple([_call_delta(call, at) for at, call in enumerate(calls)])
-            self.called += "".join([call.name for call in found.calls if call.name])
-        if reason := choice.get("finish_reason"):
-            self.stop_reason = found.stop_reason = STOPS.get(reason, "stop")
+        # A long answer has thousands of these, so nothing is looked for twice.
+        if event.get("error"):
+            raise_if_failed(event)
+        content = reasoning = ""
+        refusal = reason = None
+        calls: tuple[CallDelta, ...] = ()
+        if choices := event.get("choices"):
+            choice = choices[0]
+            delta = choice.get("delta") or {}
+            if made := delta.get("tool_calls"):
+                calls = tuple([_call_delta(call, at) for at, call in enumerate(made)])
+                self.called += "".join([call.name for call in calls if call.name])
+            if (said := delta.get("content")) is not None:
+                content = text_of(said)
+            if thought := delta.get("reasoning_content") or delta.get("reasoning"):
+                reasoning = text_of(thought)
+            refusal = delta.get("refusal") or None
+            if reason := choice.get("finish_reason"):
+                self.stop_reason = reason = STOPS.get(reason, "stop")
+        usage = None
+        if raw := event.get("usage"):
+            usage = usage_of(raw)
+            self.used = tokens_of(usage)
+        elif not (calls or content or reasoning or reason or refusal):
+            return None
+        return Delta(content, reasoning, calls, reason or None, usage, None, event.get("model") or "", refusal)
 
     def end(self) -> Delta | None:
         if self.stop_reason:
@@ -246,10 +251,10 @@ def _call(made: Mapping[str, Any]) -> RawCall:
 
 
 def _call_delta(made: Mapping[str, Any], at: int) -> CallDelta:
-    function = made.get("function") or {}
-    arguments = function.get("arguments") or ""
-    text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
-    index = made.get("index")
+    function, index = made.get("function") or {}, made.get("index")
+    text = function.get("arguments") or ""
+    if not isinstance(text, str):
+        text = to_json(text).decode()
     return CallDelta(at if index is None else index, made.get("id"), function.get("name"), text)
 
 

@@ -72,7 +72,7 @@ def measured(client: httpx.Client, small: str, large: str, repeat: int) -> dict[
 
 def lines() -> list[Line]:
     found: list[Line] = []
-    for pace, repeat in (("", 7), ("paced", 3)):
+    for pace, repeat in (("", 7), ("paced", 2)):
         where = ", one at a time" if pace else ""
         with (
             server("stream", str(SMALL), pace) as small,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import httpx
 from lanes import model, opening, server
-from loop import PARAGRAPH, Looker
-from measure import Line, in_turn
+from loop import PARAGRAPH, Answer, Question, look
+from measure import Line, in_turn, peak_of_script
+
+from acorn import module, tool
 
 RUNS = 200
 STEPS = 3
@@ -52,14 +51,33 @@ async def by_aiohttp(url: str) -> None:
         await asyncio.gather(*(by_hand(post) for _ in range(RUNS)))
 
 
-async def by_acorn(url: str) -> None:
-    agent = Looker(model=model(url), max_steps=STEPS, loop_guard=None)
+@tool(name="look", repeatable=True)
+async def alook(place: str, depth: int = 1) -> str:
+    """Look somewhere."""
+    return PARAGRAPH
+
+
+class AsyncLooker(module[Question, Answer]):
+    """Look around, then answer."""
+
+    tools = [alook]
+    max_steps = STEPS
+    loop_guard = None
+
+
+class ThreadedLooker(AsyncLooker):
+    """Look around, then answer."""
+
+    tools = [look]
+
+
+async def by_acorn(url: str, kind: type[AsyncLooker] = AsyncLooker) -> None:
+    agent = kind(model=model(url))
     await asyncio.gather(*(agent.acall(question="Where?") for _ in range(RUNS)))
 
 
 ALONE = """
-import asyncio, resource, sys
-sys.path.insert(0, {folder!r})
+import asyncio
 from acorn import module, tool
 from pydantic import BaseModel
 
@@ -70,7 +88,7 @@ class Answer(BaseModel):
     answer: str
 
 @tool(repeatable=True)
-def look(place: str) -> str:
+async def look(place: str) -> str:
     return {paragraph!r}
 
 class Looker(module[Question, Answer]):
@@ -84,16 +102,12 @@ async def main():
     await asyncio.gather(*(agent.acall(question="Where?") for _ in range({runs})))
 
 asyncio.run(main())
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 10 if sys.platform != "darwin" else 1 << 20))
 """
 
 
 def peak(url: str) -> float:
     """Megabytes of a process that does nothing else."""
-    folder = str(Path(__file__).parents[1] / "src")
-    text = ALONE.format(folder=folder, paragraph=PARAGRAPH, steps=STEPS, runs=RUNS, model=model(url))
-    out = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True).stdout
-    return float(out.split()[-1])
+    return peak_of_script(ALONE.format(paragraph=PARAGRAPH, steps=STEPS, runs=RUNS, model=model(url)))
 
 
 def lines() -> list[Line]:
@@ -103,14 +117,16 @@ def lines() -> list[Line]:
                 "httpx": lambda: asyncio.run(by_httpx(url)),
                 "aiohttp": lambda: asyncio.run(by_aiohttp(url)),
                 "ours": lambda: asyncio.run(by_acorn(url)),
+                "threads": lambda: asyncio.run(by_acorn(url, ThreadedLooker)),
             },
             repeat=3,
         )
         size = peak(url)
     requests = RUNS * (STEPS + 1)
-    ours, raw, floor = (spent[name] / requests * 1e3 for name in ("ours", "httpx", "aiohttp"))
+    ours, threads, raw, floor = (spent[name] / requests * 1e3 for name in ("ours", "threads", "httpx", "aiohttp"))
     return [
         Line(f"a step of {RUNS} runs: {ours:.2f} ms / raw httpx: {raw:.2f} ms", ours / raw, 0.25),
         Line(f"a step of {RUNS} runs: {ours:.2f} ms / raw aiohttp: {floor:.2f} ms", ours / floor, 2.5),
+        Line("the same with a tool that blocks, each call in a thread / raw aiohttp", threads / floor, None),
         Line(f"peak of a process with {RUNS} runs at once", size, 60, " MB"),
     ]

@@ -83,3 +83,21 @@ def precise_cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[
             if round_:
                 best[name] = min(best[name], float(out.split()[-1]))
     return best
+
+
+_PEAK = """
+from pathlib import Path
+status = Path("/proc/self/status")
+if status.exists():
+    # Not `getrusage`, which counts what the process was before it began to be Python.
+    print(int(status.read_text().partition("VmHWM:")[2].split()[0]) / 1024)
+else:
+    import resource
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 ** 2)
+"""
+
+
+def peak_of_script(text: str) -> float:
+    """Megabytes that a whole Python process held at its largest."""
+    out = subprocess.run([sys.executable, "-c", text + _PEAK], check=True, capture_output=True, text=True).stdout
+    return float(out.split()[-1])

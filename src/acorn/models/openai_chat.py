@@ -206,12 +206,9 @@ class _Reader:
 
 def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str, str]]:
     """Where to send, and with which headers."""
-    known = (
-        config.get("base_url"),
-        config.get("api_base"),
-        *map(os.environ.get, ("OPENAI_BASE_URL", "OPENAI_API_BASE")),
-    )
-    base = str(next(filter(None, known), _ADDRESS)).rstrip("/")
+    own = config.get("base_url") or config.get("api_base")
+    known = map(os.environ.get, ("OPENAI_BASE_URL", "OPENAI_API_BASE"))
+    base = str(own or next(filter(None, known), _ADDRESS)).rstrip("/")
     key = config.get("api_key") or os.environ.get("OPENAI_API_KEY")
     headers = {"Content-Type": "application/json"}
     if key:

@@ -224,7 +224,7 @@ _METHODS = ("complete", "acomplete", "can_force_tool", "price")
 
 def is_model(value: object) -> TypeGuard[Model]:
     """Whether an object offers what the port asks for."""
-    return not isinstance(value, type) and not lacks(value)
+    return not isinstance(value, type | str | dict) and not lacks(value)
 
 
 def lacks(value: object) -> list[str]:

@@ -7,7 +7,6 @@ and what was written for one request is not written again for the next.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -91,16 +90,27 @@ class Sent:
             ends.append(len(text))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class SentPart:
-    """The messages of one request: the first so many that were sent, and what is said in this request alone."""
+    """The messages of one request: the first so many that were sent, and what is said in this request alone.
 
-    sent: Sent
-    count: int
-    at: int = 0
-    inserted: dict[str, Any] | None = None
-    """Stands before the message at `at`."""
-    last: dict[str, Any] | None = None
+    That is one message before the one at `at`, and one at the end, where they are needed.
+    """
+
+    __slots__ = ("at", "count", "inserted", "last", "sent")
+
+    def __init__(
+        self,
+        sent: Sent,
+        count: int,
+        at: int = 0,
+        inserted: dict[str, Any] | None = None,
+        last: dict[str, Any] | None = None,
+    ) -> None:
+        self.sent = sent
+        self.count = count
+        self.at = at
+        self.inserted = inserted
+        self.last = last
 
     @property
     def is_completed(self) -> bool:

@@ -26,6 +26,7 @@ from acorn._xml.encode import DescriptionFormat, XmlStyle
 from acorn._xml.text import is_name
 from acorn.errors import DeclarationError
 from acorn.models.port import is_meant_as_model, is_model, lacks
+from acorn.stores.port import Store
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,7 @@ class Spec:
     max_seconds: float | None
     loop_guard: str | None
     max_depth: int
+    store: Any
     history_format: str
     xml_include_descriptions: bool
     xml_description_format: DescriptionFormat
@@ -102,6 +104,10 @@ def _is_count(value: object, low: int) -> bool:
 
 def _is_bool(value: object) -> bool:
     return isinstance(value, bool)
+
+
+def _is_store(value: object) -> bool:
+    return value is None or (isinstance(value, str) and bool(value.strip())) or isinstance(value, Path | Store)
 
 
 def _is_root(value: object) -> bool:
@@ -216,6 +222,9 @@ SETTINGS: Mapping[str, Setting] = {
     "max_cost": Setting(None, lambda value: value is None or _is_amount(value), "dollars above 0, or None"),
     "max_seconds": Setting(None, lambda value: value is None or _is_amount(value), "seconds above 0, or None"),
     "max_depth": Setting(5, lambda value: _is_count(value, 1), "a whole number of at least 1"),
+    "store": Setting(
+        None, _is_store, "a file such as 'runs.db', 'memory', 'postgresql://...', or an object of the store port"
+    ),
     "loop_guard": Setting("notice", lambda value: value in ("notice", "force", None), "'notice', 'force' or None"),
     "history_format": Setting("messages", lambda value: value in ("messages", "thread"), "'messages' or 'thread'"),
     "xml_include_descriptions": Setting(True, _is_bool, _FLAG),

@@ -134,6 +134,34 @@ class ToolReturned(NamedTuple):
     error: str | None
 
 
+class HumanAsked(NamedTuple):
+    """A call waits for a person: a question, or a call that needs a yes."""
+
+    run_id: str
+    step: int
+    at: float
+    request_id: str
+    call_id: str
+    kind: Literal["question", "approval"]
+    question: str
+    name: str
+    """The tool that the model called."""
+    arguments: str
+    choices: tuple[str, ...] | None = None
+
+
+class HumanAnswered(NamedTuple):
+    """A person has answered."""
+
+    run_id: str
+    step: int
+    at: float
+    request_id: str
+    call_id: str
+    answer: str
+    """Text as it is, anything else as JSON."""
+
+
 class BranchBegun(NamedTuple):
     """A run below this one has begun: a branch, or an agent that is a tool."""
 
@@ -227,6 +255,16 @@ class Interrupted(NamedTuple):
     results: tuple[ResultSaid, ...]
 
 
+class Rested(NamedTuple):
+    """The run waits for people and nothing else, and goes on from before this when they have answered."""
+
+    run_id: str
+    step: int
+    at: float
+    results: tuple[ResultSaid, ...]
+    """What the calls that were open are answered with in the record."""
+
+
 Entry = (
     RunBegun
     | MessagesSaid
@@ -234,6 +272,8 @@ Entry = (
     | ModelAnswered
     | ToolBegun
     | ToolReturned
+    | HumanAsked
+    | HumanAnswered
     | BranchBegun
     | BranchEnded
     | ResultsSaid
@@ -241,6 +281,7 @@ Entry = (
     | Finished
     | Failed
     | Interrupted
+    | Rested
 )
 Listener = Callable[[Entry], object]
 
@@ -253,6 +294,8 @@ __all__ = [
     "Failed",
     "Finished",
     "HistoryEdited",
+    "HumanAnswered",
+    "HumanAsked",
     "Interrupted",
     "Listener",
     "MessagesSaid",
@@ -260,6 +303,7 @@ __all__ = [
     "ModelAsked",
     "ResultSaid",
     "ResultsSaid",
+    "Rested",
     "RunBegun",
     "ToolBegun",
     "ToolReturned",

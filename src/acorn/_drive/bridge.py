@@ -106,6 +106,15 @@ def next_of(news: queue.SimpleQueue[T], seconds: float = math.inf) -> T:
         longest = min(2 * longest, _HEARTBEAT)
 
 
+def result_of(future: Future[T]) -> T:
+    """What a future comes to."""
+    if future.done():
+        return future.result()
+    done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
+    future.add_done_callback(done.put)
+    return next_of(done).result()
+
+
 def side_by_side(acts: Sequence[Callable[[], Any]], concurrency: int | None) -> list[Any]:
     """Do several things in threads, at most so many at a time; what they return, in order."""
     room = threading.Semaphore(concurrency or max(1, len(acts)))

@@ -17,10 +17,13 @@ from acorn.journal import (
     Failed,
     Finished,
     HistoryEdited,
+    HumanAnswered,
+    HumanAsked,
     Interrupted,
     MessagesSaid,
     ModelAnswered,
     ModelAsked,
+    Rested,
     ResultsSaid,
     RunBegun,
     ToolBegun,
@@ -58,6 +61,12 @@ def log(entry: Entry) -> None:
         case ToolReturned():
             how = "returned" if entry.error is None else "failed"
             logger.debug("Run %s, step %d: the tool %s %s.", run, step, entry.name, how)
+        case HumanAsked():
+            logger.info("Run %s, step %d: a person is asked, request %s.", run, step, entry.request_id)
+        case HumanAnswered():
+            logger.info("Run %s, step %d: the request %s is answered.", run, step, entry.request_id)
+        case Rested():
+            logger.info("Run %s waits for people after %.2f s.", run, entry.at)
         case BranchBegun() | BranchEnded() | MessagesSaid() | ResultsSaid() | HistoryEdited():
             pass
         case _:

@@ -16,7 +16,7 @@ from acorn._tools.collect import FINISH
 from acorn._tools.port import ArgumentError
 from acorn.errors import LimitError, ModelError
 from acorn.models.port import Model, ModelResponse, RawCall
-from acorn.record import Run
+from acorn.record import TOOL, Run
 from acorn.types import ToolCall, ToolResult
 
 
@@ -71,4 +71,4 @@ def prepare(
         args, kwargs = tool.bind(call.raw_arguments, run)
     except ArgumentError as error:
         return ToolResult(call.id, call.name, error=str(error))
-    return AskTool(f"tool {run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf)
+    return AskTool(f"{TOOL}{run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf)

@@ -10,7 +10,8 @@ changes nothing. The methods stand in the order of the walk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, assert_never
 
@@ -40,7 +41,8 @@ from acorn.journal import ModelAsked, RunBegun, ToolBegun
 from acorn.models.port import ModelResponse
 from acorn.record import Run
 from acorn.step import Step
-from acorn.types import Content, ToolCall, ToolResult, Unfinished
+from acorn.stores.port import RunCancelledError
+from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished
 
 
 class Loop(Calls):
@@ -56,8 +58,9 @@ class Loop(Calls):
 
     # What can be asked of the machine
 
-    def start(self, now: float) -> None:
-        """Begin the run, or go on with one that was loaded."""
+    def start(self, now: float, moment: datetime | None = None) -> None:
+        """Begin the run, or go on with one that was loaded; `moment` is now as everybody counts it."""
+        self._epoch = None if moment is None else moment - timedelta(seconds=now)
         self._is_torn = True
         self.journal.now = now
         self._asks = None
@@ -67,6 +70,9 @@ class Loop(Calls):
             begun = RunBegun(self.run.id, 0, now, self.plan.module, self.run.input, *above)
             self.journal.entries.append(begun)
             self.state.phase = "prompt"
+        elif self.state.phase == "model" and self.state.reason == "limit" and not self.state.under_way:
+            # Of a run that was loaded: its limits may be others now.
+            self.state.forced, self.state.fallback, self.state.reason = False, False, "finish"
         if not self.spec.sources:
             self._sources_are_open(now)
         self._is_torn = False
@@ -114,6 +120,8 @@ class Loop(Calls):
         elif isinstance(ask, AskHook):
             if self.state.phase == "step":
                 self._take_step(outcome, now)
+            elif self.state.phase in ("tools", "branches"):
+                self._hear_person(ask, outcome, now)
             elif self.state.phase == "prompt":
                 prompt = self.spec.prompt
                 self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
@@ -141,14 +149,44 @@ class Loop(Calls):
     def spoil(self, error: BaseException, now: float) -> None:
         """Fail after all: what was opened for the run could not be closed. Its output, if there is one, stays."""
         if self.run.error is None:
-            self._stop(error, now, is_final=True)
+            self._stop(error, now, is_final=self.run.stop_reason != "paused")
+
+    def answer(self, request_id: str, value: Any, now: float) -> None:
+        """What a person says to an open request; where it does not fit, an `InputError`, and nothing is changed."""
+        self._take_answer(self.check_answer(request_id, value), value, now)
+
+    def take_answers(self, answers: Mapping[str, Any], now: float) -> None:
+        """Those answers, by their requests, that are to requests of this run."""
+        for request in self.requests():
+            call_id = self._waiting_for(request.id)
+            if call_id is not None and request.id in answers:
+                self._take_answer(call_id, answers[request.id], now)
+
+    def set_aside(self, id: str) -> None:
+        """Something that was begun waits for people further below; it is done anew when the run goes on."""
+        self.state.under_way.pop(id, None)
+
+    def settle(self, now: float) -> bool:
+        """All else waits for people: the branches begin that stand behind the other calls. Whether there are any."""
+        if self.is_over or self.state.phase != "tools" or not self._unborn():
+            return False
+        self._asks, self.journal.now = None, now
+        self._begin_branches(now)
+        return True
+
+    def rest(self, requests: Sequence[Request], now: float) -> None:
+        """Nothing can go on without people: leave a record whose history is complete. The run goes on from before."""
+        self._asks, self.journal.now = None, now
+        self.transcript.rest(self._results_until_now())
+        self.run.output, self.run.stop_reason = Paused(self.run.id, requests), "paused"
 
     def _stop(self, error: BaseException, now: float, *, is_final: bool) -> None:
         self.journal.now = now
         self._asks = None
         self.transcript.stop(error, self._results_until_now(), self.setting("model"), is_final=is_final)
         self.run.error = error
-        self.run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
+        is_failure = isinstance(error, Exception) and not isinstance(error, RunCancelledError)
+        self.run.stop_reason = "error" if is_failure else "cancelled"
         if is_final:
             self.state.phase = "done"
 
@@ -174,7 +212,7 @@ class Loop(Calls):
                 assert plan.on_step is not None
                 return (AskHook(f"on_step {run.steps}", plan.on_step, (self._the_step(),)),)
             case "branches":
-                return list(self._list_branches())
+                return [*self._list_branches(), *self._list_tools(now)]
             case "judge":
                 assert plan.on_finish is not None
                 assert self._candidate is not None
@@ -226,7 +264,9 @@ class Loop(Calls):
         elif self.state.phase == "model" and not self.state.under_way:
             self._ask_model(now)  # in a loaded run; its limits may be others now
         elif self.state.phase in ("tools", "branches"):
+            self._give_up_once()
             self._prepare(now)
+            self._end_tools_if_done(now)
 
     def _read_prompt(self) -> Callable[[], Any]:
         prompt = self.spec.prompt
@@ -322,6 +362,8 @@ class Loop(Calls):
         if error is not None:
             raise error
         state.response, state.calls, state.results = response, calls, {}
+        if state.requests:
+            state.requests, state.answers, state.passed = {}, {}, []
         if FINISH in [call.name for call in calls]:
             self._take_finish(response, calls, now)
         elif state.fallback:
@@ -415,14 +457,32 @@ class Loop(Calls):
             self._take_step(None, now)
 
     def _begin_branches(self, now: float) -> None:
-        state = self.state
-        state.phase = "branches"
-        open_calls = [call for call in state.calls if call.id not in state.results]
-        begun = {call.id: call.name for call in open_calls}
-        for call in open_calls:
-            branch = self._prepared[call.id]
-            assert isinstance(branch, BranchTool)
+        unborn = self._unborn()
+        self.state.phase = "branches"
+        begun = {call.id: call.name for call, _ in unborn}
+        for call, branch in unborn:
             self._bear(branch, call, begun, now)
+
+    def _unborn(self) -> list[tuple[ToolCall, BranchTool]]:
+        """The branches that begin when the other calls of the response have their results."""
+        results, prepared = self.state.results, self._prepared
+        opened = [(call, prepared.get(call.id)) for call in self.state.calls if call.id not in results]
+        return [(call, made) for call, made in opened if isinstance(made, BranchTool) and made.inherits]
+
+    def _hear_person(self, ask: AskHook, outcome: Any, now: float) -> None:
+        """What `on_human` said; None is nobody."""
+        (request,) = ask.arguments
+        self.transcript.notice()
+        if outcome is not None:
+            self._take_answer(self.check_answer(request.id, outcome), outcome, now)
+        elif (call_id := self._waiting_for(request.id)) is not None:
+            self.state.passed.append(call_id)
+
+    def _take_answer(self, call_id: str, value: Any, now: float) -> None:
+        self._asks, self.journal.now = None, now
+        self._note_answer(call_id, value)
+        if self._prepared:  # otherwise its sources are not open yet
+            self._end_tools_if_done(now)
 
     def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
         result = branch_result(ask.call, end)

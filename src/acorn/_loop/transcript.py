@@ -27,6 +27,7 @@ from acorn.journal import (
     Interrupted,
     MessagesSaid,
     ModelAnswered,
+    Rested,
     ResultSaid,
     ResultsSaid,
     ToolReturned,
@@ -256,6 +257,18 @@ class Transcript:
 
         One entry tells all of it, and it is not part of the history's story: an interrupted run goes on from before.
         """
+        said = self._close(results, messages.STOPPED)
+        kind = Failed if is_final else Interrupted
+        journal = self.journal
+        journal.entries.append(kind(self._id, journal.step, journal.now, words_without_secrets(error, model), said))
+
+    def rest(self, results: Sequence[ToolResult]) -> None:
+        """The same for a run that waits for people."""
+        said = self._close(results, messages.WAITING)
+        self.journal.entries.append(Rested(self._id, self.journal.step, self.journal.now, said))
+
+    def _close(self, results: Sequence[ToolResult], otherwise: str) -> tuple[ResultSaid, ...]:
+        """Answer, in the record, every call of the turn that is open."""
         self.notice_all()
         open_calls, history = self._unanswered, self.run.history
         said: list[ResultSaid] = []
@@ -266,17 +279,13 @@ class Transcript:
             wanted = [call.id for call in open_calls]
             done = [_said(result) for result in results if result.id in wanted]
             stopped = [call_id for call_id in wanted if call_id not in here]
-            said = [*done, *(ResultSaid(call_id, messages.STOPPED, "stopped", None) for call_id in stopped)]
+            said = [*done, *(ResultSaid(call_id, otherwise, "stopped", None) for call_id in stopped)]
             where = messages.where_results_go(history, self.turn)
             if where is not None:
                 history[where:where] = [_message(each) for each in done]
         if isinstance(history, list):
-            messages.close_calls(history, messages.STOPPED)
-        kind = Failed if is_final else Interrupted
-        journal = self.journal
-        journal.entries.append(
-            kind(self._id, journal.step, journal.now, words_without_secrets(error, model), tuple(said))
-        )
+            messages.close_calls(history, otherwise)
+        return tuple(said)
 
 
 def _is_object(call: ToolCall) -> bool:

@@ -157,9 +157,9 @@ def _others(event: AgentEvent) -> list[Message]:
         case ErrorEvent():
             return [] if event.tool_call_id is None else [_whole([event])]
         case HumanInputRequestedEvent():
-            return [{"role": "assistant", "content": event.question}]
+            return [] if event.tool_call_id is not None else [{"role": "assistant", "content": event.question}]
         case HumanInputReceivedEvent():
-            return [{"role": "user", "content": event.response}]
+            return [] if event.tool_call_id is not None else [{"role": "user", "content": event.response}]
         case SummaryEvent():
             return [{"role": "user", "content": event.summary}]
         case CompletionEvent():

@@ -14,11 +14,14 @@ from acorn.journal import (
     Failed,
     Finished,
     HistoryEdited,
+    HumanAnswered,
+    HumanAsked,
     Interrupted,
     Message,
     MessagesSaid,
     ModelAnswered,
     ModelAsked,
+    Rested,
     ResultSaid,
     ResultsSaid,
     RunBegun,
@@ -29,6 +32,8 @@ from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
     ErrorEvent,
+    HumanInputReceivedEvent,
+    HumanInputRequestedEvent,
     Spoken,
     ToolCallEvent,
     ToolResultEvent,
@@ -53,7 +58,7 @@ class _Recall:
         entries = tuple(run.journal.entries)  # the run may be going on
         for at, entry in enumerate(entries):
             # An interruption that was not the end is no part of the story.
-            if not isinstance(entry, Interrupted) or at == len(entries) - 1:
+            if not isinstance(entry, Interrupted | Rested) or at == len(entries) - 1:
                 self._add(entry)
         self.events += self._waiting
 
@@ -86,6 +91,17 @@ class _Recall:
                 self._close(entry, entry.results)
                 self._release()
                 self._tell(entry, [ErrorEvent(iteration=step, error=entry.error)])
+            case Rested():
+                self._close(entry, entry.results)
+                self._release()
+            case HumanAsked():
+                asked = HumanInputRequestedEvent(iteration=step, question=entry.question)
+                asked.tool_call_id, asked.request_id = entry.call_id, entry.request_id
+                self._tell(entry, [asked])
+            case HumanAnswered():
+                answered = HumanInputReceivedEvent(iteration=step, response=entry.answer)
+                answered.tool_call_id, answered.request_id = entry.call_id, entry.request_id
+                self._tell(entry, [answered])
             case RunBegun() | ModelAsked() | ToolBegun() | ToolReturned() | BranchEnded():
                 pass
             case _:

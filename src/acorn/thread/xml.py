@@ -121,9 +121,9 @@ def _line(event: AgentEvent, index: int, names: Names) -> str:
         body = escape_xml(event.error)
         more = f' recoverable="{"true" if event.recoverable else "false"}"'
     elif event.type == "human_input_requested":
-        body = escape_xml(event.question)
+        body, more = escape_xml(event.question), _ids(event)
     elif event.type == "human_input_received":
-        body = escape_xml(event.response)
+        body, more = escape_xml(event.response), _ids(event)
     elif event.type == "completion":
         body = _result_body(event.result)
     elif event.type == "summary":
@@ -132,6 +132,12 @@ def _line(event: AgentEvent, index: int, names: Names) -> str:
     else:
         assert_never(event)
     return f'  <event type="{kind}" id="{index}"{named} iteration="{event.iteration}"{more}>{body}</event>\n'
+
+
+def _ids(event: HumanInputRequestedEvent | HumanInputReceivedEvent) -> str:
+    """What a person was asked for: beside a call the conversation has its result."""
+    ids = (("toolCallId", event.tool_call_id), ("requestId", event.request_id))
+    return "".join([f' {name}="{escape_xml(value)}"' for name, value in ids if value is not None])
 
 
 # Reading
@@ -150,6 +156,7 @@ _EVENT = re.compile(
     rf'(?P<status> status="success")? iteration="(?P<iteration>{_NUMBER})"'
     r'(?: recoverable="(?P<recoverable>true|false)"'
     rf'| summarizedIterations="(?P<summarized>(?:{_NUMBER}(?:,{_NUMBER})*)?)")?'
+    rf'(?: toolCallId="(?P<call>{_TEXT})")?(?: requestId="(?P<request>{_TEXT})")?'
     rf">(?P<body>{_TEXT})</event>\n"
 )
 _HAS = {  # which groups a kind of event has, beside those that all have
@@ -164,6 +171,9 @@ _HAS = {  # which groups a kind of event has, beside those that all have
     "completion": set[str](),
     "summary": {"summarized"},
 }
+
+
+_ASKED = ("human_input_requested", "human_input_received")
 
 
 def parse_thread_xml(text: str) -> Thread:
@@ -199,8 +209,17 @@ def _refusal(text: str, at: int, why: str) -> InputError:
 
 
 def _is_whole(found: re.Match[str]) -> bool:
-    there = {name for name in ("name", "status", "recoverable", "summarized") if found[name] is not None}
+    there = {
+        name for name in ("name", "status", "recoverable", "summarized", "call", "request") if found[name] is not None
+    }
+    if found["type"] in _ASKED:
+        there -= {"call", "request"}
     return _HAS.get(found["type"]) == there
+
+
+def _read_ids(found: re.Match[str]) -> tuple[str | None, str | None]:
+    call, request = found["call"], found["request"]
+    return None if call is None else _unescape(call), None if request is None else _unescape(request)
 
 
 class _Reader:
@@ -225,9 +244,15 @@ class _Reader:
                 call_id = self._answered((None, iteration)) if recoverable else None
                 return ErrorEvent(iteration=iteration, error=body, recoverable=recoverable, tool_call_id=call_id)
             case "human_input_requested":
-                return HumanInputRequestedEvent(iteration=iteration, question=body)
+                call_id, request_id = _read_ids(found)
+                return HumanInputRequestedEvent(
+                    iteration=iteration, question=body, tool_call_id=call_id, request_id=request_id
+                )
             case "human_input_received":
-                return HumanInputReceivedEvent(iteration=iteration, response=body)
+                call_id, request_id = _read_ids(found)
+                return HumanInputReceivedEvent(
+                    iteration=iteration, response=body, tool_call_id=call_id, request_id=request_id
+                )
             case "completion":
                 return CompletionEvent(iteration=iteration, result=body)
             case _:

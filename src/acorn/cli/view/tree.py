@@ -25,10 +25,13 @@ from acorn.journal import (
     Failed,
     Finished,
     HistoryEdited,
+    HumanAnswered,
+    HumanAsked,
     Interrupted,
     MessagesSaid,
     ModelAnswered,
     ModelAsked,
+    Rested,
     ResultSaid,
     ResultsSaid,
     RunBegun,
@@ -215,6 +218,14 @@ class RunTree:
                 return self._take_results(branch, entry.step, entry.results)
             case Finished():
                 return self._finish(branch, entry)
+            case HumanAsked():
+                branch.parts.append(Line(entry.step, "human_input_requested", self._hide(entry.question)))
+                return []
+            case HumanAnswered():
+                branch.parts.append(Line(entry.step, "human_input_received", self._hide(entry.answer)))
+                return []
+            case Rested():
+                return _last_words(branch)
             case Failed() | Interrupted():
                 news = _last_words(branch) + self._take_results(branch, entry.step, entry.results)
                 branch.parts.append(Line(entry.step, "error", self._hide(entry.error)))

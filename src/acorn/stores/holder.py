@@ -1,0 +1,155 @@
+"""Who drives a run: this process as others see it, and whether another one is alive.
+
+A holder that was not heard of for the time of its lease may be replaced; on the same machine one that is gone may be
+replaced at once. Expiry only gives others the right to take: who was not taken over goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from acorn._log import logger
+from acorn.errors import DeclarationError, StoreError
+from acorn.stores.port import Holder, Store
+
+_LEASE = 20.0
+_BEATS = 4
+"""How often a lease is renewed while it lasts."""
+
+_guard = threading.Lock()
+_here: Holder | None = None
+
+
+def lease() -> float:
+    """Seconds that a process counts as alive after it was heard of; `ACORN_LEASE` says otherwise."""
+    text = os.environ.get("ACORN_LEASE", "")
+    try:
+        seconds = float(text or _LEASE)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise DeclarationError(f"`ACORN_LEASE` must be a number of seconds, got {text!r}.")
+    return seconds
+
+
+def this_process() -> Holder:
+    """The holder that this process is, the same at each call; a forked child is another."""
+    global _here
+    pid = os.getpid()
+    with _guard:
+        if _here is None or _here.pid != pid:
+            _here = Holder(secrets.token_hex(16), socket.gethostname(), _boot(), pid, _born(pid) or "")
+        return _here
+
+
+def is_alive(holder: Holder, until: float, now: float) -> bool:
+    """Whether a process still holds what it holds: its lease runs, and nobody here knows that it is gone."""
+    return until > now and not _is_gone(holder)
+
+
+def _is_gone(holder: Holder) -> bool:
+    here = this_process()
+    if not holder.boot or holder.boot != here.boot:
+        return False
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is there, and not ours
+        pass
+    born = _born(holder.pid)
+    return born is not None and born != holder.born
+
+
+def _boot() -> str:
+    """Empty where the system does not tell: there a lease has to run out."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    return ""
+
+
+def _born(pid: int) -> str | None:
+    """When a process began; empty for one that is dead and not buried, None where the system does not tell."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The name of the program comes second, in brackets, and may hold anything.
+    state, *rest = line[line.rindex(b")") + 2 :].split()
+    return "" if state in (b"Z", b"X", b"x") else rest[18].decode("ascii")
+
+
+# The heartbeats: by store, while it has runs that this process drives.
+
+_Cancelled = Callable[[], None]
+_beating: dict[int, _Heartbeat] = {}
+
+
+def hold(store: Store, run_id: str, cancelled: _Cancelled | None = None) -> None:
+    """From now on this process is heard of in the store, as one that drives the run.
+
+    `cancelled` is called in another thread, once, where somebody wants the run cancelled.
+    """
+    with _guard:
+        heartbeat = _beating.get(id(store))
+        if heartbeat is None:
+            heartbeat = _Heartbeat(store)
+            threading.Thread(target=heartbeat.beat, name="acorn-heartbeat", daemon=True).start()
+            _beating[id(store)] = heartbeat
+        heartbeat.runs[run_id] = cancelled
+
+
+def let_go(store: Store, run_id: str) -> None:
+    """The run is driven no more; when it was the last one, the store soon hears of this process no more."""
+    with _guard:
+        heartbeat = _beating.get(id(store))
+        if heartbeat is not None:
+            heartbeat.runs.pop(run_id, None)
+
+
+class _Heartbeat:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.runs: dict[str, _Cancelled | None] = {}
+        self._rest = threading.Event()
+
+    def beat(self) -> None:
+        while True:
+            self._rest.wait(lease() / _BEATS)
+            with _guard:
+                if not self.runs:
+                    del _beating[id(self.store)]
+                    return
+            try:
+                unwanted = self.store.beat(this_process(), lease())
+            except StoreError as error:  # the next commit says it too, where somebody hears it
+                logger.warning("The heartbeat did not reach %s: %s", self.store.name, error)
+                continue
+            for run_id in unwanted:
+                self._tell(run_id)
+
+    def _tell(self, run_id: str) -> None:
+        with _guard:
+            cancelled = self.runs.get(run_id)
+            if cancelled is not None:
+                self.runs[run_id] = None
+        if cancelled is not None:
+            cancelled()
+
+
+def _begin_anew() -> None:
+    """A forked child drives nothing."""
+    global _guard
+    _guard = threading.Lock()
+    _beating.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

@@ -1,0 +1,231 @@
+"""What a store does: it keeps what happened, says who drives a run, and lets people answer.
+
+A store knows nothing of the loop. What it keeps of a run is JSON text that it does not read, beside the few facts
+that a list shows. A commit is one transaction over all the runs of a tree that have changed; until it is done,
+nothing that comes after it may begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+from acorn.errors import StoreError
+from acorn.types import Request, Usage
+
+Status = Literal["queued", "running", "waiting", "stopped", "failed", "done", "cancelled"]
+"""What a run is at. One that says `running` and whose holder is gone reads `stopped`."""
+
+
+class RunCancelledError(StoreError):
+    """Somebody wants the run cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that drives runs."""
+
+    id: str
+    """Random, new in each process."""
+    host: str
+    boot: str
+    """The machine since it was started, and the space in which the pid counts; empty where that cannot be told."""
+    pid: int
+    born: str
+    """When the process began, as the system counts it: another process may have the same pid later."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A run at a glance."""
+
+    id: str
+    agent: str
+    """`module:qualname` of its class."""
+    status: Status
+    model: str | None
+    steps: int
+    usage: Usage
+    cost: float | None
+    started: datetime
+    updated: datetime
+    seconds: float
+    batch: str | None = None
+    stop_reason: str | None = None
+    error: str | None = None
+    """In one line."""
+    root: str = ""
+    """The run that it belongs to; its own id where it is no branch."""
+    parent: str | None = None
+    item: int | None = None
+    """Which item of its batch."""
+
+
+class Birth(NamedTuple):
+    """What never changes of a run."""
+
+    agent: str
+    parent: str | None
+    branch: str | None
+    """What a branch was born with, as JSON; None for a run of its own."""
+    input: str
+    """JSON."""
+    started: datetime
+    overrides: str | None = None
+    """The `settings` that the instance has beside its class, plain data without secrets, and the `file` of the class;
+    as JSON."""
+    batch: str | None = None
+    item: int | None = None
+
+
+class Change(NamedTuple):
+    """What has happened in one run since its last commit."""
+
+    run_id: str
+    birth: Birth | None
+    """With the first change of a run only."""
+    since: int
+    """How many entries of its journal are kept already."""
+    entries: Sequence[str]
+    """The new ones, each JSON."""
+    record: str
+    """The facts of its record, as JSON."""
+    state: str
+    """The memory of its machine, as JSON."""
+    status: Status
+    model: str | None
+    steps: int
+    usage: Usage
+    cost: float | None
+    seconds: float
+    stop_reason: str | None
+    error: str | None
+
+
+class Commit(NamedTuple):
+    """One transaction: a root and whatever has changed below it."""
+
+    root: str
+    holder: Holder
+    changes: Sequence[Change]
+    """A parent stands before its branches. The status of the root says whether it is held any longer: it is while
+    it is `running`."""
+    requests: Sequence[Request] = ()
+    """What people are asked from now on; those of runs of this tree that are not among them and have no answer yet
+    are open no more."""
+
+
+class Kept(NamedTuple):
+    """A run as it is kept."""
+
+    facts: RunFacts
+    birth: Birth
+    entries: Sequence[str]
+    record: str
+    state: str
+
+
+class Answered(NamedTuple):
+    """What somebody answered."""
+
+    request: Request
+    value: Any
+    """Plain data."""
+    at: datetime
+
+
+class Heard(NamedTuple):
+    """An entry of a journal, as a follower gets it."""
+
+    position: int
+    """Grows in the order of the commits."""
+    entry: str
+    """JSON."""
+
+
+@runtime_checkable
+class Store(Protocol):
+    """A place where runs are kept. All of it may be called from any thread; what goes wrong is a `StoreError`."""
+
+    @property
+    def name(self) -> str:
+        """As messages call it, without any password."""
+        ...
+
+    # By whoever drives a run
+
+    def commit(self, commit: Commit) -> Future[None]:
+        """Keep all of it or nothing, in the order of the calls; done when it would survive a crash.
+
+        The future fails where the root is held by somebody else by now, was deleted, or exists already though this is
+        its birth; with `RunCancelledError` where somebody wants it cancelled.
+        """
+        ...
+
+    def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
+        """Hold a run from now on, and read it: the root first, each parent before its branches. None: there is none.
+
+        Refused where a live holder has it, and for a branch. A run that is over is given without being held.
+        """
+        ...
+
+    def release(self, run_id: str, holder: Holder, status: Status) -> None:
+        """Hold it no longer, though nothing happened; nothing where another has taken it over."""
+        ...
+
+    def answers(self, run_id: str) -> Sequence[Answered]:
+        """What was answered to a root and the runs below it, in the order of the answers."""
+        ...
+
+    def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
+        """Say that a process lives, for so long; the runs of its that somebody wants cancelled."""
+        ...
+
+    # By whoever looks on
+
+    def read(self, run_id: str) -> Sequence[Kept]:
+        """A run and all below it, as `claim` gives them; any run, without holding it. Empty: there is none."""
+        ...
+
+    def find(self, prefix: str) -> Sequence[str]:
+        """The ids of the roots that begin like this; an id that is whole is alone."""
+        ...
+
+    def list(
+        self,
+        *,
+        status: Sequence[Status] = (),
+        agent: str | None = None,
+        batch: str | None = None,
+        before: datetime | None = None,
+        limit: int | None = 50,
+    ) -> Sequence[RunFacts]:
+        """Roots, the newest first, by when they began; `agent` is a class name, with or without its module."""
+        ...
+
+    def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[Heard]]:
+        """What the run is at, and the entries of it and all below it behind a position. None: there is none."""
+        ...
+
+    def requests(self, run_id: str | None = None) -> Sequence[Request]:
+        """What people are asked and have not answered, the oldest first; of one tree, or of all."""
+        ...
+
+    def answer(self, request_id: str, value: Any) -> Request:
+        """Keep an answer, plain data, and say what it answers; refused where there is no such request, or an answer."""
+        ...
+
+    def cancel(self, run_id: str) -> None:
+        """End a run that rests; one that is driven ends at its next commit."""
+        ...
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run and all below it; refused while it is driven."""
+        ...
+
+    def close(self) -> None:
+        """Finish what is under way, and let go of the file; it opens again by itself where it is used again."""
+        ...

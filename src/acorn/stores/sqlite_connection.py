@@ -1,0 +1,104 @@
+"""A connection to a SQLite file that many threads share, and how to wait for other processes.
+
+SQLite's own waiting is unfair: whoever waits longest sleeps longest. Here everybody sleeps for a short random time.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from acorn.errors import StoreError
+from acorn.stores.forks import closes_at_fork
+
+T = TypeVar("T")
+
+_PATIENCE = 60.0
+"""Seconds to wait for another process that is writing."""
+_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")
+"""What SQLite says where the same may succeed a moment later."""
+
+
+def jitter() -> float:
+    return random.uniform(0.005, 0.05)
+
+
+def is_passing(error: sqlite3.Error) -> bool:
+    # What the module itself complains of has no name of SQLite.
+    return getattr(error, "sqlite_errorname", "").startswith(_PASSING)
+
+
+def patiently(act: Callable[[], T], busy: Callable[[], None] = lambda: None) -> T:
+    """Do it, again and again while another process is in the way."""
+    limit = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return act()
+        except sqlite3.OperationalError as error:
+            if not is_passing(error) or time.monotonic() > limit:
+                raise
+        busy()
+        time.sleep(jitter())
+
+
+def explained(error: Exception, name: str) -> StoreError:
+    """What SQLite says, in words that help."""
+    kind = getattr(error, "sqlite_errorname", "")
+    if kind.startswith(_PASSING):
+        text = f"{name} is being written by another process for {_PATIENCE:.0f} s now ({error}); stop it, or wait."
+    elif kind.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
+        text = (
+            f"{name} could not be read or written ({error}); see whether the disk is full and the directory writable."
+        )
+    elif kind.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
+        text = f"{name} may not be written ({error}); see who owns the file and its directory."
+    elif kind.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        text = f"{name} is damaged ({error}); put back a copy of it, or read what is left with SQLite's `.recover`."
+    else:
+        text = f"{name} could not do it ({error})."
+    return StoreError(text)
+
+
+class SharedConnection:
+    """Opened when first needed, used by one thread at a time, closed while the process forks."""
+
+    def __init__(self, opens: Callable[[], sqlite3.Connection]) -> None:
+        self._opens = opens
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        closes_at_fork(self)
+
+    @contextmanager
+    def use(self) -> Iterator[sqlite3.Connection]:
+        """The connection, while nobody else has it. After an error it is opened anew."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = self._opens()
+            try:
+                yield self._connection
+            except StoreError:
+                raise
+            except BaseException:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        self._close()
+
+    def after_fork(self, in_child: bool) -> None:
+        self._lock.release()

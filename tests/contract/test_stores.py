@@ -1,0 +1,623 @@
+"""Every store does the same, whatever it stands on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.commits import NOON, begin, birth, change, dead_here, elsewhere, go_on, request
+from tests.patience import PATIENCE, comes_true
+
+from acorn import StoreError, Usage
+from acorn.stores.holder import hold, let_go, this_process
+from acorn.stores.memory import MemoryStore
+from acorn.stores.port import Commit, Holder, RunCancelledError, Status, Store
+from acorn.stores.sqlite import SQLiteStore
+
+STORES: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda _: MemoryStore(),
+    "sqlite": lambda folder: SQLiteStore(folder / "runs.db"),
+}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = STORES[request.param](tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACORN_LEASE", "0.02")
+
+
+def status_of(store: Store, run_id: str) -> Status | None:
+    return store.follow(run_id)[0]
+
+
+# What is kept
+
+
+def test_a_store_is_one_of_the_port(store: Store) -> None:
+    assert isinstance(store, Store)
+    assert store.name
+
+
+def test_what_was_committed_is_read_back(store: Store) -> None:
+    born = birth(agent="shop.desk:Desk", input='{"question": "é😀\\u0000"}', overrides='{"max_steps": 3}')
+    born = born._replace(batch="nightly", item=4)
+    first = change("r", ['{"a": 1}', '{"b": "\\ud800"}'], born=born, model="m", steps=2, cost=None, seconds=0.125)
+    store.commit(Commit("r", this_process(), [first])).result()
+
+    (kept,) = store.read("r")
+    assert kept.birth == born
+    assert list(kept.entries) == ['{"a": 1}', '{"b": "\\ud800"}']
+    assert (kept.record, kept.state) == ('{"record": 1}', '{"state": 1}')
+    facts = kept.facts
+    assert (facts.id, facts.root, facts.parent) == ("r", "r", None)
+    assert (facts.agent, facts.batch, facts.item) == ("shop.desk:Desk", "nightly", 4)
+    assert (facts.status, facts.model, facts.steps, facts.cost, facts.seconds) == ("running", "m", 2, None, 0.125)
+    assert facts.usage == Usage(11, 7, 5, 3, 1)
+    assert facts.started == NOON
+    assert facts.updated.tzinfo is not None
+
+
+def test_a_later_commit_adds_entries_and_replaces_the_rest(store: Store) -> None:
+    begin(store, "r")
+    later = change(
+        "r",
+        ["1", "2"],
+        since=1,
+        status="failed",
+        steps=3,
+        record="{}",
+        state="[]",
+        stop_reason="error",
+        error="No luck",
+    )
+    store.commit(Commit("r", this_process(), [later])).result()
+    (kept,) = store.read("r")
+    assert list(kept.entries) == ["0", "1", "2"]
+    assert (kept.record, kept.state) == ("{}", "[]")
+    assert (kept.facts.status, kept.facts.steps) == ("failed", 3)
+    assert (kept.facts.stop_reason, kept.facts.error) == ("error", "No luck")
+
+
+def test_a_tree_is_one_commit_and_is_read_in_one_go(store: Store) -> None:
+    changes = [
+        change("r", ["r0"], born=birth()),
+        change("b", ["b0"], born=birth("r", agent="desk:Branch")),
+        change("c", ["c0"], born=birth("b")),
+        change("d", ["d0"], born=birth("r")),
+    ]
+    store.commit(Commit("r", this_process(), changes)).result()
+    store.commit(Commit("r", this_process(), [change("c", ["c1"], since=1, steps=1)])).result()
+    tree = store.read("r")
+    assert [kept.facts.id for kept in tree] == ["r", "b", "c", "d"]
+    assert [list(kept.entries) for kept in tree] == [["r0"], ["b0"], ["c0", "c1"], ["d0"]]
+    assert [(kept.facts.root, kept.facts.parent) for kept in tree] == [("r", None), ("r", "r"), ("r", "b"), ("r", "r")]
+    assert [kept.birth.branch for kept in tree] == [None, *['{"place": "1/a"}'] * 3]
+    assert [kept.facts.id for kept in store.read("b")] == ["b", "c"]
+    assert store.read("nobody") == []
+
+
+def test_a_root_changes_with_its_branches(store: Store) -> None:
+    begin(store, "r")
+    before = store.list()[0].updated
+    store.commit(Commit("r", this_process(), [change("b", [], born=birth("r"))])).result()
+    assert store.list()[0].updated >= before
+    assert [facts.id for facts in store.list()] == ["r"]
+
+
+def test_half_a_character_does_not_lose_a_run(store: Store) -> None:
+    begin(store, "r")
+    go_on(store, "r", 1, error="no file \udcff", state='{"name": "\udcff"}')
+    (kept,) = store.read("r")
+    assert kept.facts.error is not None
+    assert kept.facts.error.startswith("no file ")
+    assert list(kept.entries) == ["0", "1"]
+
+
+# What is refused, and leaves nothing
+
+
+def refusal(store: Store, commit: Commit) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        store.commit(commit).result()
+    return caught.value
+
+
+def test_a_run_is_born_once(store: Store) -> None:
+    begin(store, "r")
+    twice = Commit("r", elsewhere(), [change("r", ["x"], born=birth())])
+    assert f"is being driven by process {this_process().pid} on" in str(refusal(store, twice))
+    go_on(store, "r", 1, status="done")
+    assert "already (it is `done`)" in str(refusal(store, twice))
+    assert list(store.read("r")[0].entries) == ["0", "1"]
+
+
+def test_entries_go_on_where_they_ended(store: Store) -> None:
+    begin(store, "r")
+    for since in (0, 2):
+        torn = Commit("r", this_process(), [change("r", ["x"], since=since)])
+        assert f"has 1 entries, and what was to be added begins behind {since}" in str(refusal(store, torn))
+    assert list(store.read("r")[0].entries) == ["0"]
+
+
+def test_all_of_a_commit_is_kept_or_nothing(store: Store) -> None:
+    begin(store, "r")
+    begin(store, "other")
+    wrong = [
+        change("unborn", ["x"]),
+        change("b", ["x"], since=7),
+        change("other", ["x"], since=1),
+        change("b", ["x"], born=birth("r")),
+    ]
+    for last in wrong:
+        changes = [change("r", ["1"], since=1, steps=9), change("b", ["b0"], born=birth("r")), last]
+        refusal(store, Commit("r", this_process(), changes, [request("q", "r")]))
+    assert [kept.facts.id for kept in store.read("r")] == ["r"]
+    assert store.read("r")[0].facts.steps == 0
+    assert store.requests() == []
+
+
+def test_only_the_holder_commits(store: Store) -> None:
+    begin(store, "r")
+    for root, words in (("r", "was taken over by process"), ("gone", "is not in")):
+        strange = Commit(root, elsewhere(), [change(root, ["1"], since=1)])
+        assert words in str(refusal(store, strange))
+    go_on(store, "r", 1, status="waiting")
+    late = Commit("r", this_process(), [change("r", ["2"], since=2)])
+    assert "is not driven by this process any more (it is `waiting` by now)" in str(refusal(store, late))
+
+
+# Who drives a run
+
+
+def test_a_run_that_rests_is_claimed_and_goes_on(store: Store) -> None:
+    begin(store, "r")
+    go_on(store, "r", 1, status="waiting")
+    kept = store.claim("r", elsewhere())
+    assert kept is not None
+    assert kept[0].facts.status == "waiting"
+    assert list(kept[0].entries) == ["0", "1"]
+    assert status_of(store, "r") == "running"
+    go_on(store, "r", 2, elsewhere())
+    assert store.claim("nobody", elsewhere()) is None
+
+
+@pytest.mark.parametrize("status", ["queued", "stopped", "failed"])
+def test_what_may_go_on_is_held_by_a_claim(store: Store, status: Status) -> None:
+    begin(store, "r", status=status)
+    kept = store.claim("r", elsewhere())
+    assert kept is not None
+    assert kept[0].facts.status == status
+    assert status_of(store, "r") == "running"
+    store.release("r", elsewhere(), status)
+    assert status_of(store, "r") == status
+
+
+def test_a_run_that_is_over_is_given_and_not_held(store: Store) -> None:
+    begin(store, "done")
+    go_on(store, "done", 1, status="done")
+    begin(store, "cancelled", status="waiting")
+    store.cancel("cancelled")
+    for run_id in ("done", "cancelled"):
+        kept = store.claim(run_id, elsewhere())
+        assert kept is not None
+        assert kept[0].facts.status == run_id
+        assert status_of(store, run_id) == run_id
+
+
+def test_a_run_of_a_live_holder_is_not_taken(store: Store) -> None:
+    begin(store, "mine")
+    begin(store, "theirs", elsewhere())
+    for run_id, pid in (("mine", this_process().pid), ("theirs", 812)):
+        for who in (this_process(), elsewhere("b")):
+            with pytest.raises(StoreError, match=rf"{run_id} is being driven by process {pid} on .* \(last heard of"):
+                store.claim(run_id, who)
+
+
+def test_a_branch_is_not_claimed(store: Store) -> None:
+    begin(store, "r")
+    store.commit(Commit("r", this_process(), [change("b", [], born=birth("r"))])).result()
+    acts: list[Callable[[], object]] = [
+        lambda: store.claim("b", elsewhere()),
+        lambda: store.cancel("b"),
+        lambda: store.delete("b"),
+    ]
+    for act in acts:
+        with pytest.raises(StoreError, match="b is a branch of r; use that id"):
+            act()
+
+
+def test_a_run_of_a_dead_process_of_this_machine_is_taken_at_once(store: Store) -> None:
+    dead = dead_here()
+    begin(store, "r", dead)
+    store.commit(Commit("r", dead, [change("b", [], born=birth("r"))])).result()
+    assert [kept.facts.status for kept in store.read("r")] == ["stopped", "stopped"]
+    assert status_of(store, "r") == "stopped"
+    assert [facts.id for facts in store.list(status=["stopped"])] == ["r"]
+    assert store.list(status=["running"]) == []
+    kept = store.claim("r", this_process())
+    assert kept is not None
+    assert kept[0].facts.status == "stopped"
+    assert [one.facts.status for one in store.read("r")] == ["running", "running"]
+    late = Commit("r", dead, [change("r", ["1"], since=1)])
+    assert f"was taken over by process {this_process().pid} on" in str(refusal(store, late))
+
+
+def test_a_process_with_the_same_pid_is_another(store: Store) -> None:
+    here = this_process()
+    begin(store, "r", Holder("before", here.host, here.boot, here.pid, "1"))
+    assert store.claim("r", here) is not None
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_a_lease_that_ran_out_gives_the_right_to_take_and_no_more(store: Store) -> None:
+    begin(store, "r", elsewhere())
+    assert comes_true(lambda: status_of(store, "r") == "stopped")
+    go_on(store, "r", 1, elsewhere())  # nobody took it
+    assert comes_true(lambda: store.list(status=["stopped"]))
+    store.beat(elsewhere(), PATIENCE)
+    assert status_of(store, "r") == "running"
+    store.beat(elsewhere(), 0)
+    assert store.claim("r", elsewhere("b"))
+    late = Commit("r", elsewhere(), [change("r", ["2"], since=2)])
+    text = str(refusal(store, late))
+    assert "r was taken over by process 812 on host-b while this process was silent for" in text
+    assert text.endswith("nothing more is written from here.")
+
+
+def test_a_release_by_somebody_else_does_nothing(store: Store) -> None:
+    begin(store, "r")
+    store.release("r", elsewhere(), "stopped")
+    store.release("nobody", elsewhere(), "stopped")
+    assert status_of(store, "r") == "running"
+    store.release("r", this_process(), "stopped")
+    assert status_of(store, "r") == "stopped"
+
+
+def test_a_run_that_takes_five_processes_with_it_is_given_up(store: Store) -> None:
+    begin(store, "r", dead_here())
+    for turn in range(4):
+        assert store.claim("r", dead_here(str(turn)))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="The run r took five processes with it"):
+            store.claim("r", this_process())
+        (facts,) = store.list()
+        assert facts.status == "failed"
+        assert facts.error is not None
+        assert "took five processes" in facts.error
+        # Whoever wants it in spite of that may try once more.
+        assert store.claim("r", dead_here("again"))
+
+
+def test_take_overs_are_counted_at_one_step(store: Store) -> None:
+    holder = dead_here()
+    begin(store, "r", holder)
+    for turn in range(12):
+        go_on(store, "r", turn + 1, holder, steps=turn)
+        holder = dead_here(str(turn))
+        assert store.claim("r", holder)
+
+
+def test_resting_and_going_on_is_no_take_over(store: Store) -> None:
+    begin(store, "r", status="waiting")
+    for turn in range(8):
+        assert store.claim("r", elsewhere(str(turn)))
+        store.release("r", elsewhere(str(turn)), "waiting")
+
+
+# Cancelling and deleting
+
+
+def test_a_run_that_rests_is_cancelled_at_once(store: Store) -> None:
+    begin(store, "r")
+    go_on(store, "r", 1, status="waiting", requests=[request("q", "r")])
+    store.cancel("r")
+    assert status_of(store, "r") == "cancelled"
+    assert store.requests() == []
+    store.cancel("r")
+
+
+def test_a_driven_run_is_cancelled_at_its_next_commit(store: Store) -> None:
+    begin(store, "r")
+    begin(store, "other")
+    assert store.beat(this_process(), 20) == []
+    store.cancel("r")
+    assert status_of(store, "r") == "running"
+    assert store.beat(this_process(), 20) == ["r"]
+    more = Commit("r", this_process(), [change("r", ["1"], since=1)])
+    assert isinstance(refusal(store, more), RunCancelledError)
+    below = Commit("r", this_process(), [change("b", ["1"], born=birth("r"))])
+    assert isinstance(refusal(store, below), RunCancelledError)
+    store.release("r", this_process(), "stopped")
+    assert status_of(store, "r") == "cancelled"
+    assert store.beat(this_process(), 20) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"), [("done", "done"), ("failed", "failed"), ("cancelled", "cancelled"), ("stopped", "cancelled")]
+)
+def test_a_run_that_ends_by_itself_has_ended(store: Store, told: Status, kept: Status) -> None:
+    begin(store, "r")
+    store.cancel("r")
+    go_on(store, "r", 1, status=told)
+    assert status_of(store, "r") == kept
+
+
+def test_what_nobody_drives_any_more_is_cancelled_by_the_wish(store: Store) -> None:
+    here = this_process()
+    begin(store, "r", here)
+    store.cancel("r")
+    begin(store, "dead", dead_here())
+    store.cancel("dead")
+    assert status_of(store, "dead") == "cancelled"
+
+
+def test_what_is_done_or_unknown_is_not_cancelled(store: Store) -> None:
+    begin(store, "r", status="done")
+    with pytest.raises(StoreError, match=r"The run r is over \(`done`\)"):
+        store.cancel("r")
+    for act in (store.cancel, store.delete):
+        with pytest.raises(StoreError, match=r"There is no run 'nobody' in .*; `acorn runs --store"):
+            act("nobody")
+
+
+def test_a_run_is_deleted_with_all_below_it(store: Store) -> None:
+    for run_id in ("r", "other"):
+        begin(store, run_id)
+        changes = [change(f"{run_id}-b", ["b"], born=birth(run_id)), change(run_id, [], since=1, status="waiting")]
+        store.commit(Commit(run_id, this_process(), changes, [request(f"{run_id}-q", run_id)])).result()
+    store.delete("r")
+    assert [store.read(run_id) for run_id in ("r", "r-b")] == [[], []]
+    assert store.follow("r") == (None, [])
+    assert [one.id for one in store.requests()] == ["other-q"]
+    assert [facts.id for facts in store.list()] == ["other"]
+    assert len(store.read("other")) == 2
+    begin(store, "r")
+    with pytest.raises(StoreError, match="is being driven by"):
+        store.delete("r")
+
+
+# Listing, finding, following
+
+
+def test_runs_are_listed_the_newest_first(store: Store) -> None:
+    for number, minutes in enumerate([3, 1, 2, 2]):
+        begin(store, f"r{number}", started=NOON + timedelta(minutes=minutes), status="done")
+    assert [facts.id for facts in store.list()] == ["r0", "r3", "r2", "r1"]
+    assert [facts.id for facts in store.list(limit=2)] == ["r0", "r3"]
+    assert [facts.id for facts in store.list(limit=0)] == []
+    assert len(store.list(limit=None)) == 4
+    assert [facts.id for facts in store.list(before=NOON + timedelta(minutes=2))] == ["r1"]
+
+
+def test_a_list_shows_fifty_unless_told(store: Store) -> None:
+    for number in range(52):
+        begin(store, f"r{number}")
+    assert len(store.list()) == 50
+
+
+def test_a_list_is_narrowed(store: Store) -> None:
+    known: list[tuple[str, Status, str, str | None]] = [
+        ("a", "done", "shop.desk:Desk", None),
+        ("b", "waiting", "shop.desk:Desk", "night"),
+        ("c", "running", "other:Desk", "night"),
+        ("d", "failed", "other:Outer.Desk", None),
+        ("e", "done", "other:HelpDesk", None),
+    ]
+    for run_id, status, agent, batch in known:
+        begin(store, run_id, status=status, agent=agent, batch=batch)
+
+    def ids(**narrowed: Any) -> str:
+        return "".join(sorted(facts.id for facts in store.list(**narrowed)))
+
+    assert ids() == "abcde"
+    assert ids(status=["done"]) == "ae"
+    assert ids(status=["done", "waiting"]) == "abe"
+    assert ids(agent="Desk") == "abcd"
+    assert ids(agent="shop.desk:Desk") == "ab"
+    assert ids(agent="Outer.Desk") == "d"
+    assert ids(agent="esk") == ""
+    assert ids(batch="night") == "bc"
+    assert ids(batch="night", status=["running"], agent="Desk") == "c"
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
+    for run_id in ("4f2a", "4f2b", "4f", "order-17", "order-170", "a%b", "é1"):
+        begin(store, run_id)
+    store.commit(Commit("4f2a", this_process(), [change("4f2a-b", [], born=birth("4f2a"))])).result()
+    assert store.find("4f2") == ["4f2a", "4f2b"]
+    assert store.find("4f2a") == ["4f2a"]
+    assert store.find("4f") == ["4f"]
+    assert store.find("order-17") == ["order-17"]
+    assert store.find("order") == ["order-17", "order-170"]
+    assert store.find("a") == ["a%b"]
+    assert store.find("é") == ["é1"]
+    assert store.find("%") == []
+    assert len(store.find("")) == 7
+
+
+def test_a_run_is_followed_with_all_below_it(store: Store) -> None:
+    begin(store, "r")
+    begin(store, "other")
+    first = store.follow("r")
+    assert (first[0], [heard.entry for heard in first[1]]) == ("running", ["0"])
+    position = first[1][-1].position
+    assert store.follow("r", position) == ("running", [])
+    store.commit(Commit("r", this_process(), [change("b", ["b0", "b1"], born=birth("r"))])).result()
+    go_on(store, "other", 1)
+    go_on(store, "r", 1, status="done")
+    status, heard = store.follow("r", position)
+    assert status == "done"
+    assert [one.entry for one in heard] == ["b0", "b1", "1"]
+    positions = [position, *(one.position for one in heard)]
+    assert positions == sorted(set(positions))
+    assert [one.entry for one in store.follow("b")[1]] == ["b0", "b1"]
+    assert store.follow("nobody") == (None, [])
+
+
+def test_a_position_is_never_given_twice(store: Store) -> None:
+    begin(store, "r", status="done")
+    position = store.follow("r")[1][-1].position
+    store.delete("r")
+    begin(store, "r")
+    assert store.follow("r", position)[1]
+
+
+# People
+
+
+def test_people_are_asked_and_answer(store: Store) -> None:
+    begin(store, "r")
+    asked = [
+        request("q2", "r", after=2, choices=("blue", "red")),
+        request("q1", "b", after=1, kind="approval", tool="refund", arguments={"order": "é", "n": [1.5]}, branch="dig"),
+    ]
+    changes = [change("b", [], born=birth("r")), change("r", [], since=1, status="waiting")]
+    store.commit(Commit("r", this_process(), changes, asked)).result()
+    begin(store, "other", status="waiting")
+    assert store.requests() == [asked[1], asked[0]]
+    assert store.requests("r") == store.requests("b") == [asked[1], asked[0]]
+    assert store.requests("other") == store.requests("nobody") == []
+
+    assert store.answer("q2", "blue") == asked[0]
+    assert store.requests() == [asked[1]]
+    assert store.answer("q1", {"approved": True, "arguments": {"order": "é"}}) == asked[1]
+    assert store.requests() == []
+    answers = store.answers("r")
+    assert [(one.request, one.value) for one in answers] == [
+        (asked[0], "blue"),
+        (asked[1], {"approved": True, "arguments": {"order": "é"}}),
+    ]
+    assert all(one.at.tzinfo for one in answers)
+    assert store.answers("other") == store.answers("nobody") == []
+
+
+def test_a_request_is_answered_once(store: Store) -> None:
+    begin(store, "r")
+    go_on(store, "r", 1, status="waiting", requests=[request("q", "r")])
+    with pytest.raises(StoreError, match="There is no open request 'x' in"):
+        store.answer("x", 1)
+    with pytest.raises(StoreError, match="is not plain data"):
+        store.answer("q", object())
+    store.answer("q", None)
+    with pytest.raises(StoreError, match=r"The request q was answered already, at 20\d\d-\d\d-\d\d \d\d:\d\d UTC"):
+        store.answer("q", 2)
+    assert [one.value for one in store.answers("r")] == [None]
+
+
+def test_each_commit_says_what_is_open(store: Store) -> None:
+    begin(store, "r")
+    go_on(store, "r", 1, requests=[request("a", "r"), request("b", "r"), request("c", "r")])
+    store.answer("a", 1)
+    go_on(store, "r", 2, requests=[request("a", "r"), request("b", "r")])
+    assert [one.id for one in store.requests("r")] == ["b"]
+    assert [one.value for one in store.answers("r")] == [1]
+    go_on(store, "r", 3)
+    assert store.requests("r") == []
+    with pytest.raises(StoreError, match="no open request"):
+        store.answer("b", 1)
+    assert [one.value for one in store.answers("r")] == [1]
+
+
+# Threads, event loops, closing
+
+
+def test_many_threads_commit_at_once_and_each_in_its_order(store: Store) -> None:
+    def drive(run_id: str) -> None:
+        begin(store, run_id)
+        for since in range(1, 20):
+            go_on(store, run_id, since)
+
+    ids = [f"r{number}" for number in range(16)]
+    threads = [threading.Thread(target=drive, args=(run_id,)) for run_id in ids]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        for facts in store.list():
+            kept = store.read(facts.id)[0]
+            assert list(kept.entries) == [str(number) for number in range(len(kept.entries))]
+    for run_id in ids:
+        assert list(store.read(run_id)[0].entries) == [str(number) for number in range(20)]
+
+
+def test_commits_that_nobody_waits_for_are_kept_in_the_order_of_the_calls(store: Store) -> None:
+    begin(store, "r")
+    futures = [
+        store.commit(Commit("r", this_process(), [change("r", [str(since)], since=since)])) for since in range(1, 100)
+    ]
+    assert futures[-1].result(PATIENCE) is None
+    assert all(future.done() for future in futures)
+    assert list(store.read("r")[0].entries) == [str(number) for number in range(100)]
+
+
+def test_one_that_is_refused_leaves_the_others_alone(store: Store) -> None:
+    for number in range(8):
+        begin(store, f"r{number}")
+    store.cancel("r2")
+    futures: list[Future[None]] = []
+    for number in range(8):
+        who = elsewhere() if number == 5 else this_process()
+        since = 3 if number == 6 else 1
+        futures.append(store.commit(Commit(f"r{number}", who, [change(f"r{number}", ["x"], since=since)])))
+    refused = [number for number, future in enumerate(futures) if future.exception(PATIENCE) is not None]
+    assert refused == [2, 5, 6]
+    for number in range(8):
+        assert len(store.read(f"r{number}")[0].entries) == (1 if number in refused else 2)
+
+
+async def awaited(store: Store) -> None:
+    commit = Commit("r", this_process(), [change("r", ["1"], since=1)])
+    task = asyncio.ensure_future(asyncio.wrap_future(store.commit(commit)))
+    task.cancel()
+    await asyncio.wait([task])
+    more = Commit("r", this_process(), [change("r", ["2"], since=2)])
+    await asyncio.wrap_future(store.commit(more))
+
+
+def test_who_stops_waiting_for_a_commit_does_not_stop_it(store: Store) -> None:
+    begin(store, "r")
+    asyncio.run(awaited(store))
+    assert list(store.read("r")[0].entries) == ["0", "1", "2"]
+
+
+def test_a_store_that_was_closed_is_used_again(store: Store) -> None:
+    begin(store, "r")
+    late = store.commit(Commit("r", this_process(), [change("r", ["1"], since=1)]))
+    store.close()
+    assert late.done()
+    store.close()
+    assert list(store.read("r")[0].entries) == ["0", "1"]
+    go_on(store, "r", 2)
+    assert len(store.read("r")[0].entries) == 3
+
+
+# The heartbeat
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_a_process_is_heard_of_while_it_drives_a_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(store, "r")
+    begin(store, "s")
+    assert comes_true(lambda: status_of(store, "r") == "stopped")
+    monkeypatch.setenv("ACORN_LEASE", "8")
+    told = threading.Event()
+    hold(store, "s")
+    hold(store, "r", told.set)
+    assert comes_true(lambda: status_of(store, "r") == "running")
+    store.cancel("s")
+    store.cancel("r")
+    assert told.wait(PATIENCE)
+    let_go(store, "r")
+    let_go(store, "s")
+    assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))

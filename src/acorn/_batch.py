@@ -21,10 +21,11 @@ from typing import Any, Generic, NamedTuple
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from acorn._drive.bridge import next_of, result_of, start_thread
+from acorn._drive.bridge import result_of, start_thread
 from acorn._drive.run_tree import Tree
 from acorn._json import excerpt
 from acorn._schema.shape import RESULT, Shape
+from acorn._waiting import next_of
 from acorn.errors import DeclarationError, InputError, LimitError
 from acorn.record import Run
 from acorn.types import Paused, Usage

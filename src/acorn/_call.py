@@ -54,7 +54,9 @@ from acorn._tools.people import asks_people, is_question
 from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError, StoreError
+from acorn.models.port import Model
 from acorn.models.resolve import resolve
+from acorn.models.throttle import throttle
 from acorn.record import Place, Run, current_place, place_of
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
@@ -292,7 +294,7 @@ def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
     return Plan(
         spec,
         _tools(agent, spec, overrides),
-        resolve=lambda declared: resolve(declared, spec.owner),
+        resolve=_resolve,
         agent=agent,
         module=module_name(type(agent)),
         prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
@@ -307,6 +309,10 @@ def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
         branches={name: _branch_tool(name, entry, overrides) for name, entry in spec.branches.items()},
         start=partial(_start, overrides),
     )
+
+
+def _resolve(declared: Any, spec: Spec) -> Model:
+    return resolve(declared, spec.owner, throttle(spec.owner, spec.max_concurrency, spec.rate_limit))
 
 
 def _check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:

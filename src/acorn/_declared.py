@@ -303,4 +303,6 @@ class _Seen:
 
 
 def _content(value: list[Any] | dict[Any, Any]) -> list[Any]:
-    return list(value) if isinstance(value, list) else list(value.items())
+    if isinstance(value, dict):
+        return list(value.items())
+    return [dict(each) if type(each) is dict else each for each in value]

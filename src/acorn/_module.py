@@ -74,7 +74,10 @@ class module(Generic[In, Out, Deps]):
     """
 
     model: Any = SETTINGS["model"].default
-    """A LiteLLM id, or a dict with `model` and any LiteLLM argument."""
+    """A LiteLLM id, or a dict with `model` and any LiteLLM argument; or a list, the next to be asked where one fails.
+
+        model = ["anthropic/claude-sonnet-4-5", {"model": "openai/gpt-4o", "num_retries": 0}]
+    """
     temperature: float = SETTINGS["temperature"].default
     """Sampling temperature, 0 to 2."""
     max_tokens: int = SETTINGS["max_tokens"].default
@@ -111,6 +114,11 @@ class module(Generic[In, Out, Deps]):
     """Dollars that a whole run may cost, branches included."""
     max_seconds: float | None = SETTINGS["max_seconds"].default
     """Seconds that a whole run may take, branches included."""
+    rate_limit: Mapping[str, Any] | None = SETTINGS["rate_limit"].default
+    """Requests and tokens in any window of `per` seconds, for all runs of the class in a process:
+    `{"requests": 60, "tokens": 100_000, "per": 60}`."""
+    max_concurrency: int | None = SETTINGS["max_concurrency"].default
+    """Model calls at once, for all runs of the class in a process."""
     max_depth: int = SETTINGS["max_depth"].default
     """How deep branches may nest."""
     store: Any = SETTINGS["store"].default
@@ -461,7 +469,9 @@ def _is_near(one: str, other: str) -> bool:
 
 
 def _model_id(model: Any) -> str:
-    """A model without its secrets."""
+    """A model, or a list of them, without secrets."""
+    if isinstance(model, list | tuple):
+        return f"model=[{', '.join(_model_id(each).removeprefix('model=') for each in model)}]"
     if isinstance(model, dict):
         model = model.get("model", model.get("id"))
     return f"model={model!r}" if isinstance(model, str) else f"model={type(model).__name__}" if model else "no model"

@@ -21,7 +21,7 @@ from acorn._schema.shape import SHAPES, Shape, Shapes
 from acorn._secrets import redact, secrets_in
 from acorn.errors import AcornError, ModelError, StoreError
 from acorn.journal import Called, Entry, Failed, Interrupted, ModelAnswered, ResultSaid, RunBegun
-from acorn.types import Paused, Request, ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Fallback, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 FORMAT = 2
 """The version of what is written here; a reader knows its own and those before it."""
@@ -374,7 +374,7 @@ def written_entry(entry: Entry) -> dict[str, Any]:
 
 
 _KINDS = {kind.__name__: kind for kind in get_args(Entry)}
-_NESTED = {"calls": Called, "results": ResultSaid}
+_NESTED = {"calls": Called, "results": ResultSaid, "fallbacks": Fallback}
 _TUPLES = ("messages", "waits", "added", "choices")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from acorn.types import Content, Usage
+from acorn.types import Content, Fallback, Usage
 
 Message = dict[str, Any]
 Form = Literal["text", "json", "error", "skipped", "stopped"]
@@ -106,6 +106,8 @@ class ModelAnswered(NamedTuple):
     """How many requests it took."""
     waits: tuple[float, ...]
     """Seconds waited before each further one."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Which models of a list did not answer before this one did; `attempts` and `waits` are of this one alone."""
 
 
 class ToolBegun(NamedTuple):
@@ -292,6 +294,7 @@ __all__ = [
     "Called",
     "Entry",
     "Failed",
+    "Fallback",
     "Finished",
     "HistoryEdited",
     "HumanAnswered",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Content = str | list[dict[str, Any]]
 """What a message holds: text, or parts in OpenAI's format where there is more than text."""
@@ -75,6 +75,17 @@ class Usage:
         self.cached_tokens += other.cached_tokens
         self.reasoning_tokens += other.reasoning_tokens
         self.requests += other.requests
+
+
+class Fallback(NamedTuple):
+    """A model that answered in the place of another one of its list."""
+
+    failed: str
+    """The one that should have answered."""
+    to: str
+    """The one that was asked instead."""
+    cause: str
+    """What the first failed of, or that it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -441,7 +441,7 @@ def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     first = new_loop(
         Plain(model={"model": "openai/x", "api_key": SECRET}, max_total_tokens=1200), (), {"question": SAID}
     )
-    loop = Loop(replace(first.plan, resolve=lambda _: model), Run("the run", first.run.input))
+    loop = Loop(replace(first.plan, resolve=lambda *_: model), Run("the run", first.run.input))
     caplog.clear()
     caplog.set_level(level, "acorn")
     drive(Tree(loop), "the run")

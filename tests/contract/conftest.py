@@ -12,6 +12,7 @@ from tests.loopback import Answer, Loopback, Request
 from tests.patience import comes_true
 
 from acorn import ModelError, Run, module
+from acorn.models.circuit import CIRCUITS
 from acorn.models.litellm.library import library
 from acorn.models.refused_settings import forget_refusals
 
@@ -147,6 +148,7 @@ def litellm_is_loaded() -> None:
 def every_server_is_a_stranger() -> None:
     """A new server may get the port of an earlier one, of which something was learned."""
     forget_refusals()
+    CIRCUITS.forget()
 
 
 @pytest.fixture(autouse=True)

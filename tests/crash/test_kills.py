@@ -154,6 +154,25 @@ def test_an_undisturbed_run_does_everything_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
+def test_every_committed_prefix_of_a_run_ends_the_same(tmp_path: Path, way: str) -> None:
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    command = [sys.executable, str(VICTIM), str(tmp_path / "runs.db"), "one", str(tmp_path / "log"), way, str(copies)]
+    subprocess.run(command, check=True, timeout=PATIENCE, stdout=subprocess.PIPE)
+    found = sorted(copies.iterdir())
+    assert len(found) > 30
+    for copy in found if TORTURE else found[:: len(found) // 6]:
+        scene = Scene(tmp_path, way)
+        scene.store, scene.log = copy, tmp_path / f"{copy.stem}.log"
+        scene.log.touch()
+        before = scene.committed()
+        assert scene.finish() == {"name": "one", "turns": 5}
+        begun = Counter(line.key for line in scene.lines() if line.phase == "begin")
+        assert not before & set(begun), "what was committed is not begun again"
+        assert set(begun.values()) <= {1}
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
 def test_a_run_survives_its_processes(tmp_path: Path, way: str, capsys: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(17)
     seen: Counter[str] = Counter()

@@ -1,6 +1,8 @@
 """A program that is killed: it drives one run that is kept, and writes down each effect before and after it.
 
-    python victim.py STORE RUN_ID LOG (sync|async)
+    python victim.py STORE RUN_ID LOG (sync|async) [DIRECTORY]
+
+With a directory, a copy of the store is left there after each commit.
 
 Its effects are the model's answers, tools, tools that may run once only, and a hook. Every effect has a key that is
 its result as well, so that what was committed can be told from the store alone.
@@ -9,16 +11,23 @@ its result as well, so that what was committed can be told from the store alone.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
+import sqlite3
 import sys
+import threading
 import time
+from concurrent.futures import Future
+from contextlib import closing
 from typing import Any
 
 from pydantic import BaseModel
 
 from acorn import Step, module, tool
 from acorn.models import ModelRequest
+from acorn.stores import SQLiteStore
+from acorn.stores.port import Commit
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
@@ -143,11 +152,29 @@ class Root(module[Name, End]):
                 step.add_to_context(f"hook {step.counter}")
 
 
+class Copied(SQLiteStore):
+    """A store that leaves a copy of itself after each commit."""
+
+    def __init__(self, path: str, directory: str) -> None:
+        super().__init__(path)
+        self._copies, self._lock = (f"{directory}/{number:04}.db" for number in itertools.count()), threading.Lock()
+        self._file = path
+
+    def commit(self, commit: Commit) -> Future[None]:
+        with self._lock:
+            done = super().commit(commit)
+            done.result()
+            with closing(sqlite3.connect(self._file)) as here, closing(sqlite3.connect(next(self._copies))) as there:
+                here.backup(there)
+        return done
+
+
 def main() -> None:
-    store, run_id, log, way = sys.argv[1:]
+    store, run_id, log, way, *directory = sys.argv[1:]
     global LOG
     LOG = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    agent = Root(model=ScriptedModel(answer), store=store).using(run_id=run_id)
+    kept: Any = Copied(store, directory[0]) if directory else store
+    agent = Root(model=ScriptedModel(answer), store=kept).using(run_id=run_id)
     end = agent(name=run_id) if way == "sync" else asyncio.run(agent.acall(name=run_id))
     sys.stdout.write(end.model_dump_json())
 

@@ -14,20 +14,17 @@ import asyncio
 import contextvars
 import inspect
 import itertools
-import math
 import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from time import monotonic
 from typing import Any, TypeVar
 
-T = TypeVar("T")
-_HEARTBEAT = 0.05
-"""Seconds: a signal that comes just before a wait is noticed after it, so the main thread never waits for long."""
+from acorn._waiting import next_of
 
+T = TypeVar("T")
 PLAIN = frozenset((type(None), str, int, float, bool, list, dict))
 """What most calls return, and nobody awaits."""
 
@@ -88,22 +85,6 @@ def _start(thread: threading.Thread) -> None:
         if isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from None
         raise
-
-
-def next_of(news: queue.SimpleQueue[T], seconds: float = math.inf) -> T:
-    """The next thing that another thread puts there; `queue.Empty` when the time is up."""
-    is_main = threading.current_thread() is threading.main_thread()
-    longest = 0.001 if is_main else math.inf
-    until = monotonic() + seconds
-    while True:
-        left = max(0.0, until - monotonic())
-        pause = min(left, longest)
-        try:
-            return news.get(timeout=None if pause == math.inf else pause)
-        except queue.Empty:
-            if pause == left:
-                raise
-        longest = min(2 * longest, _HEARTBEAT)
 
 
 def result_of(future: Future[T]) -> T:

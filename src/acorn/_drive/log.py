@@ -1,7 +1,7 @@
 """What the logger `acorn` says of a run: its begin, its end and its limits at INFO, each step at DEBUG.
 
-Names, counts and times only: what was said in a run is nobody's business who reads a log. Retries are told
-by whoever retries.
+Names, counts and times only: what was said in a run is nobody's business who reads a log. Retries and
+fallbacks are told by whoever makes them.
 """
 
 from __future__ import annotations

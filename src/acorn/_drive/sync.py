@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, assert_never
 
-from acorn._drive.bridge import call_sync, is_async, next_of, result_of, start_on_loop, start_thread
+from acorn._drive.bridge import call_sync, is_async, result_of, start_on_loop, start_thread
 from acorn._drive.run_tree import Tree, raise_if_late
 from acorn._drive.tool_sources import OpenSources
 from acorn._drive.tools import aattempt, attempt, too_long
@@ -24,6 +24,7 @@ from acorn._drive.walk import CloseFailure, Key, Walk
 from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
 from acorn._loop.stream import Streamer
+from acorn._waiting import Ending, ending, next_of
 from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
@@ -72,12 +73,14 @@ class _Returned:
 class _Busy:
     """Something under way in another thread."""
 
-    __slots__ = ("ask", "began", "end", "returned")
+    __slots__ = ("ask", "began", "end", "ending", "returned")
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.began = time.monotonic()
-        self.end: Callable[[], Any] = _nothing
+        self.ending = Ending() if isinstance(ask, AskModel) else None
+        """Lets a request that was not sent yet know that nobody waits for it."""
+        self.end: Callable[[], Any] = _nothing if self.ending is None else self.ending.end
         self.returned: _Returned | None = None
         """What came of it, until the machine knows."""
 
@@ -274,6 +277,7 @@ class SyncWalk(Walk):
 
     def _work(self, key: Key, busy: _Busy, loop: Loop, ask: Ask) -> None:
         """In a thread of its own; nobody listens any more once the walk is over."""
+        ending.set(busy.ending)
         try:
             with closing(self._perform(loop, ask)) as steps:
                 while not (self.is_over or loop.is_over):

@@ -272,7 +272,7 @@ class Calls(Parent):
         state = self.state
         if changes := step.changes():
             state.settings = adopted(state.settings, changes)
-            if "model" in changes:
+            if "model" in changes or isinstance(self.setting("model"), list | tuple):  # which may say each its own
                 self._use_model()
             self._note_settings()
         chosen = step.chosen_tools()

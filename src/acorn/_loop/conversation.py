@@ -113,7 +113,7 @@ class Conversation:
         return {name: branch for name, branch in branches.items() if name not in removed} if removed else branches
 
     def _use_model(self) -> None:
-        self.model = self.plan.resolve(self.setting("model"))
+        self.model = self.plan.resolve(self.setting("model"), self.spec)
         self.budgets.check_price(self.model)
 
     def _note_settings(self) -> None:

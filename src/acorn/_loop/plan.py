@@ -52,8 +52,8 @@ class Plan:
     spec: Spec
     tools: tuple[Tool, ...]
     """Methods bound to the instance."""
-    resolve: Callable[[Any], Model]
-    """From what a user declares to a model of the port."""
+    resolve: Callable[[Any, Spec], Model]
+    """From what a user declares to a model of the port, kept to the limits of the spec."""
     agent: object = None
     module: str = ""
     """The class of the instance, `package.file:Class`."""

@@ -43,7 +43,8 @@ def refusal(response: ModelResponse, model: Model) -> ModelError | None:
         return None
     text = response.refusal or response.content or "(no text)"
     how = "refused to answer" if response.refusal is not None else "stopped at its content filter"
-    return ModelError(f"`{model.name}` {how}: {text[:500]} Change the input or the prompt, or use another model.")
+    name = response.fallbacks[-1].to if response.fallbacks else model.name
+    return ModelError(f"`{name}` {how}: {text[:500]} Change the input or the prompt, or use another model.")
 
 
 def may_go_on(error: BaseException) -> bool:

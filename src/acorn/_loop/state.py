@@ -16,7 +16,7 @@ from acorn._loop.limits import Meter, Spent
 from acorn._loop.settings import read_settings, written_settings
 from acorn._record_json import fields_of, read_request, read_result, written_request, written_result
 from acorn.models.port import ModelResponse, RawCall
-from acorn.types import Request, ToolCall, ToolResult, Usage
+from acorn.types import Fallback, Request, ToolCall, ToolResult, Usage
 
 Phase = Literal["new", "prompt", "start", "model", "tools", "branches", "step", "judge", "done"]
 
@@ -95,6 +95,7 @@ class State:
             reply["tool_calls"] = [RawCall(**call) for call in reply["tool_calls"]]
             reply["usage"] = Usage(**reply["usage"])
             reply["waits"] = tuple(reply["waits"])
+            reply["fallbacks"] = tuple([Fallback(*each) for each in reply.get("fallbacks", ())])
             fields["response"] = ModelResponse(**reply)
         fields["calls"] = [ToolCall(**call) for call in fields["calls"]]
         fields["results"] = {result["id"]: read_result(result) for result in fields["results"]}

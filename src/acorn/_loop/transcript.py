@@ -104,6 +104,7 @@ class Transcript:
                 response.cost,
                 response.attempts,
                 response.waits,
+                response.fallbacks,
             )
         )
         if refusal is None:
@@ -372,4 +373,4 @@ def _marks(message: Any) -> list[str]:
 
 
 def words_without_secrets(error: BaseException, model: Any) -> str:
-    return redact(words_of(error), secrets_in(model) if isinstance(model, dict) else ())
+    return redact(words_of(error), secrets_in({"model": model}) if isinstance(model, dict | list | tuple) else ())

@@ -18,12 +18,13 @@ class Response(HTTPResponse):
 
     def begin(self) -> None:
         library = cast(Any, self)
-        status = 0
-        while status < 200:  # some say one thing or another on the way
+        while True:
             version, status, reason = library._read_status()
             if not version.startswith(("HTTP/1.", "HTTP/0.9")):
                 raise UnknownProtocol(version)
             found = read_headers(self.fp)
+            if status >= 200:  # some say one thing or another on the way
+                break
         self.status = library.code = status
         self.reason = reason.strip()
         self.version = 10 if version in ("HTTP/1.0", "HTTP/0.9") else 11
@@ -38,7 +39,7 @@ class Response(HTTPResponse):
         self._chunks = Chunks()
 
     def read1(self, n: int = -1) -> bytes:
-        if not self.chunked or self.fp is None:
+        if not self.chunked or self.isclosed():
             return super().read1(n)
         while not self._chunks.is_over:
             data = self.fp.read1(n)

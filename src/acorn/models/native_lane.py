@@ -19,7 +19,7 @@ from acorn.errors import DeclarationError, ModelError
 from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long
 from acorn.models.http_status import retry_after
 from acorn.models.lane import OURS, PRICES, Lane, ProviderError
-from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
+from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError
 from acorn.models.prices import Tokens, prices_of
 from acorn.models.refused_settings import Refusals
 from acorn.models.sse import Events
@@ -37,7 +37,7 @@ class _Attempt:
 
     def __init__(self, request: ModelRequest) -> None:
         self.request = request
-        self.left_out: set[str] = set()
+        self.left_out: set[str] = set() if request.left_out is None else request.left_out
         """What it found the model not to take."""
         self.outer = sys.exception()
         """What the caller was handling when it began: no cause of what happens here."""
@@ -204,6 +204,8 @@ class NativeModel:
             for name in (*(["tool_choice"] if request.forced_tool else []), *defaults):
                 if name in text and name not in left_out | self._refusals.known:
                     left_out.add(name)
+                    if request.left_out is not None:
+                        raise SendAgainError(f"`{self.name}` does not take `{name}`", status=status)
                     return
         else:
             self._refusals.remember(left_out)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from pydantic_core import to_json
 
+from acorn.errors import ModelError
 from acorn.models.sent import SentPart, message_json
-from acorn.types import Usage
+from acorn.types import Fallback, Usage
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class ModelRequest:
     """Seconds that the run has left."""
     messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
     tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
+    left_out: set[str] | None = field(default=None, repr=False)
+    """What the model was found not to take when this was sent before, where somebody counts how often it is."""
 
     @classmethod
     def of(
@@ -73,29 +76,33 @@ class ModelRequest:
             "timeout": None,
             "messages_json": sent.json,
             "tools_json": tools_json,
-            "_sent": sent,
+            "left_out": None,
         }
         return made
 
     if not TYPE_CHECKING:  # a type checker would take any name for one that there is
 
         def __getattr__(self, name: str) -> Any:
-            if name != "messages" or "_sent" not in vars(self):
+            if name != "messages" or self.sent is None:
                 raise AttributeError(f"A request has no `{name}`.")
-            self.messages = made = self._sent.messages()
+            self.messages = made = self.sent.messages()
             return made
+
+    def but(self, **changes: Any) -> ModelRequest:
+        """The same request with other fields. Other `messages` have no `messages_json` of these."""
+        made = type(self).__new__(type(self))
+        made.__dict__ = {**vars(self), **changes}
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         # What writes it is bound to the run, and a copy can do without.
-        kept = {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None}
-        kept.pop("_sent", None)
-        return kept
+        return {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None}
 
     @property
     def sent(self) -> SentPart | None:
         """The messages as a part of those that were sent in the same conversation, where the loop has made it."""
-        found: SentPart | None = vars(self).get("_sent")
-        return found
+        found: Any = getattr(vars(self).get("messages_json"), "__self__", None)
+        return found if isinstance(found, SentPart) else None
 
     @property
     def message_count(self) -> int:
@@ -156,6 +163,8 @@ class ModelResponse:
     """How many requests it took."""
     waits: tuple[float, ...] = ()
     """Seconds waited before each further one."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Which models of a list did not answer before this one did."""
 
 
 @dataclass(slots=True, eq=False)
@@ -184,13 +193,22 @@ class Delta:
     extra: dict[str, Any] | None = None
     attempts: int = 1
     waits: tuple[float, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+
+
+class SendAgainError(ModelError):
+    """The model does not take something that nobody has set, and may take the request without it.
+
+    Raised where somebody counts what is sent (`ModelRequest.left_out`); elsewhere an adapter sends it again itself.
+    """
 
 
 class Model(Protocol):
     """A language model. Adapters raise `ModelError` and nothing else of their own.
 
     A model may also have an attribute `thinks`: whether it was asked to think before it answers, so that no
-    tool should be forced from the first call on. Without one it does not.
+    tool should be forced from the first call on. Without one it does not. One that stands for several has a
+    tuple of them as `models`.
     """
 
     @property
@@ -246,3 +264,9 @@ def can_stream(model: Model) -> TypeGuard[StreamingModel]:
 def thinks(model: Model) -> bool:
     """Whether a model was asked to think before it answers."""
     return bool(getattr(model, "thinks", False))
+
+
+def models_of(model: Model) -> Sequence[Model]:
+    """The models that may answer where this one is asked."""
+    found: Any = getattr(model, "models", None)
+    return found if isinstance(found, tuple) and found and all(map(is_model, found)) else (model,)

@@ -102,10 +102,10 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, name: str, migrations: Sequence[Migration]) -> None:
-    connection.execute("PRAGMA synchronous = FULL")
+    patiently(lambda: connection.execute("PRAGMA synchronous = FULL"))
     if patiently(lambda: connection.execute("PRAGMA application_id").fetchone())[0] == 0:
         patiently(lambda: _make(connection, migrations))
-    version = _refuse_foreign(connection, name, len(migrations))
+    version = patiently(lambda: _refuse_foreign(connection, name, len(migrations)))
     # Only now: a header that says so before there is anything else could be anybody's.
     (mode,) = patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
     if mode != "wal":

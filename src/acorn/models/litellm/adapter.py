@@ -35,7 +35,7 @@ from acorn.models.litellm.library import (
 )
 from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
-from acorn.models.port import Delta, ModelRequest, ModelResponse, Price
+from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError
 from acorn.models.refused_settings import Refusals
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
@@ -55,10 +55,13 @@ class _Attempt:
 
     model: LiteLLMModel
     request: ModelRequest
-    left_out: set[str] = field(default_factory=set[str])
+    left_out: set[str] = field(init=False)
     """What it found the model not to take."""
     outer: BaseException | None = field(default_factory=sys.exception)
     """What the caller was handling when it began: no cause of what happens here."""
+
+    def __post_init__(self) -> None:
+        self.left_out = set() if self.request.left_out is None else self.request.left_out
 
     def __enter__(self) -> _Attempt:
         return self
@@ -122,6 +125,10 @@ class LiteLLMModel:
         return any(self._config.get(name) is not None for name in _PRICES)
 
     # Asking it
+
+    def prepare(self) -> None:
+        """Load what takes long, so that a request is sent when it is counted."""
+        library()
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         with _Attempt(self, request) as attempt:
@@ -258,6 +265,8 @@ class LiteLLMModel:
             for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
                 if name in text and name not in attempt.left_out | self._refusals.known:
                     attempt.left_out.add(name)
+                    if attempt.request.left_out is not None:
+                        raise SendAgainError(f"`{self.name}` does not take `{name}`", status=400)
                     return
         else:
             self._refusals.remember(attempt.left_out)

@@ -9,7 +9,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -74,7 +74,7 @@ class SharedConnection:
         closes_at_fork(self)
 
     @contextmanager
-    def use(self) -> Iterator[sqlite3.Connection]:
+    def use(self) -> Generator[sqlite3.Connection]:
         """The connection, while nobody else has it. After an error it is opened anew."""
         with self._lock:
             if self._connection is None:

@@ -234,6 +234,8 @@ class MemoryStore:
 
     def _below(self, run: _Run) -> list[_Run]:
         """A run and all below it; a parent is born before its branches."""
+        if run.facts.root == run.facts.id:
+            return [one for one in self._runs.values() if one.facts.root == run.facts.id]
         ids = {run.facts.id}
         found: list[_Run] = []
         for one in self._runs.values():

@@ -5,12 +5,14 @@ SQLite's own waiting is unfair: whoever waits longest sleeps longest. Here every
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from acorn.errors import StoreError
@@ -67,8 +69,10 @@ def explained(error: Exception, name: str) -> StoreError:
 class SharedConnection:
     """Opened when first needed, used by one thread at a time, closed while the process forks."""
 
-    def __init__(self, opens: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, path: Path, opens: Callable[[], sqlite3.Connection]) -> None:
+        self._path = path
         self._opens = opens
+        self._file: object = None
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         closes_at_fork(self)
@@ -77,8 +81,11 @@ class SharedConnection:
     def use(self) -> Iterator[sqlite3.Connection]:
         """The connection, while nobody else has it. After an error it is opened anew."""
         with self._lock:
+            if self._connection is not None and self._file != self._identity():
+                self._close()  # somebody took the file away, or put another one in its place
             if self._connection is None:
                 self._connection = self._opens()
+                self._file = self._identity()
             try:
                 yield self._connection
             except StoreError:
@@ -86,6 +93,13 @@ class SharedConnection:
             except BaseException:
                 self._close()
                 raise
+
+    def _identity(self) -> object:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def close(self) -> None:
         with self._lock:

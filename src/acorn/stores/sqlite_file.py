@@ -67,16 +67,24 @@ def _is_new(path: Path, name: str) -> bool:
 
 def _look(path: Path, name: str, newest: int) -> None:
     """Refuse what is not ours, and what is newer, without touching it."""
-    if path.stat().st_size == 0:
+    size = path.stat().st_size
+    if size == 0:
         return
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)) as connection:
             _refuse_foreign(connection, name, newest)
+            (page,) = connection.execute("PRAGMA page_size").fetchone()
     except sqlite3.DatabaseError as error:
         # A process that died, or works, while it moved pages from the log into the file: the log has them all.
-        has_log = Path(f"{path}-wal").exists()
-        if not (has_log and getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")):
+        if not (_has_log(path) and getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")):
             raise _foreign(name, str(error)) from error
+    else:
+        if size % page and not _has_log(path):
+            raise _foreign(name, "it was cut off")
+
+
+def _has_log(path: Path) -> bool:
+    return Path(f"{path}-wal").exists()
 
 
 def _refuse_foreign(connection: sqlite3.Connection, name: str, newest: int) -> int:

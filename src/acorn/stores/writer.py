@@ -88,6 +88,7 @@ class Writer:
                         return
                 continue
             self._write(self._and_what_waits(job))
+            del job  # it may hold what nobody else holds any more
 
     def _write_all(self) -> None:
         with suppress(queue.Empty):

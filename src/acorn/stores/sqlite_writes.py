@@ -60,6 +60,8 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
     if first is not None and first.run_id == commit.root and first.birth is not None:
         if root is not None:
             raise words.exists(commit.root, name, *_seen(connection, commit.root, root, now))
+        if first.birth.parent is not None:
+            raise words.orphan(commit.root, first.birth.parent, commit.root)
         _register(connection, commit.holder, now, lease())
         number = _bear(connection, first, None, commit.holder, now, name)
         is_unwanted, asks, changes = False, 0, commit.changes[1:]
@@ -69,6 +71,7 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
     has_root = len(changes) < len(commit.changes)
     for change in changes:
         if change.birth is not None:
+            _refuse_orphan(connection, change.run_id, change.birth.parent, number, commit.root)
             _bear(connection, change, number, None, now, name)
         elif change.run_id == commit.root:
             has_root = True
@@ -92,6 +95,12 @@ def _fence(connection: Connection, commit: Commit, root: _Run | None, name: str)
     if is_unwanted and not any(words.ends(one.status) for one in commit.changes if one.run_id == commit.root):
         raise words.unwanted(commit.root)
     return root.number, is_unwanted, root.asks
+
+
+def _refuse_orphan(connection: Connection, run_id: str, parent: str | None, root: int, root_id: str) -> None:
+    sql = "SELECT number FROM runs WHERE id = ? AND coalesce(root, number) = ?"
+    if parent is None or _do(connection, sql, (parent, root)).fetchone() is None:
+        raise words.orphan(run_id, parent, root_id)
 
 
 def _bear(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from tests.commits import NOON, birth, change, dead_here, elsewhere, request
 
@@ -155,7 +155,8 @@ def assert_alike(acts: Sequence[Act], memory: Store, file: Store) -> None:
     assert everything(file) == everything(memory)
 
 
-@settings(max_examples=RUNS, phases=[Phase.generate])  # to shrink takes long where there is a disk
+# To shrink takes long where there is a disk, and how long it takes to make an example depends on the machine.
+@settings(max_examples=RUNS, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(histories())
 def test_any_sequence_of_acts_reads_back_the_same(acts: list[Act]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,7 @@ ENTRY = '{"kind": "returned", "output": "' + "x" * 500 + '"}'
 STATE = '{"phase": "tools", "results": "' + "y" * 700 + '"}'
 RECORD = '{"id": "r", "usage": {"input_tokens": 10}}'
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
-BATCH = 40
+BATCH = 10
 WRITERS = 64
 
 
@@ -87,7 +87,7 @@ def step_over_raw(folder: Path) -> float:
     store = SQLiteStore(folder / "stored.db")
     ours, theirs = stored(store), raw(folder / "raw.db")
     best = [float("inf"), float("inf")]
-    for _ in range(9):
+    for _ in range(60):
         best = [min(before, cpu(act, repeat=1, number=BATCH)) for before, act in zip(best, (ours, theirs), strict=True)]
     store.close()
     return best[0] / best[1]

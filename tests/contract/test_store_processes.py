@@ -156,7 +156,7 @@ def test_a_process_that_drives_a_run_is_heard_of(store: SQLiteStore, start: Call
 
 
 def heard(store: SQLiteStore) -> list[float]:
-    with store._reading.use() as connection:
+    with store._reading as connection:
         return [when for (when,) in connection.execute("SELECT heard FROM holders")]
 
 
@@ -255,7 +255,7 @@ def test_a_forked_child_beats_for_itself(store: SQLiteStore, monkeypatch: pytest
 
 
 def heard_of(store: SQLiteStore, holder: str) -> list[float]:
-    with store._reading.use() as connection:
+    with store._reading as connection:
         return [when for (when,) in connection.execute("SELECT heard FROM holders WHERE id = ?", (holder,))]
 
 

@@ -124,7 +124,7 @@ class SQLiteStore:
                     connection.execute("ROLLBACK")
 
         try:
-            with self._reading.use() as connection:
+            with self._reading as connection:
                 return patiently(lambda: in_one_go(connection))
         except sqlite3.Error as error:
             raise explained(error, self._name) from error

@@ -10,8 +10,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +21,8 @@ T = TypeVar("T")
 
 _PATIENCE = 60.0
 """Seconds to wait for another process that is writing."""
+_GLANCE = 0.02
+"""Seconds for which a file that was there counts as there."""
 _PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")
 """What SQLite says where the same may succeed a moment later."""
 
@@ -70,29 +71,39 @@ class SharedConnection:
     """Opened when first needed, used by one thread at a time, closed while the process forks."""
 
     def __init__(self, path: Path, opens: Callable[[], sqlite3.Connection]) -> None:
-        self._path = path
+        self._path = str(path)
         self._opens = opens
         self._file: object = None
+        self._looked = 0.0
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         closes_at_fork(self)
 
-    @contextmanager
-    def use(self) -> Iterator[sqlite3.Connection]:
+    def __enter__(self) -> sqlite3.Connection:
         """The connection, while nobody else has it. After an error it is opened anew."""
-        with self._lock:
-            if self._connection is not None and self._file != self._identity():
-                self._close()  # somebody took the file away, or put another one in its place
+        self._lock.acquire()
+        try:
+            if time.monotonic() > self._looked + _GLANCE:
+                self._look()
             if self._connection is None:
                 self._connection = self._opens()
                 self._file = self._identity()
-            try:
-                yield self._connection
-            except StoreError:
-                raise
-            except BaseException:
+            return self._connection
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is not None and not isinstance(error, StoreError):
                 self._close()
-                raise
+        finally:
+            self._lock.release()
+
+    def _look(self) -> None:
+        self._looked = time.monotonic()
+        if self._connection is not None and self._file != self._identity():
+            self._close()  # somebody took the file away, or put another one in its place
 
     def _identity(self) -> object:
         try:

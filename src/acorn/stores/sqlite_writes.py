@@ -18,6 +18,11 @@ from acorn.types import Request
 _FORGOTTEN = 86_400.0
 """Seconds after which a process that holds nothing is forgotten."""
 _SETS = ", ".join(f"{column} = ?" for column in rows.CHANGED.split(", "))
+_UPDATE = f"UPDATE runs SET {_SETS} WHERE number = ? AND length = ?"
+_GO_ON = f"""
+    UPDATE runs SET {_SETS}
+    WHERE id = ? AND length = ? AND holder = ? AND root IS NULL AND is_unwanted = 0 AND asks = 0 RETURNING number
+"""
 _INSERT = f"""
     INSERT INTO runs ({rows.BORN}, {rows.CHANGED})
     VALUES ({", ".join("?" * len(f"{rows.BORN}, {rows.CHANGED}".split(",")))})
@@ -36,9 +41,11 @@ class _Run(NamedTuple):
     attempted: int
 
 
+_SELECT = f"SELECT {', '.join(_Run._fields)} FROM runs WHERE id = ?"
+
+
 def _run(connection: Connection, run_id: str) -> _Run | None:
-    sql = f"SELECT {', '.join(_Run._fields)} FROM runs WHERE id = ?"
-    row = connection.execute(sql, rows.bindable([run_id])).fetchone()
+    row = _do(connection, _SELECT, (run_id,)).fetchone()
     return _Run(*row) if row else None
 
 
@@ -55,6 +62,8 @@ def _do(connection: Connection, sql: str, values: Sequence[Any]) -> Any:
 
 def commit(connection: Connection, commit: Commit, name: str) -> None:
     now = time.time()
+    if len(commit.changes) == 1 and not commit.requests and _goes_on(connection, commit, commit.changes[0], now):
+        return
     root = _run(connection, commit.root)
     first = commit.changes[0] if commit.changes else None
     if first is not None and first.run_id == commit.root and first.birth is not None:
@@ -82,6 +91,19 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
         connection.execute("UPDATE runs SET updated = ? WHERE number = ?", (now, number))
     if commit.requests or asks:
         _ask(connection, number, commit.requests)
+
+
+def _goes_on(connection: Connection, commit: Commit, change: Change, now: float) -> bool:
+    """Most commits: a root that nothing stands against has something new. In one statement less; False: look closer."""
+    if change.birth is not None or change.run_id != commit.root:
+        return False
+    holds = commit.holder.id if change.status == "running" else None
+    values = (*rows.change_row(change, change.status, now, holds), change.run_id, change.since, commit.holder.id)
+    row = _do(connection, _GO_ON, values).fetchone()
+    if row is None:
+        return False
+    _keep(connection, row[0], row[0], change)
+    return True
 
 
 def _fence(connection: Connection, commit: Commit, root: _Run | None, name: str) -> tuple[int, bool, int]:
@@ -133,11 +155,15 @@ def _change(
     status = words.with_cancelling(change.status, is_unwanted)
     holds = holder.id if holder is not None and status == "running" else None
     values = (*rows.change_row(change, status, now, holds), number, change.since)
-    if _do(connection, f"UPDATE runs SET {_SETS} WHERE number = ? AND length = ?", values).rowcount == 0:
+    if _do(connection, _UPDATE, values).rowcount == 0:
         (length,) = connection.execute("SELECT length FROM runs WHERE number = ?", (number,)).fetchone()
         raise words.torn(change.run_id, length, change.since)
     if is_unwanted:
         connection.execute("UPDATE runs SET is_unwanted = 0 WHERE number = ?", (number,))
+    _keep(connection, root, number, change)
+
+
+def _keep(connection: Connection, root: int, number: int, change: Change) -> None:
     _do(connection, "UPDATE states SET record = ?, state = ? WHERE run = ?", (change.record, change.state, number))
     _append(connection, root, number, change.entries)
 

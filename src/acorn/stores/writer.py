@@ -25,6 +25,8 @@ _IDLE = 2.0
 """Seconds without work after which the thread ends."""
 _MOST = 1000
 """Jobs in one transaction."""
+_TURN = 0.02
+"""Seconds for which a process writes before it looks whether others want to."""
 
 
 class _Job(NamedTuple):
@@ -44,6 +46,7 @@ class Writer:
         self._has_met = False
         self._seen = (0, 0)
         self._ended = 0.0
+        self._looked = 0.0
         closes_at_fork(self)
 
     def submit(self, act: Callable[[sqlite3.Connection], T]) -> Future[T]:
@@ -91,27 +94,27 @@ class Writer:
             del job  # it may hold what nobody else holds any more
 
     def _write_all(self) -> None:
-        with suppress(queue.Empty):
-            while True:
+        """Here and now, as there is no thread."""
+        while not self._queue.empty():
+            with suppress(queue.Empty):
                 job = self._queue.get_nowait()
                 if job is not None:
-                    self._write(self._and_what_waits(job))
+                    self._write([job])
 
     def _and_what_waits(self, job: _Job) -> list[_Job]:
         jobs = [job]
-        with suppress(queue.Empty):
-            while len(jobs) < _MOST:
-                more = self._queue.get_nowait()
-                if more is None:  # somebody closes it; there may be more behind
-                    self._queue.put(None)
-                    break
-                jobs.append(more)
+        for _ in range(min(self._queue.qsize(), _MOST)):
+            more = self._queue.get_nowait()
+            if more is None:  # somebody closes it; there may be more behind
+                self._queue.put(None)
+                break
+            jobs.append(more)
         return jobs
 
     def _write(self, jobs: list[_Job]) -> None:
         self._make_room()
         try:
-            with self._connection.use() as connection:
+            with self._connection as connection:
                 outcomes = self._transact(connection, jobs)
         except sqlite3.Error as error:
             outcomes = [_Refused(explained(error, self._name), error) for _ in jobs]
@@ -167,6 +170,9 @@ class Writer:
         self._has_met = True
 
     def _look_for_others(self, connection: sqlite3.Connection) -> None:
+        if time.monotonic() < self._looked + _TURN:
+            return
+        self._looked = time.monotonic()
         (version,) = connection.execute("PRAGMA data_version").fetchone()  # changes with what others write
         if self._seen[0] == id(connection) and self._seen[1] != version:
             self._has_met = True

@@ -4,7 +4,7 @@ BEGIN TRANSACTION;
 CREATE TABLE births (run INTEGER PRIMARY KEY, branch TEXT, input TEXT NOT NULL, overrides TEXT);
 INSERT INTO "births" VALUES(1,NULL,'{"n": 1}',NULL);
 CREATE TABLE entries (
-      position INTEGER PRIMARY KEY AUTOINCREMENT, root INTEGER NOT NULL, run INTEGER NOT NULL, entry TEXT NOT NULL
+      position INTEGER PRIMARY KEY, root INTEGER NOT NULL, run INTEGER NOT NULL, entry TEXT NOT NULL
     );
 INSERT INTO "entries" VALUES(1,1,1,'0');
 CREATE TABLE holders (
@@ -37,6 +37,4 @@ CREATE INDEX runs_by_holder ON runs (holder) WHERE holder IS NOT NULL;
 CREATE INDEX entries_by_root ON entries (root);
 CREATE INDEX requests_by_root ON requests (root);
 CREATE INDEX requests_open ON requests (asked, number) WHERE answered IS NULL;
-DELETE FROM "sqlite_sequence";
-INSERT INTO "sqlite_sequence" VALUES('entries',1);
 COMMIT;

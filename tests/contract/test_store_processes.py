@@ -156,8 +156,8 @@ def test_a_process_that_drives_a_run_is_heard_of(store: SQLiteStore, start: Call
 
 
 def heard(store: SQLiteStore) -> list[float]:
-    with store._reading as connection:
-        return [when for (when,) in connection.execute("SELECT heard FROM holders")]
+    found = store._reading.use(lambda opened: opened().execute("SELECT heard FROM holders").fetchall())
+    return [when for (when,) in found]
 
 
 # A forked child
@@ -255,8 +255,9 @@ def test_a_forked_child_beats_for_itself(store: SQLiteStore, monkeypatch: pytest
 
 
 def heard_of(store: SQLiteStore, holder: str) -> list[float]:
-    with store._reading as connection:
-        return [when for (when,) in connection.execute("SELECT heard FROM holders WHERE id = ?", (holder,))]
+    sql = "SELECT heard FROM holders WHERE id = ?"
+    found = store._reading.use(lambda opened: opened().execute(sql, (holder,)).fetchall())
+    return [when for (when,) in found]
 
 
 # The end of a process

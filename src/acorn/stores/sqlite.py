@@ -124,8 +124,7 @@ class SQLiteStore:
                     connection.execute("ROLLBACK")
 
         try:
-            with self._reading as connection:
-                return patiently(lambda: in_one_go(connection))
+            return self._reading.use(lambda opened: patiently(lambda: in_one_go(opened())))
         except sqlite3.Error as error:
             raise explained(error, self._name) from error
 

@@ -79,31 +79,33 @@ class SharedConnection:
         self._connection: sqlite3.Connection | None = None
         closes_at_fork(self)
 
-    def __enter__(self) -> sqlite3.Connection:
-        """The connection, while nobody else has it. After an error it is opened anew."""
-        self._lock.acquire()
-        try:
-            if time.monotonic() > self._looked + _GLANCE:
-                self._look()
-            if self._connection is None:
-                self._connection = self._opens()
-                self._file = self._identity()
-            return self._connection
-        except BaseException:
-            self._lock.release()
-            raise
+    def use(self, act: Callable[[Callable[[], sqlite3.Connection]], T]) -> T:
+        """Do something while nobody else uses it; it is handed what gives the connection.
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            if error is not None and not isinstance(error, StoreError):
-                self._close()
-        finally:
-            self._lock.release()
+        Where that ends with an error, the connection is opened anew. A `with` and a function, as nothing else is
+        sure to let go of a lock when Ctrl-C comes.
+        """
+        with self._lock:
+            try:
+                return act(self._opened)
+            except StoreError:
+                raise
+            except BaseException:
+                self.drop()
+                raise
+
+    def _opened(self) -> sqlite3.Connection:
+        if time.monotonic() > self._looked + _GLANCE:
+            self._look()
+        if self._connection is None:
+            self._connection = self._opens()
+            self._file = self._identity()
+        return self._connection
 
     def _look(self) -> None:
         self._looked = time.monotonic()
         if self._connection is not None and self._file != self._identity():
-            self._close()  # somebody took the file away, or put another one in its place
+            self.drop()  # somebody took the file away, or put another one in its place
 
     def _identity(self) -> object:
         try:
@@ -114,16 +116,17 @@ class SharedConnection:
 
     def close(self) -> None:
         with self._lock:
-            self._close()
+            self.drop()
 
-    def _close(self) -> None:
+    def drop(self) -> None:
+        """Close it, by whoever uses it."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def before_fork(self) -> None:
         self._lock.acquire()
-        self._close()
+        self.drop()
 
     def after_fork(self, in_child: bool) -> None:
         self._lock.release()

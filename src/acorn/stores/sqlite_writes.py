@@ -19,8 +19,9 @@ _FORGOTTEN = 86_400.0
 """Seconds after which a process that holds nothing is forgotten."""
 _SETS = ", ".join(f"{column} = ?" for column in rows.CHANGED.split(", "))
 _UPDATE = f"UPDATE runs SET {_SETS} WHERE number = ? AND length = ?"
+# Without the holder, which stays who it is: it would write a page of an index.
 _GO_ON = f"""
-    UPDATE runs SET {_SETS}
+    UPDATE runs SET {_SETS.removesuffix(", holder = ?")}
     WHERE id = ? AND length = ? AND holder = ? AND root IS NULL AND is_unwanted = 0 AND asks = 0 RETURNING number
 """
 _INSERT = f"""
@@ -95,10 +96,9 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
 
 def _goes_on(connection: Connection, commit: Commit, change: Change, now: float) -> bool:
     """Most commits: a root that nothing stands against has something new. In one statement less; False: look closer."""
-    if change.birth is not None or change.run_id != commit.root:
+    if change.birth is not None or change.run_id != commit.root or change.status != "running":
         return False
-    holds = commit.holder.id if change.status == "running" else None
-    values = (*rows.change_row(change, change.status, now, holds), change.run_id, change.since, commit.holder.id)
+    values = (*rows.change_row(change, "running", now), change.run_id, change.since, commit.holder.id)
     row = _do(connection, _GO_ON, values).fetchone()
     if row is None:
         return False
@@ -131,7 +131,7 @@ def _bear(
     assert change.birth is not None
     birth = change.birth
     holds = holder.id if holder is not None and change.status == "running" else None
-    values = (*rows.birth_row(change.run_id, birth, root), *rows.change_row(change, change.status, now, holds))
+    values = (*rows.birth_row(change.run_id, birth, root), *rows.change_row(change, change.status, now), holds)
     try:
         number = int(_do(connection, _INSERT, values).lastrowid)
     except IntegrityError as error:
@@ -154,7 +154,7 @@ def _change(
 ) -> None:
     status = words.with_cancelling(change.status, is_unwanted)
     holds = holder.id if holder is not None and status == "running" else None
-    values = (*rows.change_row(change, status, now, holds), number, change.since)
+    values = (*rows.change_row(change, status, now), holds, number, change.since)
     if _do(connection, _UPDATE, values).rowcount == 0:
         (length,) = connection.execute("SELECT length FROM runs WHERE number = ?", (number,)).fetchone()
         raise words.torn(change.run_id, length, change.since)
@@ -317,6 +317,8 @@ def delete(connection: Connection, run_id: str, name: str) -> None:
     _, driver = _seen(connection, run_id, run, time.time())
     if driver is not None:
         raise driver
+    connection.execute("DELETE FROM entries WHERE root = 0")
+    connection.execute("INSERT INTO entries (root, run, entry) VALUES (0, 0, '')")
     for table in ("births", "states"):
         sql = f"DELETE FROM {table} WHERE run IN (SELECT number FROM runs WHERE number = ?1 OR root = ?1)"
         connection.execute(sql, (run.number,))

@@ -14,12 +14,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.commits import begin, birth, change, go_on
 from tests.patience import PATIENCE, comes_true
+from tests.striking import Strike
 
 from acorn import DeclarationError, StoreError
 from acorn.stores.holder import this_process
@@ -454,3 +456,33 @@ def test_a_branch_that_is_large_and_a_birth_go_into_one_file(store: SQLiteStore)
     store.commit(Commit("r", this_process(), changes)).result()
     (kept,) = store.read("r")
     assert (kept.entries[0], kept.birth.input, kept.state, kept.record) == (large,) * 4
+
+
+# Ctrl-C
+
+
+def test_ctrl_c_at_any_line_of_a_commit_leaves_a_store_that_works(store: SQLiteStore) -> None:
+    """The commit is written, or not; what comes after it is written behind it."""
+    begin(store, "r")
+    for at in range(1, 1_000_000, 1 if TORTURE else 3):
+        since = len(store.read("r")[0].entries)
+        strike = Strike(at)
+        with suppress(KeyboardInterrupt):
+            strike(partial(go_on, store, "r", since))
+        store.beat(this_process(), PATIENCE)
+        entries = store.read("r")[0].entries
+        assert list(entries) == [str(number) for number in range(len(entries))], strike.where
+        assert len(entries) - since in (0, 1), strike.where
+        if strike.where is None:
+            break
+
+
+def test_ctrl_c_at_any_line_of_a_list_leaves_a_store_that_works(store: SQLiteStore) -> None:
+    begin(store, "r")
+    for at in range(1, 1_000_000, 1 if TORTURE else 3):
+        strike = Strike(at)
+        with suppress(KeyboardInterrupt):
+            strike(store.list)
+        assert [facts.id for facts in store.list()] == ["r"], strike.where
+        if strike.where is None:
+            break

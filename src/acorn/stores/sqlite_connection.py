@@ -86,13 +86,16 @@ class SharedConnection:
         sure to let go of a lock when Ctrl-C comes.
         """
         with self._lock:
-            try:
-                return act(self._opened)
-            except StoreError:
-                raise
-            except BaseException:
-                self.drop()
-                raise
+            return self._do(act)
+
+    def _do(self, act: Callable[[Callable[[], sqlite3.Connection]], T]) -> T:
+        try:
+            return act(self._opened)
+        except StoreError:
+            raise
+        except BaseException:
+            self.drop()
+            raise
 
     def _opened(self) -> sqlite3.Connection:
         if time.monotonic() > self._looked + _GLANCE:

@@ -34,6 +34,13 @@ _TURN = 0.02
 """Seconds for which a process writes before it looks whether others want to."""
 
 
+class _Condition(threading.Condition):
+    """One whose lock is taken and let go in one go: where Ctrl-C left it taken, the writer would wait for ever."""
+
+    __enter__ = property(lambda self: self._lock.__enter__)  # pyright: ignore
+    __exit__ = property(lambda self: self._lock.__exit__)  # pyright: ignore
+
+
 class _Done(NamedTuple):
     value: Any = None
     error: BaseException | None = None
@@ -44,6 +51,7 @@ class _Job(Future[Any]):
 
     def __init__(self, writer: Writer, act: Callable[[sqlite3.Connection], Any]) -> None:
         super().__init__()
+        self._condition = _Condition()
         self.act = act
         self.outcome: _Done | None = None
         self._writer = writer

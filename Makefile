@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo picture test check check-style check-mypy check-pyright format bench torture prices litellm-range clean help
+.PHONY: demo picture test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
 
 help:
 	@echo "make demo     a tour of a minute, on a language model inside the process"
@@ -14,6 +14,7 @@ help:
 	@echo "make check    the checks alone"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make bench    the speed figures, as ratios"
+	@echo "make bench-peers  the same works done by others, each in an environment of its own; writes the table and the chart"
 	@echo "make torture  the long versions of the property tests"
 	@echo "make picture  the picture of the live view in the README"
 	@echo "make prices   the table of prices, from LiteLLM's"
@@ -62,6 +63,9 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python bench/run.py
 
+bench-peers: $(VENV)/.installed-dev
+	PYTHONPATH=bench $(BIN)/python -m peers.run $(ARGS)
+
 torture: $(VENV)/.installed-dev
 	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/contract/test_local.py
 
@@ -69,7 +73,7 @@ litellm-range: $(VENV)/.installed
 	$(BIN)/python tests/live/try_litellm_range.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 
 prices: $(VENV)/.installed-dev
 	$(BIN)/python tools/write_prices.py

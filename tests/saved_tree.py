@@ -6,6 +6,7 @@ Drivers do not notice: they know runs by their ids. What is under way goes on, a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +18,16 @@ from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import load, save
 from acorn.journal import BranchEnded
+from acorn.record import TOOL
 
 
 class SavedTree(Tree):
     """A tree of such machines."""
 
-    def __init__(self, root: Loop) -> None:
-        super().__init__(root)
+    def __init__(
+        self, root: Loop, saved: Mapping[str, Mapping[str, Any]] | None = None, answers: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(root, saved, answers)
         self._plans: dict[str, Plan] = {root.run.id: root.plan}
         self.restarts = 0
 
@@ -40,7 +44,8 @@ class SavedTree(Tree):
 
     def _in_a_hook(self, loop: Loop) -> bool:
         """A hook holds the step in its hands; it is nothing that another process could go on with."""
-        asks = [] if loop.is_over else loop.asks(self.now(loop.run.id))
+        has_begun = loop.run.id in self._lives and not loop.is_over
+        asks = loop.asks(self.now(loop.run.id)) if has_begun else []
         return any(isinstance(ask, AskHook | AskSource) and ask.id in loop.state.under_way for ask in asks)
 
     def _begin_anew(self) -> None:
@@ -56,6 +61,9 @@ class SavedTree(Tree):
                 plan = parent.branch_plan(context, plan)
                 if any(isinstance(entry, BranchEnded) and entry.child_id == run_id for entry in parent.journal.entries):
                     plan = replace(plan, above=())  # the parent has counted it
+            # What is under way here does go on, so nobody has to find out about calls that are made once.
+            under_way = saved["state"]["under_way"]
+            saved["state"]["under_way"] = {each: at for each, at in under_way.items() if not each.startswith(TOOL)}
             new = load(plan, saved, old.run.deps)
             assert old.run.error is not None or new.run.history == json.loads(json.dumps(to_plain(old.run.history)))
             self._keep_the_record(old, new)
@@ -65,6 +73,7 @@ class SavedTree(Tree):
             if not new.is_over and run_id in self._lives:
                 now = self.now(run_id)
                 new.start(now)
+                new.state.under_way.update(under_way)
                 for at, tools in enumerate(old._source_tools):
                     new.tell(f"source {at}", [tool.function for tool in tools], now)
         self.restarts += 1
@@ -73,6 +82,7 @@ class SavedTree(Tree):
         """The user's code may hold the record; in another process it would be given this one."""
         kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "history", "seconds")}
         fresh = vars(new.run)
+        fresh["branches"] = [record for record in old.run.branches if record.id not in self.loops]  # ended long ago
         if old.is_over:
             fresh.update(kept)
         vars(old.run).clear()

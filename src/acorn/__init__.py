@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from acorn._module import Module, module
 from acorn._tools.declare import tool
+from acorn._tools.people import ask_human
 from acorn.errors import (
     AcornError,
     BranchError,
@@ -25,9 +26,10 @@ from acorn.errors import (
     ToolConflictError,
 )
 from acorn.record import Run, capture, current_run, listen
-from acorn.types import ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 if TYPE_CHECKING:
+    from acorn._runs import runs
     from acorn.chunk import StreamChunk
     from acorn.partial import Partial
     from acorn.step import Step
@@ -46,9 +48,13 @@ __all__ = [
     "Run",
     "Usage",
     "Unfinished",
+    "Paused",
+    "Request",
+    "ask_human",
     "capture",
     "listen",
     "current_run",
+    "runs",
     "AcornError",
     "DeclarationError",
     "ToolConflictError",
@@ -61,7 +67,7 @@ __all__ = [
 ]
 
 # Names that bring the loop with them are loaded when they are first used, so that `import acorn` stays light.
-_LATE = {"Partial": "acorn.partial", "Step": "acorn.step", "StreamChunk": "acorn.chunk"}
+_LATE = {"runs": "acorn._runs", "Partial": "acorn.partial", "Step": "acorn.step", "StreamChunk": "acorn.chunk"}
 
 
 def __getattr__(name: str) -> Any:

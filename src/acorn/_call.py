@@ -6,19 +6,27 @@ which a program that only declares modules does not need.
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import os
+import sys
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, get_origin
 
-from acorn._brackets import check_deps, deps_type
+from acorn._batch import AsyncBatch, Batch, Begin, Book, arguments_of, book_of
+from acorn._brackets import check_deps, check_filled, deps_type
 from acorn._declared import (
+    BROUGHT,
+    BatchItem,
     Branch,
+    agent_name,
     brought_by,
     check_branch,
     docstring_of,
+    has_hook,
     instance_of,
     module_name,
     own_hook,
@@ -27,23 +35,31 @@ from acorn._declared import (
 )
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
-from acorn._drive.run_tree import Tree
+from acorn._drive.keeping import Keeper, Origin
+from acorn._drive.kept_tree import check_input, claimed, is_final, kept_tree, recorded_failure
+from acorn._drive.run_tree import RestingError, Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
-from acorn._json import excerpt, words_of
+from acorn._json import excerpt, to_plain, words_of
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
+from acorn._loop.settings import written_settings
 from acorn._override import Overrides, held, prompt_within, spec_within
 from acorn._spec import SETTINGS, Spec
 from acorn._tools.agent import AgentTool
+from acorn._tools.people import asks_people, is_question
 from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
-from acorn.errors import AcornError, BranchError, DeclarationError
+from acorn.errors import AcornError, BranchError, DeclarationError, StoreError
+from acorn.models.port import Model
 from acorn.models.resolve import resolve
+from acorn.models.throttle import throttle
 from acorn.record import Place, Run, current_place, place_of
+from acorn.stores.open import open_store
+from acorn.stores.port import Store
 from acorn.types import Unfinished
 
 __all__ = [
@@ -51,6 +67,12 @@ __all__ = [
     "arun",
     "stream",
     "astream",
+    "batch",
+    "abatch",
+    "resume",
+    "aresume",
+    "resume_stream",
+    "checked_id",
     "branch",
     "abranch",
     "branch_all",
@@ -61,7 +83,7 @@ __all__ = [
     "alet_go",
 ]
 
-OPTIONS = frozenset({"history", "deps", *SETTINGS})
+OPTIONS = frozenset({"history", "deps", "run_id", *SETTINGS})
 """What `using` takes."""
 Out = TypeVar("Out")
 Deps = TypeVar("Deps")
@@ -78,14 +100,46 @@ class Agent(Protocol[Out, Deps]):
 
 
 def run(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    tree, run_id = _begin(agent, args, kwargs)
-    drive(tree, run_id)
-    return tree.loops[run_id].run
+    return driven(*_begin(agent, args, kwargs))
 
 
 async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    tree, run_id = _begin(agent, args, kwargs)
-    await adrive(tree, run_id)
+    return await adriven(*_begin(agent, args, kwargs))
+
+
+def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
+    return driven(*_resume(agent, run_id, given, is_one=is_one))
+
+
+def resume_stream(agent: Agent[Out, Any], run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk[Out]]:
+    return _stream(*_resume(agent, run_id, answers, is_one=False))
+
+
+async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
+    return await adriven(*await asyncio.to_thread(_resume, agent, run_id, given, is_one=is_one))
+
+
+def batch(
+    agent: Agent[Out, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
+) -> Batch[Out]:
+    return Batch(*_batch_of(agent, rows, concurrency, id, key, max_cost, retry), driven)
+
+
+def abatch(
+    agent: Agent[Out, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
+) -> AsyncBatch[Out]:
+    return AsyncBatch(*_batch_of(agent, rows, concurrency, id, key, max_cost, retry), adriven)
+
+
+def driven(tree: Tree, run_id: str) -> Run[Any, Any]:
+    if not tree.loops[run_id].is_over:  # one that was kept may have ended
+        drive(tree, run_id)
+    return tree.loops[run_id].run
+
+
+async def adriven(tree: Tree, run_id: str) -> Run[Any, Any]:
+    if not tree.loops[run_id].is_over:
+        await adrive(tree, run_id)
     return tree.loops[run_id].run
 
 
@@ -104,9 +158,13 @@ def branch(agent: Agent[Any, Any], which: type[Agent[Out, Any]] | Agent[Out, Any
 async def abranch(
     agent: Agent[Any, Any], which: type[Agent[Out, Any]] | Agent[Out, Any], inputs: dict[str, Any]
 ) -> Out:
-    with _branching(_birthplace(agent), which, inputs) as (tree, run_id):
+    born = _birthplace(agent)
+    with _branching(born, which, inputs) as (tree, run_id):
         if not tree.loops[run_id].is_over:
             await adrive(tree, run_id)
+            if not tree.loops[run_id].is_over:
+                await tree.siblings.finish(born.place, run_id)
+            _unwind_if_resting(tree, run_id)
     return cast(Out, tree.loops[run_id].run.output)
 
 
@@ -120,16 +178,22 @@ def branch_all(
     def attempt(which: Branch, inputs: Mapping[str, Any], born: _Birthplace) -> Any:
         try:
             return _walk_branch(born, which, dict(inputs))
-        except BranchError as error:
+        except (BranchError, RestingError) as error:
             return error
 
     acts = [partial(attempt, which, inputs, born) for (which, inputs), born in zip(branches, places, strict=True)]
-    return side_by_side(acts, concurrency)
+    came = side_by_side(acts, concurrency)
+    for each in came:
+        if isinstance(each, RestingError):  # when all have come as far as they can
+            raise each
+    return came
 
 
 def _begin(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
     loop = new_loop(agent, args, kwargs)
-    return Tree(loop), loop.run.id
+    if loop.spec.store is None and brought_by(agent).run_id is None:
+        return Tree(loop), loop.run.id
+    return _begin_kept(agent, loop)
 
 
 def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
@@ -137,17 +201,104 @@ def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) ->
     plan = _plan(agent, held())
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     _check_deps_below(plan.spec, plan.deps, [])
+    if plan.spec.store is None:
+        _check_people(agent, plan.spec, [])
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
-    return Loop(plan, Run(os.urandom(16).hex(), given, deps=plan.deps))
+    return Loop(plan, Run(brought_by(agent).run_id or os.urandom(16).hex(), given, deps=plan.deps))
+
+
+# Runs that are kept
+
+
+def _begin_kept(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
+    """A run that is kept; by the name it was given, it may be one that was begun before."""
+    run_id, store, origin = loop.run.id, _store_of(loop.plan.spec), _origin(agent)
+    if brought_by(agent).run_id is not None:
+        found = claimed(store, run_id, origin.agent)
+        if found is not None:
+            check_input(found, loop.run.input, store)
+            return kept_tree(found, loop.plan, store, origin), run_id
+    return Tree(loop, keeper=Keeper(store, run_id, origin)), run_id
+
+
+def _batch_of(
+    agent: Agent[Any, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
+) -> tuple[Book[Any], Begin]:
+    spec = spec_within(held(), agent)
+    book: Book[Any] = book_of(rows, spec.owner, concurrency, id, key, max_cost)
+    if id is None:
+        return book, lambda row, at, run_id: _begin(agent, *arguments_of(row, spec.input))
+    _store_of(spec)
+    return book, lambda row, at, run_id: _begin_item(agent, row, BatchItem(id, at), str(run_id), bool(retry))
+
+
+def _begin_item(agent: Agent[Any, Any], row: Any, item: BatchItem, run_id: str, retry: bool) -> tuple[Tree, str]:
+    """The run of one row of a batch: a new one, or where it has an id, perhaps one of an earlier call.
+
+    What had failed by then fails again, unless it is to be tried again.
+    """
+    args, kwargs = arguments_of(row, spec_of(agent).input)
+    vars(named := copy.copy(agent))[BROUGHT] = replace(brought_by(agent), run_id=run_id, item=item)
+    loop = new_loop(named, args, kwargs)
+    store = _store_of(loop.spec)
+    before = store.read(run_id)
+    if before and before[0].facts.status == "failed":
+        if not retry:
+            raise recorded_failure(before, loop.plan)
+        if is_final(before[0]):
+            store.delete(run_id)
+    return _begin_kept(named, loop)
+
+
+def _resume(agent: Agent[Any, Any], run_id: str, given: Any, *, is_one: bool) -> tuple[Tree, str]:
+    plan = _plan(agent, held())
+    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    _check_deps_below(plan.spec, plan.deps, [])
+    store, origin = _store_of(plan.spec), _origin(agent)
+    found = claimed(store, run_id, origin.agent)
+    if found is None:
+        raise StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
+    return kept_tree(found, plan, store, origin, given, is_one=is_one), run_id
+
+
+def _store_of(spec: Spec) -> Store:
+    if spec.store is None:
+        raise DeclarationError(
+            f"`{spec.owner}` keeps no runs; say where, as in `store = 'runs.db'` on the class or "
+            f"`{spec.owner}(store='runs.db')`."
+        )
+    return open_store(spec.store, f"`{spec.owner}.store`")
+
+
+def _origin(agent: Agent[Any, Any]) -> Origin:
+    """What a store keeps beside the run: its class, and what the instance has set for itself, as far as it is data."""
+    own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
+    written = written_settings(own)
+    plain = {name: value for name, value in written.items() if isinstance(value, str | int | float | dict | None)}
+    overrides = {name: value for name, value in plain.items() if to_plain(value) == value}
+    file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
+    item = brought_by(agent).item
+    return Origin(agent_name(type(agent)), overrides, file, *((None, None) if item is None else item))
+
+
+def checked_id(run_id: Any, owner: str) -> str | None:
+    """The name of a run, as `using` takes it."""
+    if run_id is None or (isinstance(run_id, str) and run_id.strip() and len(run_id) <= 200 and run_id.isprintable()):
+        return run_id
+    raise DeclarationError(
+        f"`run_id` of `{owner}.using` must be a name of at most 200 characters such as 'order-17', "
+        f"got {excerpt(run_id)}."
+    )
 
 
 def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
+    check_filled(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     brought = brought_by(agent)
     return Plan(
         spec,
         _tools(agent, spec, overrides),
-        resolve=lambda declared: resolve(declared, spec.owner),
+        resolve=_resolve,
         agent=agent,
         module=module_name(type(agent)),
         prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
@@ -155,6 +306,7 @@ def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
         on_step=own_hook(agent, "on_step"),
         on_finish=own_hook(agent, "on_finish"),
         on_stream=own_hook(agent, "on_stream"),
+        on_human=own_hook(agent, "on_human"),
         prior=brought.prior,
         deps=brought.deps,
         deps_type=deps_type(agent),
@@ -163,11 +315,13 @@ def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
     )
 
 
+def _resolve(declared: Any, spec: Spec) -> Model:
+    return resolve(declared, spec.owner, throttle(spec.owner, spec.max_concurrency, spec.rate_limit))
+
+
 def _check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:
     """Judge the deps of what an agent may start, which a model could not mend."""
-    below = [tool.function for tool in spec.tools if isinstance(tool, AgentTool)]
-    below += [entry["module"] if isinstance(entry, Mapping) else entry for entry in spec.branches.values()]
-    for which in below:
+    for which in _below(spec):
         if any(which is other for other in seen):
             continue
         seen.append(which)
@@ -176,6 +330,29 @@ def _check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:
         started = read_spec(which)
         check_deps(started.owner, deps_type(which), handed, spec.owner)
         _check_deps_below(started, handed, seen)
+
+
+def _check_people(which: Branch, spec: Spec, seen: list[Any]) -> None:
+    """A run without a store needs somebody to answer what it, or what it may start, asks of people."""
+    if has_hook(which, "on_human"):
+        return
+    for tool in spec.tools:
+        if asks_people(tool):
+            what = "asks people" if is_question(tool) else "needs a person's approval"
+            raise DeclarationError(
+                f"The tool `{tool.name}` of `{spec.owner}` {what}, and nobody can answer: add `store = ...` to the "
+                f"module that is called, so that the run can wait, or a method `on_human` to `{spec.owner}`."
+            )
+    for other in _below(spec):
+        if not any(other is each for each in seen):
+            seen.append(other)
+            _check_people(other, read_spec(other), seen)
+
+
+def _below(spec: Spec) -> list[Any]:
+    """What a module may start: agents that are tools, and branches."""
+    agents = [tool.function for tool in spec.tools if isinstance(tool, AgentTool)]
+    return agents + [entry["module"] if isinstance(entry, Mapping) else entry for entry in spec.branches.values()]
 
 
 def _tools(agent: Agent[Any, Any], spec: Spec, overrides: Overrides) -> tuple[Tool, ...]:
@@ -267,7 +444,14 @@ def _walk_branch(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> An
     with _branching(born, which, inputs) as (tree, run_id):
         if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
             drive(tree, run_id)
+            _unwind_if_resting(tree, run_id)
     return tree.loops[run_id].run.output
+
+
+def _unwind_if_resting(tree: Tree, run_id: str) -> None:
+    """A branch that waits for people has nothing to return: the code that began it is left, and called anew later."""
+    if not tree.loops[run_id].is_over:
+        raise RestingError
 
 
 @contextmanager
@@ -282,6 +466,7 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
         plan = _plan(instance_of(which), held())
         given = plan.spec.input.from_call(name, (), inputs)
         context = tree.birth(born.place, born.parent_id, born.id, name, plan, given)
+        tree.siblings.begin(born.place, context.run_id)
         yield tree, context.run_id
     except BaseException as error:
         failed = error
@@ -290,6 +475,8 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
         path = name if context is None else context.path
         raise BranchError(f"The branch `{path}` failed: {words_of(error)}") from error
     finally:
+        if context is not None:
+            tree.siblings.end(born.place, context.run_id)
         is_interrupted = failed is not None and not isinstance(failed, Exception)
         if context is not None and not is_interrupted:  # it may go on, and is counted when it has ended
             tree.branch_ended(context, failed)
@@ -299,14 +486,16 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
 
 
 def _stream(tree: Tree, run_id: str) -> Generator[StreamChunk[Any]]:
-    yield from walk(tree, run_id, iterates=True)
+    if not tree.loops[run_id].is_over:
+        yield from walk(tree, run_id, iterates=True)
     run = tree.loops[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 
 async def _astream(tree: Tree, run_id: str) -> AsyncGenerator[StreamChunk[Any]]:
-    async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    if not tree.loops[run_id].is_over:
+        async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
+            async for chunk in chunks:
+                yield chunk
     run = tree.loops[run_id].run
     yield StreamChunk(result=run.output, run=run)

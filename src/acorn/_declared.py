@@ -7,12 +7,14 @@ this room knows the class `module` only by the mark that it carries.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from operator import is_
-from typing import Any, get_origin
+from pathlib import Path
+from typing import Any, NamedTuple, get_origin
 
 from acorn._brackets import MADE_WITH, brackets_of
 from acorn._json import excerpt, safe_repr, shorten
@@ -37,6 +39,13 @@ OPEN = "_acorn_open"
 _UNSET: Any = object()
 
 
+class BatchItem(NamedTuple):
+    """Which item of which batch a run is."""
+
+    batch: str
+    at: int
+
+
 @dataclass(frozen=True, eq=False)
 class Brought:
     """What `using` brought along for the next call."""
@@ -44,6 +53,9 @@ class Brought:
     prior: Sequence[dict[str, Any]] = ()
     """An earlier conversation."""
     deps: Any = None
+    run_id: str | None = None
+    """What the next run is called in its store."""
+    item: BatchItem | None = None
 
 
 _NOTHING = Brought()
@@ -114,6 +126,13 @@ def own_hook(agent: object, hook: str) -> Any:
     if found is not None and not callable(found):
         raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {excerpt(found)}.")
     return found
+
+
+def has_hook(which: Branch, hook: str) -> bool:
+    """Whether a class or an instance has a hook of its own."""
+    cls = class_of(which)
+    is_own = not isinstance(which, type) and hook in getattr(which, "__dict__", {})
+    return is_own or getattr(cls, hook) is not getattr(base_of(cls), hook)
 
 
 # Modules that another one starts
@@ -219,6 +238,11 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
             f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(timeout=...)`; bound it by `max_seconds` "
             f"instead."
         )
+    if options.once:
+        raise DeclarationError(
+            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(once=...)` or `approval`; those are for "
+            f"functions, so put them on the agent's own tools."
+        )
     return AgentTool(
         options.name or snake_case(cls.__name__),
         agent,
@@ -252,6 +276,15 @@ def module_name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
+def agent_name(cls: type) -> str:
+    """A class as every process calls it that runs it: the program itself, and a file, go by the name of the file."""
+    name = cls.__module__
+    if name == "__main__" or name.startswith("acorn_run_"):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        name = Path(file).stem if file else name
+    return f"{name}:{cls.__qualname__}"
+
+
 class _Seen:
     """The values that a spec was made from: the very objects, and what the lists and dicts among them held."""
 
@@ -270,4 +303,6 @@ class _Seen:
 
 
 def _content(value: list[Any] | dict[Any, Any]) -> list[Any]:
-    return list(value) if isinstance(value, list) else list(value.items())
+    if isinstance(value, dict):
+        return list(value.items())
+    return [dict(each) if type(each) is dict else each for each in value]

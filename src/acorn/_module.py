@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import sys
 import warnings
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_origin
 
 from acorn import _override
@@ -35,9 +36,11 @@ from acorn._spec import SETTINGS
 from acorn._tools.agent import AS_TOOL
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
+from acorn.types import Request
 
 if TYPE_CHECKING:
     from acorn import _call
+    from acorn._batch import AsyncBatch, Batch
     from acorn.chunk import StreamChunk
     from acorn.step import Step
     from acorn.thread.events import AgentEvent
@@ -54,7 +57,7 @@ else:
     _call = _Late()
 
 _UNSET: Any = object()
-_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "system_prompt")
+_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "on_human", "system_prompt")
 
 Branched = TypeVar("Branched")
 
@@ -71,7 +74,10 @@ class module(Generic[In, Out, Deps]):
     """
 
     model: Any = SETTINGS["model"].default
-    """A LiteLLM id, or a dict with `model` and any LiteLLM argument."""
+    """A LiteLLM id, or a dict with `model` and any LiteLLM argument; or a list, the next to be asked where one fails.
+
+        model = ["anthropic/claude-sonnet-4-5", {"model": "openai/gpt-4o", "num_retries": 0}]
+    """
     temperature: float = SETTINGS["temperature"].default
     """Sampling temperature, 0 to 2."""
     max_tokens: int = SETTINGS["max_tokens"].default
@@ -108,8 +114,17 @@ class module(Generic[In, Out, Deps]):
     """Dollars that a whole run may cost, branches included."""
     max_seconds: float | None = SETTINGS["max_seconds"].default
     """Seconds that a whole run may take, branches included."""
+    compact_at: int | None = SETTINGS["compact_at"].default
+    """Tokens of a conversation from which on older steps are replaced by a summary that the model writes."""
+    rate_limit: Mapping[str, Any] | None = SETTINGS["rate_limit"].default
+    """Requests and tokens in any window of `per` seconds, for all runs of the class in a process:
+    `{"requests": 60, "tokens": 100_000, "per": 60}`."""
+    max_concurrency: int | None = SETTINGS["max_concurrency"].default
+    """Model calls at once, for all runs of the class in a process."""
     max_depth: int = SETTINGS["max_depth"].default
     """How deep branches may nest."""
+    store: Any = SETTINGS["store"].default
+    """Where runs are kept: a file such as `"runs.db"`, or a store; None keeps none."""
     loop_guard: str | None = SETTINGS["loop_guard"].default
     """What happens to a run that repeats itself: `"notice"`, `"force"` or None."""
     history_format: str = SETTINGS["history_format"].default
@@ -192,6 +207,80 @@ class module(Generic[In, Out, Deps]):
         """The same on the event loop: `async for chunk in agent.astream(...)`."""
         return _call.astream(self, args, kwargs)
 
+    # Runs that are kept in a store
+
+    def resume(
+        self,
+        run_id: str,
+        /,
+        *,
+        answer: Any = _UNSET,
+        answers: Mapping[str, Any] = MappingProxyType({}),
+        deps: Deps = _UNSET,
+    ) -> Out:
+        """Go on with a run that was interrupted, or waits for people, and return its output.
+
+            out = agent(order=17)
+            if not out:  # it waits
+                out = agent.resume(out.run_id, answer=True)
+
+        What was committed is neither asked of the model nor executed again. A run that had ended well gives its
+        output again. `answers` has one for each request, by its id.
+        """
+        agent = self if deps is _UNSET else self.using(deps=deps)
+        given = answers if answer is _UNSET else answer
+        return cast(Out, _call.resume(agent, run_id, given, is_one=answer is not _UNSET).output)
+
+    async def aresume(
+        self,
+        run_id: str,
+        /,
+        *,
+        answer: Any = _UNSET,
+        answers: Mapping[str, Any] = MappingProxyType({}),
+        deps: Deps = _UNSET,
+    ) -> Out:
+        """The same on the event loop."""
+        agent = self if deps is _UNSET else self.using(deps=deps)
+        given = answers if answer is _UNSET else answer
+        return cast(Out, (await _call.aresume(agent, run_id, given, is_one=answer is not _UNSET)).output)
+
+    # Many inputs
+
+    def map(
+        self,
+        rows: Iterable[Any],
+        /,
+        *,
+        concurrency: int = 8,
+        id: str | None = None,
+        key: Callable[[Any], Any] | None = None,
+        max_cost: float | None = None,
+        retry_failed: bool = False,
+    ) -> Batch[Out]:
+        """A run for each row, so many at a time; iterate for the items as they end, or take all `results()`.
+
+            for item in agent.map(rows, concurrency=16, id="nightly-16", key=lambda row: row["sku"]):
+                print(item.index, item.output or item.error)
+
+        With a store and an `id`, the same call again skips what is done and goes on with what was interrupted.
+        """
+        return _call.batch(self, rows, concurrency, id, key, max_cost, retry_failed)
+
+    def amap(
+        self,
+        rows: Iterable[Any],
+        /,
+        *,
+        concurrency: int = 8,
+        id: str | None = None,
+        key: Callable[[Any], Any] | None = None,
+        max_cost: float | None = None,
+        retry_failed: bool = False,
+    ) -> AsyncBatch[Out]:
+        """The same on the event loop: `async for item in agent.amap(rows)`."""
+        return _call.abatch(self, rows, concurrency, id, key, max_cost, retry_failed)
+
     # Branches of this instance's run, from code inside of it
 
     def branch(self, which: type[module[Any, Branched]] | module[Any, Branched], /, **inputs: Any) -> Branched:
@@ -217,8 +306,11 @@ class module(Generic[In, Out, Deps]):
         """Run several branches at the same time; the results in order, failures as `BranchError` objects."""
         return _call.branch_all(self, branches, concurrency)
 
-    def using(self, *, history: Any = _UNSET, deps: Deps = _UNSET, **overrides: Any) -> Self:
-        """A light copy with other settings, an earlier conversation, or something for the tools to use.
+    def using(self, *, history: Any = _UNSET, deps: Deps = _UNSET, run_id: Any = _UNSET, **overrides: Any) -> Self:
+        """A light copy with other settings, an earlier conversation, something for the tools to use, or a name.
+
+        A call of `using(run_id="order-17")` begins a run by that id in the store; called again with the same input,
+        it goes on with what was interrupted, and gives again what had ended.
 
         The original stays as it is.
 
@@ -234,6 +326,7 @@ class module(Generic[In, Out, Deps]):
         vars(other)[BROUGHT] = Brought(
             prior=before.prior if history is _UNSET else _call.prior_messages(history, owner),
             deps=before.deps if deps is _UNSET else deps,
+            run_id=before.run_id if run_id is _UNSET else _call.checked_id(run_id, owner),
         )
         if OPEN in vars(self):
             vars(other)[OPEN] = vars(self)[OPEN].for_copy()
@@ -270,6 +363,10 @@ class module(Generic[In, Out, Deps]):
 
     def on_finish(self, output: Out) -> Any:
         """Called with every output before it is returned; a `ValueError` sends it back to the model."""
+        return None
+
+    def on_human(self, request: Request) -> Any:
+        """Called with what the run, or a branch of it, asks people; None means that nobody is here to answer."""
         return None
 
     # The run, from inside and afterwards
@@ -374,7 +471,9 @@ def _is_near(one: str, other: str) -> bool:
 
 
 def _model_id(model: Any) -> str:
-    """A model without its secrets."""
+    """A model, or a list of them, without secrets."""
+    if isinstance(model, list | tuple):
+        return f"model=[{', '.join(_model_id(each).removeprefix('model=') for each in model)}]"
     if isinstance(model, dict):
         model = model.get("model", model.get("id"))
     return f"model={model!r}" if isinstance(model, str) else f"model={type(model).__name__}" if model else "no model"

@@ -21,7 +21,7 @@ from acorn._schema.shape import SHAPES, Shape, Shapes
 from acorn._secrets import redact, secrets_in
 from acorn.errors import AcornError, ModelError, StoreError
 from acorn.journal import Called, Entry, Failed, Interrupted, ModelAnswered, ResultSaid, RunBegun
-from acorn.types import ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Fallback, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 FORMAT = 2
 """The version of what is written here; a reader knows its own and those before it."""
@@ -111,13 +111,14 @@ def module_in(entries: Any) -> str | None:
 def written_record(run: Any) -> dict[str, Any]:
     """All of a record but the two books and the branches, as plain data without secrets."""
     output = run.output
-    is_unfinished = isinstance(output, Unfinished)
+    is_unfinished, is_paused = isinstance(output, Unfinished), isinstance(output, Paused)
     return {
         "id": run.id,
         "branch": run.branch,
         "input": to_plain(run.input),
-        "output": None if is_unfinished else to_plain(output),
+        "output": None if is_unfinished or is_paused else to_plain(output),
         **({"unfinished": _written_unfinished(output)} if is_unfinished else {}),
+        **({"waits_for": [written_request(each) for each in output.requests]} if is_paused else {}),
         "usage": fields_of(run.usage),
         "cost": run.cost,
         "model": run.model,
@@ -198,6 +199,8 @@ def read_output(kept: Mapping[str, Any], shape: Shape | None) -> Any:
     """The output; plain data where it is of no known class."""
     if kept.get("unfinished") is not None:
         return _read_unfinished(kept["unfinished"])
+    if kept.get("waits_for") is not None:
+        return Paused(kept["id"], map(read_request, kept["waits_for"]))
     plain = kept["output"]
     if shape is None or shape.is_empty or plain is None:
         return plain  # of a class that gives nothing, an instance gave it
@@ -223,6 +226,18 @@ def _written_unfinished(output: Unfinished) -> dict[str, Any]:
 def _read_unfinished(plain: Mapping[str, Any]) -> Unfinished:
     calls = [ToolCall(**call) for call in plain["tool_calls"]]
     return Unfinished(plain["owner"], plain["content"], calls, list(map(read_result, plain["tool_results"])))
+
+
+def written_request(request: Request) -> dict[str, Any]:
+    """What people are asked, as plain data."""
+    return {**fields_of(request), "asked": request.asked.isoformat()}
+
+
+def read_request(plain: Mapping[str, Any]) -> Request:
+    fields: dict[str, Any] = dict(plain)
+    fields["asked"] = datetime.fromisoformat(fields["asked"])
+    fields["choices"] = None if fields["choices"] is None else tuple(fields["choices"])
+    return Request(**fields)
 
 
 def fields_of(record: Any) -> dict[str, Any]:
@@ -355,8 +370,8 @@ def written_entry(entry: Entry) -> dict[str, Any]:
 
 
 _KINDS = {kind.__name__: kind for kind in get_args(Entry)}
-_NESTED = {"calls": Called, "results": ResultSaid}
-_TUPLES = ("messages", "waits", "added")
+_NESTED = {"calls": Called, "results": ResultSaid, "fallbacks": Fallback}
+_TUPLES = ("messages", "waits", "added", "choices", "steps")
 
 
 def read_entries(written: Any) -> list[Entry]:

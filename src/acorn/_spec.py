@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from acorn._json import excerpt
+from acorn._rate_limit import Counted, RateLimit, read_rate_limit
 from acorn._sampling import check_said_once, overruled, said_in
 from acorn._schema.shape import Shape, shape_of
 from acorn._tools.collect import gather, merge, methods
@@ -26,6 +27,7 @@ from acorn._xml.encode import DescriptionFormat, XmlStyle
 from acorn._xml.text import is_name
 from acorn.errors import DeclarationError
 from acorn.models.port import is_meant_as_model, is_model, lacks
+from acorn.stores.port import Store
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +64,12 @@ class Spec:
     max_total_tokens: int | None
     max_cost: float | None
     max_seconds: float | None
+    compact_at: int | None
+    rate_limit: Counted[RateLimit] | None
+    max_concurrency: Counted[int] | None
     loop_guard: str | None
     max_depth: int
+    store: Any
     history_format: str
     xml_include_descriptions: bool
     xml_description_format: DescriptionFormat
@@ -104,6 +110,10 @@ def _is_bool(value: object) -> bool:
     return isinstance(value, bool)
 
 
+def _is_store(value: object) -> bool:
+    return value is None or (isinstance(value, str) and bool(value.strip())) or isinstance(value, Path | Store)
+
+
 def _is_root(value: object) -> bool:
     return isinstance(value, str) and is_name(value)
 
@@ -113,6 +123,15 @@ _SET_BY_US = {"messages", "tools", "stream", "stream_options"}
 
 
 def _is_model(value: object) -> bool:
+    return _is_one_model(value) or _is_list(value)
+
+
+def _is_list(value: object) -> bool:
+    """Whether it is a list of models, or meant as one: `_check_models` judges what is in it."""
+    return isinstance(value, list | tuple) and bool(value)
+
+
+def _is_one_model(value: object) -> bool:
     if isinstance(value, dict):
         name = value.get("model", value.get("id"))
         return (
@@ -182,13 +201,17 @@ class _Nothing(list[Any]):
 
 NOTHING = _Nothing()
 
+_ONE_MODEL = (
+    "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
+    "('num_retries' a count, 'retry_delay' in seconds; not 'messages', 'tools' or 'stream'), "
+    "or an object of the model port"
+)
+
 SETTINGS: Mapping[str, Setting] = {
     "model": Setting(
         None,
         _is_model,
-        "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
-        "('num_retries' a count, 'retry_delay' in seconds; not 'messages', 'tools' or 'stream'), "
-        "or an object of the model port",
+        f"{_ONE_MODEL}, or a list of these, the next to be asked where one fails",
         _show_model,
     ),
     "temperature": Setting(0.7, lambda value: _is_number(value, 0, 2), "a number from 0 to 2"),
@@ -215,7 +238,17 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "max_cost": Setting(None, lambda value: value is None or _is_amount(value), "dollars above 0, or None"),
     "max_seconds": Setting(None, lambda value: value is None or _is_amount(value), "seconds above 0, or None"),
+    "compact_at": Setting(
+        None, lambda value: value is None or _is_count(value, 1), "a whole number of tokens of at least 1, or None"
+    ),
+    "rate_limit": Setting(None, lambda value: True, ""),  # `read_rate_limit` judges it, in its own words
+    "max_concurrency": Setting(
+        None, lambda value: value is None or _is_count(value, 1), "a whole number of at least 1, or None"
+    ),
     "max_depth": Setting(5, lambda value: _is_count(value, 1), "a whole number of at least 1"),
+    "store": Setting(
+        None, _is_store, "a file such as 'runs.db', 'memory', 'postgresql://...', or an object of the store port"
+    ),
     "loop_guard": Setting("notice", lambda value: value in ("notice", "force", None), "'notice', 'force' or None"),
     "history_format": Setting("messages", lambda value: value in ("messages", "thread"), "'messages' or 'thread'"),
     "xml_include_descriptions": Setting(True, _is_bool, _FLAG),
@@ -231,6 +264,9 @@ SETTINGS: Mapping[str, Setting] = {
 CACHE_DEFAULT = ({"location": "message", "role": "system"}, {"location": "message", "index": 0})
 """What `cache = True` stands for."""
 
+_COUNTED = ("rate_limit", "max_concurrency")
+"""Limits that all runs of a class share."""
+
 _SHAPES = {"initial_input": "input", "final_output": "output"}
 
 
@@ -241,6 +277,9 @@ def compile_spec(cls: type, base: type, values: Mapping[str, Any], local_names: 
     }
     frozen = _freeze(cls, values, local_names)
     frozen["model"] = _model_of_classes(cls, base, frozen["model"])
+    for attribute in _COUNTED:
+        if frozen[attribute] is not None:
+            frozen[attribute] = Counted(frozen[attribute].limit, _declarer(cls, base, attribute))
     prompt = _prompt(cls, base)
     return Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, **frozen)
 
@@ -268,6 +307,11 @@ def _model_of_classes(cls: type, base: type, model: Any) -> Any:
     return overruled(model, nearer)
 
 
+def _declarer(cls: type, base: type, attribute: str) -> type:
+    """The class whose attribute counts."""
+    return next((parent for parent in _ahead(cls, base, attribute) if attribute in vars(parent)), base)
+
+
 def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a spec that these attributes decide."""
     owner = cls.__name__
@@ -282,6 +326,9 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]
             frozen[_SHAPES[attribute]] = shape_of(value, owner, attribute)
         elif attribute == "cache":
             frozen["cache"] = CACHE_DEFAULT if value is True else tuple(value or ())
+        elif attribute in _COUNTED:
+            limit = read_rate_limit(value, owner) if attribute == "rate_limit" else value
+            frozen[attribute] = None if limit is None else Counted(limit, cls)
         elif attribute != "system_prompt":
             frozen[attribute] = value
     return frozen
@@ -292,9 +339,30 @@ def check_setting(owner: str, attribute: str, value: Any) -> None:
     if not SETTINGS[attribute].fits(value):
         raise _wrong(owner, attribute, value)
     if attribute == "model":
-        for name, key in said_in(value):
-            if not SETTINGS[name].fits(value[key]):
-                raise _wrong(owner, name, value[key], f"model[{key!r}]")
+        if _is_list(value) and not is_model(value):
+            _check_models(owner, value)
+        else:
+            _check_said(owner, "model", value)
+
+
+def _check_models(owner: str, models: Sequence[Any]) -> None:
+    for at, model in enumerate(models):
+        where = f"model[{at}]"
+        if model is None or not _is_one_model(model):
+            raise DeclarationError(f"`{owner}.{where}` must be {_ONE_MODEL}, got {_show_model(model)}.")
+        _check_said(owner, where, model)
+        for before, other in enumerate(models[:at]):
+            if model is other or (isinstance(model, str | dict) and model == other):
+                raise DeclarationError(
+                    f"`{owner}.{where}` is the same as `{owner}.model[{before}]`; a model is asked once for an answer, "
+                    f"and as often again as its `num_retries` say."
+                )
+
+
+def _check_said(owner: str, where: str, model: Any) -> None:
+    for name, key in said_in(model):
+        if not SETTINGS[name].fits(model[key]):
+            raise _wrong(owner, name, model[key], f"{where}[{key!r}]")
 
 
 def _wrong(owner: str, attribute: str, value: Any, where: str = "") -> DeclarationError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from acorn.types import Content, Usage
+from acorn.types import Content, Fallback, Usage
 
 Message = dict[str, Any]
 Form = Literal["text", "json", "error", "skipped", "stopped"]
@@ -106,6 +106,8 @@ class ModelAnswered(NamedTuple):
     """How many requests it took."""
     waits: tuple[float, ...]
     """Seconds waited before each further one."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Which models of a list did not answer before this one did; `attempts` and `waits` are of this one alone."""
 
 
 class ToolBegun(NamedTuple):
@@ -132,6 +134,34 @@ class ToolReturned(NamedTuple):
     content: Content
     """What a model would read of it."""
     error: str | None
+
+
+class HumanAsked(NamedTuple):
+    """A call waits for a person: a question, or a call that needs a yes."""
+
+    run_id: str
+    step: int
+    at: float
+    request_id: str
+    call_id: str
+    kind: Literal["question", "approval"]
+    question: str
+    name: str
+    """The tool that the model called."""
+    arguments: str
+    choices: tuple[str, ...] | None = None
+
+
+class HumanAnswered(NamedTuple):
+    """A person has answered."""
+
+    run_id: str
+    step: int
+    at: float
+    request_id: str
+    call_id: str
+    answer: str
+    """Text as it is, anything else as JSON."""
 
 
 class BranchBegun(NamedTuple):
@@ -193,6 +223,27 @@ class HistoryEdited(NamedTuple):
     """Which of them were nowhere before; the others were moved, copied or edited."""
 
 
+class Compacted(NamedTuple):
+    """Older steps were summed up by the model: `history[where : where + removed]` is now `messages`."""
+
+    run_id: str
+    step: int
+    at: float
+    asked: float
+    """When the request was begun."""
+    model: str
+    summary: str
+    """What stands in the history; empty where the model gave none, and then nothing has changed."""
+    where: int
+    removed: int
+    messages: tuple[Message, ...]
+    """The summary, and what stays as it was: the inputs."""
+    steps: tuple[int, ...]
+    """The steps that the summary stands for; 0 is what was there before the first."""
+    usage: Usage
+    cost: float | None
+
+
 class Finished(NamedTuple):
     """The run has its output."""
 
@@ -227,6 +278,16 @@ class Interrupted(NamedTuple):
     results: tuple[ResultSaid, ...]
 
 
+class Rested(NamedTuple):
+    """The run waits for people and nothing else, and goes on from before this when they have answered."""
+
+    run_id: str
+    step: int
+    at: float
+    results: tuple[ResultSaid, ...]
+    """What the calls that were open are answered with in the record."""
+
+
 Entry = (
     RunBegun
     | MessagesSaid
@@ -234,13 +295,17 @@ Entry = (
     | ModelAnswered
     | ToolBegun
     | ToolReturned
+    | HumanAsked
+    | HumanAnswered
     | BranchBegun
     | BranchEnded
     | ResultsSaid
     | HistoryEdited
+    | Compacted
     | Finished
     | Failed
     | Interrupted
+    | Rested
 )
 Listener = Callable[[Entry], object]
 
@@ -249,10 +314,14 @@ __all__ = [
     "BranchBegun",
     "BranchEnded",
     "Called",
+    "Compacted",
     "Entry",
     "Failed",
+    "Fallback",
     "Finished",
     "HistoryEdited",
+    "HumanAnswered",
+    "HumanAsked",
     "Interrupted",
     "Listener",
     "MessagesSaid",
@@ -260,6 +329,7 @@ __all__ = [
     "ModelAsked",
     "ResultSaid",
     "ResultsSaid",
+    "Rested",
     "RunBegun",
     "ToolBegun",
     "ToolReturned",

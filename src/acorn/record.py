@@ -34,6 +34,13 @@ Made = TypeVar("Made")
 Given_co = TypeVar("Given_co", covariant=True)
 
 Message = dict[str, Any]
+TOOL = "tool "
+"""How the id of an ask begins that is a call of a tool; the step and the call's own id follow."""
+
+
+def call_key(run_id: str, step: int, call_id: str) -> str:
+    """One call of all that were ever made."""
+    return f"{run_id}:{step}:{call_id}"
 
 
 class _Runs(Protocol[Given_co]):
@@ -72,8 +79,8 @@ class Run(Generic[Out, Deps]):
     """Which model answered."""
     steps: int = 0
     stop_reason: str | None = None
-    """`finish`, `forced` (max_steps), `limit`, `loop`, `step` (step.finish), `unfinished`, `cancelled`, `error`;
-    None while the run goes on."""
+    """`finish`, `forced` (max_steps), `limit`, `loop`, `step` (step.finish), `unfinished`, `paused`, `cancelled`,
+    `error`; None while the run goes on."""
     started: datetime | None = None
     seconds: float = 0.0
     branches: list[Run[Any]] = field(default_factory=list["Run[Any]"], repr=False)
@@ -131,6 +138,20 @@ class Run(Generic[Out, Deps]):
     def step(self) -> int:
         """The step the run is in, counted from 1."""
         return self.steps
+
+    @property
+    def idempotency_key(self) -> str:
+        """Names the tool call that the calling code is inside of: each has its own, the same over all resumes.
+
+        acorn.current_run().idempotency_key
+        """
+        for place in reversed(_current.get()):
+            if place.run_id == self.id and place.ask_id.startswith(TOOL):
+                step, call_id = place.ask_id.removeprefix(TOOL).split(" ", 1)
+                return call_key(self.id, int(step), call_id)
+        raise AcornError(
+            "There is no tool call here: `current_run().idempotency_key` names the call whose function asks for it."
+        )
 
     def __copy__(self) -> Run[Out, Deps]:
         return replace(self)

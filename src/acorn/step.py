@@ -17,7 +17,7 @@ from acorn._tools.collect import FINISH, make_tool
 from acorn._tools.port import Tool
 from acorn._xml.encode import encode
 from acorn.errors import DeclarationError, ToolConflictError
-from acorn.models.port import ModelResponse
+from acorn.models.port import ModelResponse, is_model
 from acorn.record import Run
 from acorn.types import Content, ToolCall, ToolResult, Usage
 
@@ -103,9 +103,9 @@ class Step(Generic[Deps]):
     def model(self) -> Any:
         if "model" not in self._settings:
             now = self._model_before
-            if not isinstance(now, dict):
+            if not isinstance(now, dict | list | tuple) or is_model(now):
                 return now
-            self._settings = {**self._settings, "model": dict(now)}  # the class's own is not to be changed in place
+            self._settings = {**self._settings, "model": _own(now)}  # the class's own is not to be changed in place
         return self._settings["model"]
 
     @model.setter
@@ -256,13 +256,18 @@ class Step(Generic[Deps]):
         changed = dict(self._settings)
         if "model" in changed and not self._is_model_set:
             model, before = changed["model"], self._model_before
+            before = list(before) if isinstance(before, tuple) else before
             if model == before:
                 del changed["model"]
             else:
                 check_setting(self._spec.owner, "model", model)
                 # What it said all along was overruled, and still is.
-                kept = [name for name, key in said_in(model) if key in before and before[key] == model[key]]
-                changed["model"] = overruled(model, [name for name in kept if name in self._before or name in changed])
+                if isinstance(before, list):
+                    changed["model"] = [overruled(each, changed) if each in before else each for each in model]
+                else:
+                    kept = [name for name, key in said_in(model) if key in before and before[key] == model[key]]
+                    lost = [name for name in kept if name in self._before or name in changed]
+                    changed["model"] = overruled(model, lost)
                 check_said_once("step", changed["model"], changed)
         return changed
 
@@ -278,6 +283,13 @@ class Step(Generic[Deps]):
         if self._is_model_set:
             check_said_once("step", self._settings["model"], (name,))
         self._settings = {**self._settings, name: value}
+
+
+def _own(model: Any) -> Any:
+    """A dict, or a list and the dicts in it, to be changed."""
+    if isinstance(model, list | tuple):
+        return [_own(each) if isinstance(each, dict) else each for each in model]
+    return dict(model)
 
 
 def _cannot_set(name: str) -> str:

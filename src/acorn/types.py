@@ -1,10 +1,11 @@
-"""Plain data that users hold in their hands: calls, results, usage, and an answer that never came."""
+"""Plain data that users hold in their hands: calls, results, usage, requests to people, answers that never came."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Content = str | list[dict[str, Any]]
 """What a message holds: text, or parts in OpenAI's format where there is more than text."""
@@ -76,6 +77,17 @@ class Usage:
         self.requests += other.requests
 
 
+class Fallback(NamedTuple):
+    """A model that answered in the place of another one of its list."""
+
+    failed: str
+    """The one that should have answered."""
+    to: str
+    """The one that was asked instead."""
+    cause: str
+    """What the first failed of, or that it was not asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Something that a run wants to know of people."""
@@ -120,4 +132,38 @@ class Unfinished:
         raise AttributeError(
             f"`{self._owner}` did not finish: in a single turn the model called {called}, so there is no `{name}`. "
             f"Set `max_steps` on `{self._owner}` to let it go on with what its tools returned."
+        )
+
+
+class Paused:
+    """What a call returns when the run waits for people. It is falsy."""
+
+    __slots__ = ("requests", "run_id")
+
+    run_id: str
+    requests: tuple[Request, ...]
+    """All that it waits for, the run's own before those of its branches."""
+
+    def __init__(self, run_id: str, requests: Iterable[Request]) -> None:
+        self.run_id = run_id
+        self.requests = tuple(requests)
+
+    @property
+    def request(self) -> Request:
+        """The first of them."""
+        return self.requests[0]
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"Paused(run_id={self.run_id!r}, requests={[request.question for request in self.requests]})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copy, pickle and the like probe for these
+            raise AttributeError(name)
+        asked = "; ".join(request.question for request in self.requests)
+        raise AttributeError(
+            f"The run `{self.run_id}` waits for people ({asked}), so there is no `{name}` yet. Go on with "
+            f"`agent.resume(paused.run_id, answer=...)`."
         )

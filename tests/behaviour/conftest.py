@@ -1,8 +1,8 @@
 """Behaviour runs in several ways. A promise holds in all of them: sync, sync inside a running event loop, and async.
 
-Tests of loop, history and branches also run with the conversation sent as one `<thread>` document, which is not for
-tests of the message list itself, and with the run saved and loaded anew after every single tell. In the long version of
-the tests all of them are sent as a document, and more of them are saved.
+Tests of loop, history, branches and fallbacks also run with the conversation sent as one `<thread>` document, which is
+not for tests of the message list itself, and with the run saved and loaded anew after every single tell. In the long
+version of the tests all of them are sent as a document, and more of them are saved.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from acorn.testing import ScriptedModel
 AS_THREAD = "as a thread"
 SAVED = "saved and loaded"
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-EVERY_WAY = ["test_loop.py", "test_history.py", "test_branches.py"]
+EVERY_WAY = ["test_loop.py", "test_history.py", "test_branches.py", "test_fallbacks.py"]
 SAVED_FILES = list(EVERY_WAY)
 if TORTURE:
     SAVED_FILES += [

@@ -210,7 +210,7 @@ def test_a_right_value_is_taken_as_it_is(attribute: str, value: Any) -> None:
 MODEL = (
     "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
     "('num_retries' a count, 'retry_delay' in seconds; not 'messages', 'tools' or 'stream'), "
-    "or an object of the model port"
+    "or an object of the model port, or a list of these, the next to be asked where one fails"
 )
 CACHE = (
     "True, or at most 4 points such as {'location': 'message', 'role': 'system'} or {'location': 'message', 'index': 0}"
@@ -784,6 +784,12 @@ def test_a_list_of_fields_a_dict_of_branches_and_a_model_mutated_in_place_are_fo
     assert after is not before
     agent.model["num_retries"] = -1
     assert refusal(lambda: spec_of(instance)).startswith("`Agent.model` must be ")
+    agent.model = ["m", {"model": "n"}]
+    before = spec_of(instance)
+    agent.model.append("o")
+    assert spec_of(instance) is not before
+    agent.model[1]["num_retries"] = -1
+    assert refusal(lambda: spec_of(instance)).startswith("`Agent.model[1]` must be ")
 
 
 def test_a_prompt_changed_later_is_found() -> None:

@@ -37,7 +37,9 @@ def test_a_model_dict_that_strayed_into_the_history_keeps_its_key(history: Any) 
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize("model", [["sk-secret-canary"], b"sk-secret-canary", {"sk-secret-canary"}])
+@pytest.mark.parametrize(
+    "model", [[["sk-secret-canary"]], [5, "sk-secret-canary"], b"sk-secret-canary", {"sk-secret-canary"}]
+)
 def test_a_key_in_the_place_of_a_model_is_not_shown(model: Any) -> None:
     with pytest.raises(DeclarationError) as caught:
         Agent(model=model)

@@ -47,7 +47,7 @@ class Setup:
     models: dict[str, Any]
     given: dict[str, Any]
 
-    def resolve(self, declared: Any) -> Any:
+    def resolve(self, declared: Any, _: object) -> Any:
         if isinstance(declared, str | dict):
             return self.models[declared if isinstance(declared, str) else declared["model"]]
         return declared

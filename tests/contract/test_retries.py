@@ -148,6 +148,7 @@ def test_the_last_failure_is_the_one_that_is_told(wire: Wire) -> None:
     assert wire.count() == 3
 
 
+@pytest.mark.chat
 def test_a_redirect_is_followed_and_is_no_failure(wire: Wire) -> None:
     moved = wire.either(openai="/moved/chat/completions", anthropic="/moved/messages")
     server = wire.serve([Fault(status=307, headers={"Location": moved}), DONE])
@@ -388,6 +389,7 @@ ANTHROPIC_SAYS: dict[str, tuple[Fault, str]] = {
 
 
 @pytest.mark.parametrize("case", OPENAI_SAYS)
+@pytest.mark.chat
 def test_an_error_repeats_the_providers_words_and_says_what_to_do(wire: Wire, case: str) -> None:
     fault, advice = wire.either(openai=OPENAI_SAYS, anthropic=ANTHROPIC_SAYS)[case]
     wire.serve(lambda request: fault)
@@ -451,3 +453,26 @@ def test_an_error_that_the_caller_was_handling_is_not_taken_for_ours(wire: Wire)
     assert not error.retryable
     assert wire.count() == 1
     assert theirs.args == ("sk-theirs-and-nothing-of-ours",)
+
+
+# Under a limit
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_request_that_is_sent_again_without_a_default_counts_twice(wire: Wire, streams: bool) -> None:
+    class Limited(Plain):
+        rate_limit = {"requests": 2, "per": AGES}
+
+        if streams:
+
+            def on_stream(self, chunk: Any) -> None:
+                """Look at it."""
+
+    refusal = Fault(status=400, message="Unsupported value: 'temperature' does not support 0.7 with this model.")
+    wire.serve([refusal, DONE, DONE])
+    agent = Limited(model=wire.model(num_retries=0))
+    assert wire.call(agent) == "done"
+    assert "temperature" not in wire.bodies()[1]
+    with waiting_for_nothing(), pytest.raises(LimitError):
+        wire.call(agent.using(max_seconds=0.5))
+    assert wire.count() == 2

@@ -59,7 +59,10 @@ async def awalk(tree: Tree, run_id: str, *, iterates: bool) -> AsyncGenerator[St
             the_walk.end(error, the_walk.returned())
         raise
     finally:
-        await the_walk.close()
+        try:
+            await the_walk.close()
+        finally:
+            await the_walk.keep_end()
 
 
 class _Outcome:
@@ -103,20 +106,23 @@ class AsyncWalk(Walk):
                 loop, ask = ready[0]
                 outcome = _Outcome((loop.run.id, ask.id))
                 self.tree.begin(*outcome.key)
+                await self._keep()
                 try:
                     async with aclosing(self._perform(loop, ask, outcome)) as chunks:
                         async for chunk in chunks:
                             yield chunk
                 except BaseException as error:
-                    self.fail(loop.run.id, error)
+                    self.miss(loop.run.id, ask.id, error)
                 else:
                     shown = await self._take(ask, outcome)
                     if shown is not None:
                         yield shown
             elif ready or self.busy:
                 for loop, ask in ready:
+                    self.tree.begin(loop.run.id, ask.id)
+                await self._keep()
+                for loop, ask in ready:
                     key = (loop.run.id, ask.id)
-                    self.tree.begin(*key)
                     self.busy[key] = _Busy(ask, asyncio.ensure_future(self._work(loop, ask, _Outcome(key))))
                 news = await self._news.get()
                 if isinstance(news, StreamChunk):
@@ -126,14 +132,14 @@ class AsyncWalk(Walk):
                     shown = await self._take(self.busy.pop(news.key).ask, news)
                     if shown is not None:
                         yield shown
-            else:
+            elif self.has_come_to_rest():
                 return
 
     async def _take(self, ask: Ask, outcome: _Outcome) -> StreamChunk[Any] | None:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""
         run_id = outcome.key[0]
         if outcome.error is not None:
-            self.fail(run_id, outcome.error)
+            self.miss(*outcome.key, outcome.error)
             return None
         self.take(*outcome.key, outcome.value)
         return await self._show_result(self.tree.loops[run_id], ask, outcome.value)
@@ -162,7 +168,7 @@ class AsyncWalk(Walk):
         place = Place(self.tree, *outcome.key)
         match ask:
             case AskModel():
-                if self.streams(loop):
+                if not ask.is_quiet and self.streams(loop):
                     async with aclosing(self._stream(loop, ask, outcome)) as chunks:
                         async for chunk in chunks:
                             yield chunk
@@ -231,6 +237,27 @@ class AsyncWalk(Walk):
                 if hasattr(returned, "__await__"):
                     await returned
         return chunk
+
+    # What is kept
+
+    async def _keep(self) -> None:
+        """Wait until what has happened is safe."""
+        future = self.tree.keep()
+        if future is not None:
+            try:
+                await asyncio.shield(asyncio.wrap_future(future))
+            except Exception as error:
+                self.tree.lose(error)
+                raise
+
+    async def keep_end(self) -> None:
+        """The same when the walk is over; what cannot be kept now fails a run that was well."""
+        try:
+            await self._keep()
+        except Exception as error:
+            self.not_kept(error)
+        finally:
+            self.let_go()
 
     # Sources and ends
 

@@ -14,20 +14,17 @@ import asyncio
 import contextvars
 import inspect
 import itertools
-import math
 import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from time import monotonic
 from typing import Any, TypeVar
 
-T = TypeVar("T")
-_HEARTBEAT = 0.05
-"""Seconds: a signal that comes just before a wait is noticed after it, so the main thread never waits for long."""
+from acorn._waiting import next_of
 
+T = TypeVar("T")
 PLAIN = frozenset((type(None), str, int, float, bool, list, dict))
 """What most calls return, and nobody awaits."""
 
@@ -90,20 +87,13 @@ def _start(thread: threading.Thread) -> None:
         raise
 
 
-def next_of(news: queue.SimpleQueue[T], seconds: float = math.inf) -> T:
-    """The next thing that another thread puts there; `queue.Empty` when the time is up."""
-    is_main = threading.current_thread() is threading.main_thread()
-    longest = 0.001 if is_main else math.inf
-    until = monotonic() + seconds
-    while True:
-        left = max(0.0, until - monotonic())
-        pause = min(left, longest)
-        try:
-            return news.get(timeout=None if pause == math.inf else pause)
-        except queue.Empty:
-            if pause == left:
-                raise
-        longest = min(2 * longest, _HEARTBEAT)
+def result_of(future: Future[T]) -> T:
+    """What a future comes to."""
+    if future.done():
+        return future.result()
+    done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
+    future.add_done_callback(done.put)
+    return next_of(done).result()
 
 
 def side_by_side(acts: Sequence[Callable[[], Any]], concurrency: int | None) -> list[Any]:

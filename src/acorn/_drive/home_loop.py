@@ -15,7 +15,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from acorn._drive.bridge import _private_loop, next_of
+from acorn._drive.bridge import _private_loop
+from acorn._waiting import next_of
 from acorn.errors import AcornError
 
 Work = Callable[[], Awaitable[Any]]

@@ -1,7 +1,7 @@
 """What the logger `acorn` says of a run: its begin, its end and its limits at INFO, each step at DEBUG.
 
-Names, counts and times only: what was said in a run is nobody's business who reads a log. Retries are told
-by whoever retries.
+Names, counts and times only: what was said in a run is nobody's business who reads a log. Retries and
+fallbacks are told by whoever makes them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from acorn._log import logger
 from acorn.journal import (
     BranchBegun,
     BranchEnded,
+    Compacted,
     Entry,
     Failed,
     Finished,
     HistoryEdited,
+    HumanAnswered,
+    HumanAsked,
     Interrupted,
     MessagesSaid,
     ModelAnswered,
     ModelAsked,
+    Rested,
     ResultsSaid,
     RunBegun,
     ToolBegun,
@@ -58,6 +62,15 @@ def log(entry: Entry) -> None:
         case ToolReturned():
             how = "returned" if entry.error is None else "failed"
             logger.debug("Run %s, step %d: the tool %s %s.", run, step, entry.name, how)
+        case Compacted():
+            tokens = entry.usage.total_tokens
+            logger.info("Run %s, step %d: %d messages were summed up, %d tokens.", run, step, entry.removed, tokens)
+        case HumanAsked():
+            logger.info("Run %s, step %d: a person is asked, request %s.", run, step, entry.request_id)
+        case HumanAnswered():
+            logger.info("Run %s, step %d: the request %s is answered.", run, step, entry.request_id)
+        case Rested():
+            logger.info("Run %s waits for people after %.2f s.", run, entry.at)
         case BranchBegun() | BranchEnded() | MessagesSaid() | ResultsSaid() | HistoryEdited():
             pass
         case _:

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
 from math import inf
 from time import monotonic
+from traceback import format_tb
 from typing import Any
 
+from acorn._drive.keeping import Keeper
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import Whereabouts, close_record, open_record
+from acorn._drive.siblings import Siblings
 from acorn._json import to_plain
 from acorn._log import logger
 from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.branch_context import BranchContext
+from acorn._loop.people import check_answer
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import hang_records, load
-from acorn.errors import ModelError
+from acorn._record_json import read_request
+from acorn.errors import AcornError, ModelError, StoreError
 from acorn.record import Heard, Place, Run, listeners, unheard
-from acorn.types import ToolCall
+from acorn.types import Request, ToolCall
 
 
 class ParentEndedError(BaseException):
@@ -34,10 +41,17 @@ class ParentEndedError(BaseException):
         return "the run above has ended"
 
 
+class RestingError(BaseException):
+    """A branch that the user's code has begun waits for people, and so does that code; no failure at all."""
+
+    def __str__(self) -> str:
+        return "a branch waits for people"
+
+
 class _Life:
     """What a run has while it goes on, beside its machine."""
 
-    __slots__ = ("began", "handed", "heard", "is_closed", "where")
+    __slots__ = ("began", "failed", "handed", "heard", "is_closed", "where")
 
     def __init__(self, began: float, where: Whereabouts, heard: tuple[Heard, ...], handed: int) -> None:
         self.began = began
@@ -48,22 +62,39 @@ class _Life:
         """Who listens to it."""
         self.handed = handed
         """How many of its entries they have heard."""
+        self.failed: list[Heard] = []
+        """Whose failure was told of."""
         self.is_closed = False
 
 
 class Tree:
     """The machines of one run and its branches."""
 
-    def __init__(self, root: Loop, saved: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        root: Loop,
+        saved: Mapping[str, Mapping[str, Any]] | None = None,
+        answers: Mapping[str, Any] | None = None,
+        keeper: Keeper | None = None,
+    ) -> None:
         self._saved = dict(saved or {})
         """Branches as they were saved, by the ids of their runs: found again when their parents ask for them."""
+        self._answers = dict(answers or {})
+        """What people said while the tree rested, by the ids of the requests; each run takes its own as it goes on."""
+        self.can_rest = getattr(root.spec, "store", None) is not None
+        """Whether a run that waits for people will be found again."""
+        if self._answers:
+            check_answers(root, self._saved, self._answers)
         if self._saved:
             hang_records(root.run, self._saved.values())
         self.loops: dict[str, Loop] = {root.run.id: root}
         self._lives: dict[str, _Life] = {}
+        self.siblings = Siblings()
         self._lock = threading.RLock()
         self.lost: Exception | None = None
-        """What a vital listener failed with: no run of the tree goes on, though a branch took it for its own error."""
+        """What a vital listener or the store failed with: no run of the tree goes on, whoever took it for its own."""
+        self.root = root.run.id
+        self.keeper = keeper
 
     def now(self, run_id: str) -> float:
         """Seconds into a run; of one that has not begun yet, where it will begin."""
@@ -78,8 +109,13 @@ class Tree:
             run = self._alive(run_id).run
             began, where = open_record(run)
             heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
+            if self.keeper is not None:
+                heard = (*heard, Heard(self.keeper.hear, is_vital=True))
             self._lives[run_id] = _Life(began, where, heard, len(run.journal.entries))
-            self.loops[run_id].start(self.now(run_id))
+            loop, now = self.loops[run_id], self.now(run_id)
+            loop.start(now, datetime.now(UTC))
+            if self._answers:
+                loop.take_answers(self._answers, now)
             if heard:
                 self._hand_over(run_id)
 
@@ -154,6 +190,42 @@ class Tree:
                 loop.spoil(error, self.now(run_id))
             for each in (*below, run_id):
                 self._hand_over(each)
+
+    # Waiting for people
+
+    def set_aside(self, run_id: str, ask_id: str) -> None:
+        """What was begun waits for people; it is done anew when the run goes on."""
+        with self._lock:
+            self.loops[run_id].set_aside(ask_id)
+
+    def settle(self, run_id: str) -> bool:
+        """Whether there are branches that begin now, since all else waits for people."""
+        with self._lock:
+            return self.loops[run_id].settle(self.now(run_id))
+
+    def rest(self, run_id: str) -> None:
+        """Nothing in the tree can go on without people: every record is closed, and says what its run waits for."""
+        with self._lock:
+            resting = [each for each in (run_id, *self._below(run_id)) if not self.loops[each].is_over]
+            asked = {each: self.loops[each].requests() for each in resting}
+            self._check_rest(run_id, [request for each in resting for request in asked[each]])
+            for each in reversed(resting):
+                loop = self.loops[each]
+                below = [request for other in self._below(each) for request in asked.get(other, ())]
+                loop.rest([*asked[each], *below], self.now(each))
+                loop.count_open_branches()
+            for each in resting:
+                self._hand_over(each)
+
+    def _check_rest(self, run_id: str, requests: Sequence[Request]) -> None:
+        owner = self.loops[run_id].spec.owner
+        if not requests:
+            raise AcornError(f"The run {run_id} of `{owner}` has nothing left to do, and no output.")
+        if not self.can_rest:
+            raise StoreError(
+                f"`{owner}` waits for a person ({requests[0].question}), nobody answered, and a run can only rest in a "
+                f"store; set `store` on `{owner}`, or let `on_human` answer."
+            )
 
     def _stop_below(self, run_id: str) -> list[str]:
         """End what is below a run that ends; who listens is still to hear of it."""
@@ -247,6 +319,20 @@ class Tree:
             yield loop.plan.agent, loop.run
             loop = None if loop.context is None else self.loops.get(loop.context.parent_id)
 
+    # What is kept of it
+
+    def keep(self) -> Future[None] | None:
+        """Commit what has happened since the last time; nothing may begin until that is safe."""
+        if self.keeper is None or self.lost is not None:
+            return None
+        with self._lock:
+            return self.keeper.commit(self.loops)
+
+    def lose(self, error: Exception) -> None:
+        """What has happened could not be kept, so no run of the tree goes on."""
+        with self._lock:
+            self.lost = self.lost or error
+
     # Who listens
 
     def _hand_over(self, run_id: str) -> None:
@@ -263,9 +349,29 @@ class Tree:
                     if heard.is_vital and self.lost is None:
                         self.lost = error
                         raise
-                    # Its words may hold what was said.
-                    logger.error("A listener failed with %s.", type(error).__name__)
-                    logger.debug("The listener's error:", exc_info=error)
+                    if not any(each is heard for each in life.failed):
+                        life.failed.append(heard)
+                        _tell_of_failure(run_id, heard, error)
+
+
+def _tell_of_failure(run_id: str, heard: Heard, error: Exception) -> None:
+    """Say once where a listener fails; its words may hold what was said, and are for who asks for everything."""
+    name = getattr(heard.callback, "__qualname__", type(heard.callback).__qualname__)
+    where = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
+    logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, where)
+    logger.debug("The listener's error:", exc_info=error)
+
+
+def check_answers(root: Loop, saved: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Any]) -> None:
+    """Judge what people said before anything goes on; what a branch's function takes is known when it is there."""
+    for request in root.requests():
+        if request.id in answers:
+            root.check_answer(request.id, answers[request.id])
+    for each in saved.values():
+        for plain in each["state"].get("requests", {}).values():
+            request = read_request(plain)
+            if request.id in answers:
+                check_answer(request, answers[request.id])
 
 
 def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool:

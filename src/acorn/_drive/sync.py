@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, assert_never
 
-from acorn._drive.bridge import call_sync, is_async, next_of, start_on_loop, start_thread
+from acorn._drive.bridge import call_sync, is_async, result_of, start_on_loop, start_thread
 from acorn._drive.run_tree import Tree, raise_if_late
 from acorn._drive.tool_sources import OpenSources
 from acorn._drive.tools import aattempt, attempt, too_long
@@ -24,6 +24,7 @@ from acorn._drive.walk import CloseFailure, Key, Walk
 from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
 from acorn._loop.stream import Streamer
+from acorn._waiting import Ending, ending, next_of
 from acorn.chunk import StreamChunk
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
@@ -54,7 +55,10 @@ def walk(tree: Tree, run_id: str, *, iterates: bool) -> Generator[StreamChunk[An
             the_walk.end(error, the_walk.returned())
         raise
     finally:
-        the_walk.close()
+        try:
+            the_walk.close()
+        finally:
+            the_walk.keep_end()
 
 
 class _Returned:
@@ -69,12 +73,14 @@ class _Returned:
 class _Busy:
     """Something under way in another thread."""
 
-    __slots__ = ("ask", "began", "end", "returned")
+    __slots__ = ("ask", "began", "end", "ending", "returned")
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.began = time.monotonic()
-        self.end: Callable[[], Any] = _nothing
+        self.ending = Ending() if isinstance(ask, AskModel) else None
+        """Lets a request that was not sent yet know that nobody waits for it."""
+        self.end: Callable[[], Any] = _nothing if self.ending is None else self.ending.end
         self.returned: _Returned | None = None
         """What came of it, until the machine knows."""
 
@@ -104,7 +110,12 @@ class SyncWalk(Walk):
         while True:
             if self.ended:
                 yield from self._end_branches()
-            elif len(self.active) == 1 and not self.busy and not self.streams(self.tree.loops[self.root]):
+            elif (
+                len(self.active) == 1
+                and not self.busy
+                and not self.resting
+                and not self.streams(self.tree.loops[self.root])
+            ):
                 self._go_alone()
             ready = [] if self.ended else self.ready()
             if self.ended:
@@ -115,12 +126,13 @@ class SyncWalk(Walk):
                 sources = [each for each in ready if isinstance(each[1], AskSource)]
                 for loop, ask in sources:  # here, where they will be closed as well
                     yield from self._do(loop, ask)
-                for loop, ask in ready:
-                    if not isinstance(ask, AskSource):
-                        self._start(loop, ask)
+                new = [self._begin(loop, ask) for loop, ask in ready if not isinstance(ask, AskSource)]
+                self._keep()
+                for key, busy, loop in new:
+                    self._start(key, busy, loop)
                 if self.busy:
                     yield from self._wait()
-            else:
+            elif self.has_come_to_rest():
                 return
 
     # In place
@@ -128,10 +140,11 @@ class SyncWalk(Walk):
     def _do(self, loop: Loop, ask: Ask) -> Generator[StreamChunk[Any]]:
         run_id = loop.run.id
         self.tree.begin(run_id, ask.id)
+        self._keep()
         try:
             outcome = yield from self._perform(loop, ask)
         except BaseException as error:
-            self.fail(run_id, error)
+            self.miss(run_id, ask.id, error)
             return
         yield from self._take(run_id, ask, outcome)
 
@@ -139,10 +152,13 @@ class SyncWalk(Walk):
         """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else."""
         tree, run_id = self.tree, self.root
         while (ask := tree.begin_alone(run_id)) is not None:
+            if tree.keeper is not None:
+                self._keep()
             try:
                 outcome = self._call(tree.loops[run_id], ask)
             except BaseException as error:
-                self.fail(run_id, error)
+                self.miss(run_id, ask.id, error)
+                return
             else:
                 tree.tell(run_id, ask.id, outcome)
 
@@ -163,7 +179,7 @@ class SyncWalk(Walk):
                 self.fail(loop.run.id, error)
 
     def _perform(self, loop: Loop, ask: Ask) -> Generator[StreamChunk[Any], None, Any]:
-        if isinstance(ask, AskModel) and self.streams(loop):
+        if isinstance(ask, AskModel) and not ask.is_quiet and self.streams(loop):
             return (yield from self._stream(loop, ask))
         return self._call(loop, ask)
 
@@ -233,10 +249,14 @@ class SyncWalk(Walk):
 
     # Beside each other
 
-    def _start(self, loop: Loop, ask: Ask) -> None:
+    def _begin(self, loop: Loop, ask: Ask) -> tuple[Key, _Busy, Loop]:
         key = (loop.run.id, ask.id)
         busy = self.busy[key] = _Busy(ask)
         self.tree.begin(*key)
+        return key, busy, loop
+
+    def _start(self, key: Key, busy: _Busy, loop: Loop) -> None:
+        ask = busy.ask
         if isinstance(ask, AskTool) and is_async(ask.tool.function):
             future: Future[ToolResult] = Future()
             busy.end = future.cancel
@@ -257,6 +277,7 @@ class SyncWalk(Walk):
 
     def _work(self, key: Key, busy: _Busy, loop: Loop, ask: Ask) -> None:
         """In a thread of its own; nobody listens any more once the walk is over."""
+        ending.set(busy.ending)
         try:
             with closing(self._perform(loop, ask)) as steps:
                 while not (self.is_over or loop.is_over):
@@ -281,7 +302,7 @@ class SyncWalk(Walk):
             run_id, ask = news.key[0], self.busy[news.key].ask
             if news.error is not None:
                 del self.busy[news.key]
-                self.fail(run_id, news.error)
+                self.miss(*news.key, news.error)
             else:
                 self.take(run_id, ask.id, news.outcome)
                 self.busy.pop(news.key, None)
@@ -315,6 +336,27 @@ class SyncWalk(Walk):
         """What has come and was not taken in yet."""
         came = [busy.returned for busy in self.busy.values() if busy.returned is not None]
         return iter([(each.key, each.outcome) for each in came if each.error is None])
+
+    # What is kept
+
+    def _keep(self) -> None:
+        """Wait until what has happened is safe."""
+        future = self.tree.keep()
+        if future is not None:
+            try:
+                result_of(future)
+            except Exception as error:
+                self.tree.lose(error)
+                raise
+
+    def keep_end(self) -> None:
+        """The same when the walk is over; what cannot be kept now fails a run that was well."""
+        try:
+            self._keep()
+        except Exception as error:
+            self.not_kept(error)
+        finally:
+            self.let_go()
 
     # Sources and ends
 

@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from acorn._drive.run_tree import ParentEndedError, Tree
+from acorn._drive.run_tree import ParentEndedError, RestingError, Tree
+from acorn._json import words_of
 from acorn._loop.asks import Ask, AskBranch, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.run import Loop
 from acorn.chunk import StreamChunk
+from acorn.errors import AcornError
 from acorn.types import ToolResult
 
 Key = tuple[str, str]
@@ -34,6 +36,8 @@ class Walk:
         """By the id of a branch, the run and the ask that it answers."""
         self.busy: dict[Key, Any] = {}
         """What is under way beside the caller."""
+        self.resting: set[Key] = set()
+        """What was begun and waits for people; it is done anew when the run goes on."""
         self.ended: list[tuple[str, Exception | None]] = []
         """Branches that have ended, and what each failed of; their parents are to be told."""
         self.failed: list[str] = []
@@ -52,7 +56,22 @@ class Walk:
                 asks = tree.asks(run_id)  # others, where one could not begin
             loop = tree.loops[run_id]
             found += [(loop, a) for a in asks if not isinstance(a, AskBranch) and (run_id, a.id) not in busy]
+        if self.resting:
+            found = [(loop, ask) for loop, ask in found if (loop.run.id, ask.id) not in self.resting]
         return found
+
+    def has_come_to_rest(self) -> bool:
+        """Nothing can be begun: whether that is all, or branches begin now that stood behind what waits for people."""
+        tree = self.tree
+        root = tree.loops[self.root]
+        if root.is_over:
+            return True
+        begun = [run_id for run_id in self.active if tree.settle(run_id)]
+        if begun:
+            return False
+        if root.context is None:  # otherwise the code that began it waits as well
+            tree.rest(self.root)
+        return True
 
     def _begin_branch(self, run_id: str, ask: AskBranch) -> None:
         tree, child_id = self.tree, ask.context.run_id
@@ -95,8 +114,21 @@ class Walk:
             if run_id != self.root and self.tree.loops[run_id].is_over:
                 self.ended.append((run_id, None))
 
+    def miss(self, run_id: str, ask_id: str, error: BaseException) -> None:
+        """Nothing came of an ask: it waits for people further below, or it has failed."""
+        if _is_resting(error):
+            self.resting.add((run_id, ask_id))
+            self.tree.set_aside(run_id, ask_id)
+        else:
+            self.fail(run_id, error)
+
     def fail(self, run_id: str, error: BaseException) -> None:
         """A run has failed: a branch gives its parent an error to read, anything else goes up and ends all."""
+        if _is_resting(error):
+            error = AcornError(
+                "A branch that `on_stream` has begun waits for people, and what was shown cannot be shown again; begin "
+                "it in a tool or in `on_step`."
+            )
         if run_id != self.root and isinstance(error, Exception) and error is not self.tree.lost:
             self.tree.stop(run_id, error)
             below = [each for each in reversed(self.active) if each != run_id and run_id in self._above(each)]
@@ -146,6 +178,25 @@ class Walk:
         finally:
             for run_id in (*self.failed, self.root):
                 self.tree.stop(run_id, error)
+
+    def not_kept(self, error: Exception) -> None:
+        """The end of the walk could not be kept: that fails a run that was well until now, but hides nothing before."""
+        first = self.tree.loops[self.root].run.error
+        if first is None:
+            self.tree.spoil(self.root, error)
+            raise error
+        first.add_note(f"The end of the run could not be kept either: {words_of(error)}")
+
+    def let_go(self) -> None:
+        if self.tree.keeper is not None and self.root == self.tree.root:
+            self.tree.keeper.end(self.tree.lost)
+
+
+def _is_resting(error: BaseException) -> bool:
+    """Whether code was left since a branch of its waits for people; a group of tasks wraps what its tasks raise."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(RestingError)[1] is None
+    return isinstance(error, RestingError)
 
 
 class CloseFailure:

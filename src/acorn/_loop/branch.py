@@ -44,7 +44,9 @@ _INHERITED = (
     "xml_output_root",
     "xml_context_root",
     "history_format",
+    "compact_at",
 )
+_THROTTLES = ("rate_limit", "max_concurrency")
 
 
 def inherited_spec(
@@ -53,13 +55,14 @@ def inherited_spec(
     """The branch's spec with what it leaves open taken from its parent as it was at that step.
 
     What bounds the parent bounds the branch as well: how deep it may nest, and the `seconds` that are left. An agent
-    that is a tool takes its caller's model alone.
+    that is a tool takes its caller's model alone, and is counted where its caller is.
     """
-    names = _INHERITED if inherits else ("model",)
+    names = (*(_INHERITED if inherits else ("model",)), *_THROTTLES)
     left_open = [name for name in names if name not in own.declared or (getattr(own, name) is None and name == "model")]
     missing = {name: settings.get(name, getattr(parent, name)) for name in left_open}
     if "model" in missing:  # what it says is overruled by what was set in the step, and by the branch's own
-        nearer = own.declared | (settings.keys() if inherits else set())
+        is_list = isinstance(settings.get("model"), list | tuple)  # of which what was overruled is gone
+        nearer = own.declared | (settings.keys() if inherits and not is_list else set())
         missing["model"] = overruled(missing["model"], nearer)
     set_above = (parent.declared | settings.keys()) & missing.keys()
     deepest = depth + own.max_depth if "max_depth" in own.declared else parent.max_depth

@@ -103,6 +103,7 @@ class Parent(Conversation):
             above=(budget, *self.budgets.all[1:]),
             inherited=named_tools(tuple(known.values()), context.tools) if context.inherits else (),
             deps=deps,
+            on_human=plan.on_human or self.plan.on_human,
         )
 
     def branch(self, context: BranchContext, plan: Plan) -> Self:

@@ -7,23 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from acorn._json import words_of
-from acorn._loop.asks import Ask, AskBranch, AskTool
+from acorn._json import compact, to_plain, to_text, words_of
+from acorn._loop.asks import Ask, AskBranch, AskHook, AskTool
 from acorn._loop.branch import branch_input
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.branching import Parent
+from acorn._loop.people import UNKNOWN, Approved, Refused, check_answer, decision_of, request_for
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.reply import prepare
 from acorn._loop.state import State
 from acorn._loop.wire_history import WireHistory
 from acorn._sampling import adopted
-from acorn.errors import AcornError
+from acorn.errors import AcornError, InputError, StoreError
+from acorn.journal import HumanAnswered, HumanAsked
 from acorn.models.port import ModelResponse
-from acorn.record import Run
+from acorn.record import TOOL, Run
 from acorn.step import Step
-from acorn.types import ToolCall, ToolResult, Usage
+from acorn.types import Request, ToolCall, ToolResult, Usage
+
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+"""Where nobody said what time it is."""
 
 
 class Calls(Parent):
@@ -33,6 +39,8 @@ class Calls(Parent):
         super().__init__(plan, run, state, wire)
         self._prepared: dict[str, AskTool | BranchTool] = {}
         """The calls of this step that can be performed, by their ids."""
+        self._epoch: datetime | None = None
+        """The moment from which the seconds of the run count in this process."""
 
     def _prepare(self, now: float) -> bool:
         """Find what each open call of the step means; one that cannot be performed has its result at once.
@@ -43,7 +51,7 @@ class Calls(Parent):
         was_cut = state.response is not None and state.response.stop_reason == "length"
         prepared: dict[str, AskTool | BranchTool] = {}
         self._prepared = prepared
-        has_tools = False
+        has_tools, asking = False, self.toolset.asking
         for call in state.calls:
             if call.id in done:
                 continue
@@ -51,12 +59,16 @@ class Calls(Parent):
             if isinstance(found, AskTool):
                 has_tools = True
                 prepared[call.id] = found
+                if asking and call.name in asking:
+                    self._ask_people(found, now)
             elif isinstance(found, ToolResult):
                 self._note_result(found, None)
             else:
                 prepared[call.id] = found
                 if not found.inherits and call.id not in state.branches:
                     self._bear(found, call, {}, now)
+        for call_id in state.answers:
+            self._use_answer(call_id)
         return has_tools
 
     def _is_half(self, call: ToolCall) -> bool:
@@ -74,29 +86,135 @@ class Calls(Parent):
 
     def _list_tools(self, now: float) -> list[Ask]:
         """Those that may run at the same time, in the order of the response; `parallel=False` stands alone."""
-        if len(self._prepared) == 1 and not self._is_timed:  # had it returned, we would not be asked
+        state = self.state
+        if (
+            len(self._prepared) == 1 and not self._is_timed and not state.requests
+        ):  # had it returned, we would not be asked
             (only,) = self._prepared.values()
             if isinstance(only, AskTool):
                 return [only]
         limit = self.state.meter.seconds_for_tools(self.plan.limits, now) if self._is_timed else None
         asks: list[Ask] = []
         for call_id in self._open_tools():
+            if call_id in state.requests and call_id not in state.answers:
+                continue
             made = self._prepared[call_id]
+            if state.phase == "branches" and isinstance(made, BranchTool):
+                continue  # which is among the others
             called = made.tool if isinstance(made, AskTool) else self.toolset.named[made.name]
             is_alone = not called.options.parallel
             if is_alone and asks:
                 break
             if isinstance(made, BranchTool):
-                asks.append(self._branch_ask(call_id, self.state.branches[call_id], made))
+                asks.append(self._branch_ask(call_id, state.branches[call_id], made))
             else:
                 asks.append(made if limit is None else replace(made, seconds=min(made.seconds, limit)))
             if is_alone:
                 break
-        return asks
+        return [*asks, *self._list_requests()] if state.requests else asks
 
     def _note_result(self, result: ToolResult, began: float | None) -> None:
         self.state.results[result.id] = result
         self.transcript.returned(result, began)
+
+    # People
+
+    def requests(self) -> list[Request]:
+        """What people are asked and have not answered yet."""
+        state = self.state
+        if state.phase not in ("tools", "branches"):
+            return []
+        return [
+            request
+            for call_id, request in state.requests.items()
+            if call_id not in state.answers and call_id not in state.results
+        ]
+
+    def _ask_people(self, ask: AskTool, now: float) -> None:
+        """Let a person have a say in this call, if it needs one."""
+        run, call = self.run, ask.call
+        if call.id in self.state.requests:  # of a run that was loaded
+            return
+        asked = (self._epoch or run.started or _LONG_AGO) + timedelta(seconds=now)
+        request = request_for(ask, run.id, run.steps, self.path or None, asked)
+        if request is None:
+            return
+        self.state.requests[call.id] = request
+        told = (request.id, call.id, request.kind, request.question, call.name, call.raw_arguments, request.choices)
+        self.journal.entries.append(HumanAsked(run.id, self.journal.step, now, *told))
+
+    def _list_requests(self) -> Iterator[Ask]:
+        """Whoever is here may know; where nobody does, the request stays open."""
+        state, on_human = self.state, self.plan.on_human
+        if on_human is None:
+            return
+        for call_id, request in state.requests.items():
+            if call_id not in state.answers and call_id not in state.passed:
+                yield AskHook(f"on_human {self.run.steps} {call_id}", on_human, (request,))
+
+    def check_answer(self, request_id: str, value: Any) -> str:
+        """Judge what somebody answers, before anything is done with it; the call that waits for it."""
+        state = self.state
+        call_id = self._waiting_for(request_id)
+        if call_id is None:
+            raise StoreError(f"The run {self.run.id} has no request `{request_id}`.")
+        request = state.requests[call_id]
+        if call_id in state.answers or call_id in state.results:
+            raise StoreError(f"The request `{request_id}` ({request.question}) was answered already.")
+        check_answer(request, value)
+        if request.kind == "approval" and request.tool in self.toolset.named:
+            changed = self._approved(call_id, decision_of(request, value))
+            if isinstance(changed, ToolResult):
+                raise InputError(f"The arguments for `{request.tool}` that you approve do not fit: {changed.error}")
+        return call_id
+
+    def _waiting_for(self, request_id: str) -> str | None:
+        """The call that a request was made for."""
+        return next((call_id for call_id, each in self.state.requests.items() if each.id == request_id), None)
+
+    def _approved(self, call_id: str, decision: Approved | Refused) -> AskTool | BranchTool | ToolResult | None:
+        """The call with the arguments that a person gave instead, if they gave some."""
+        if isinstance(decision, Refused) or decision.arguments is None:
+            return None
+        arguments = dict(decision.arguments)
+        call = next(call for call in self.state.calls if call.id == call_id)
+        changed = replace(call, arguments=arguments, raw_arguments=compact(arguments))
+        return prepare(changed, self.toolset, self.run, False, self.plan.start)
+
+    def _note_answer(self, call_id: str, value: Any) -> None:
+        state, journal = self.state, self.journal
+        plain = state.answers[call_id] = to_plain(value)
+        text = plain if isinstance(plain, str) else to_text(plain)
+        request_id = state.requests[call_id].id
+        journal.entries.append(HumanAnswered(self.run.id, journal.step, journal.now, request_id, call_id, text))
+        self._use_answer(call_id)
+
+    def _use_answer(self, call_id: str) -> None:
+        """Do as a person has said: it is the result, or the call is made, as it was or otherwise, or it is not."""
+        state, made = self.state, self._prepared.get(call_id)
+        if made is None or call_id in state.results:
+            return
+        request, value = state.requests[call_id], state.answers[call_id]
+        if request.kind == "question":
+            self._note_result(ToolResult(call_id, request.tool, value), None)
+            return
+        decision = decision_of(request, value)
+        if isinstance(decision, Refused):
+            self._note_result(decision.result(call_id, request.tool), None)
+            return
+        changed = self._approved(call_id, decision)
+        if isinstance(changed, ToolResult):  # answered where the function was not known
+            self._note_result(changed, None)
+        elif changed is not None:
+            self._prepared[call_id] = changed
+
+    def _give_up_once(self) -> None:
+        """Of a loaded run: nobody knows what came of a call that was under way and must not be made twice."""
+        state = self.state
+        for call in state.calls:
+            ask_id, tool = f"{TOOL}{self.run.steps} {call.id}", self.toolset.named.get(call.name)
+            if ask_id in state.under_way and tool is not None and tool.options.once and call.id not in state.results:
+                self._note_result(ToolResult(call.id, call.name, error=UNKNOWN), state.under_way.pop(ask_id))
 
     # Branches that the model called
 
@@ -154,7 +272,7 @@ class Calls(Parent):
         state = self.state
         if changes := step.changes():
             state.settings = adopted(state.settings, changes)
-            if "model" in changes:
+            if "model" in changes or isinstance(self.setting("model"), list | tuple):  # which may say each its own
                 self._use_model()
             self._note_settings()
         chosen = step.chosen_tools()

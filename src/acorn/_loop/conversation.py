@@ -10,6 +10,7 @@ from typing import Any
 
 from acorn._loop import finish, messages
 from acorn._loop.branch import inherited_tools
+from acorn._loop.compaction import request_messages, stretch_of
 from acorn._loop.limits import Budgets
 from acorn._loop.opening import input_message
 from acorn._loop.plan import BranchTool, Plan, Toolset, named_tools
@@ -113,7 +114,7 @@ class Conversation:
         return {name: branch for name, branch in branches.items() if name not in removed} if removed else branches
 
     def _use_model(self) -> None:
-        self.model = self.plan.resolve(self.setting("model"))
+        self.model = self.plan.resolve(self.setting("model"), self.spec)
         self.budgets.check_price(self.model)
 
     def _note_settings(self) -> None:
@@ -128,6 +129,17 @@ class Conversation:
         seconds = self.plan.limits.seconds
         if self._request is None:
             self._request = self._make_request()
+        if seconds is not None:
+            self._request.timeout = max(0.001, seconds - now)
+        return self._request
+
+    def _summary_request(self, now: float) -> ModelRequest:
+        """What asks the same model to sum up older steps, without tools."""
+        seconds, history = self.plan.limits.seconds, self.run.history
+        if self._request is None:
+            stretch = stretch_of(history, self.openings, self.spec.compact_at or 1)
+            told = [] if stretch is None else request_messages(history, stretch, self.openings[0])
+            self._request = ModelRequest(told, [], self._temperature, self._max_tokens, declared=self._declared)
         if seconds is not None:
             self._request.timeout = max(0.001, seconds - now)
         return self._request

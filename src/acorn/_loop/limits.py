@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from acorn._content import text_of
 from acorn.errors import DeclarationError, LimitError
-from acorn.models.port import Model, ModelResponse, Price
+from acorn.models.port import Model, ModelResponse, Price, models_of
 from acorn.record import Run
 from acorn.types import Usage
 
@@ -138,9 +138,10 @@ class Budgets:
     def check_price(self, model: Model) -> None:
         """A limit in dollars needs prices."""
         limited = [budget.owner for budget in self.all if budget.limits.cost is not None]
-        if limited and model.price() is None:
+        unknown = [each.name for each in models_of(model) if each.price() is None] if limited else []
+        if unknown:
             raise DeclarationError(
-                f"`{limited[0]}.max_cost` needs prices, and none are known for `{model.name}`; give "
+                f"`{limited[0]}.max_cost` needs prices, and none are known for `{unknown[0]}`; give "
                 f"`input_cost_per_token` and `output_cost_per_token` in the model dict, or use `max_total_tokens`."
             )
 
@@ -172,8 +173,10 @@ class Budgets:
             f"limit, or use a faster model."
         )
 
-    def pay(self, response: ModelResponse, model: Model, run: Run[Any], seconds: float) -> None:
-        """Count a response, on the record and in every budget."""
+    def pay(
+        self, response: ModelResponse, model: Model, run: Run[Any], seconds: float, *, is_aside: bool = False
+    ) -> None:
+        """Count a response, on the record and in every budget; one aside of it all says nothing of the next."""
         usage = response.usage
         if response.cost is None and (price := model.price()) is not None:
             response.cost = price.of(usage)
@@ -183,6 +186,9 @@ class Budgets:
         if cost is not None:
             run.cost = (run.cost or 0.0) + cost
         run.model = response.model or model.name
-        self.meter.count(usage, cost, seconds)
+        if is_aside:
+            self.meter.spent.add(usage.total_tokens, cost or 0.0)
+        else:
+            self.meter.count(usage, cost, seconds)
         for budget in self.all[1:]:
             budget.spent.add(usage.total_tokens, cost or 0.0)

@@ -23,6 +23,7 @@ TOO_LATE = "Skipped: the final answer is due now, so this call was not executed.
 CUT_OFF = "The reply was cut off at the token limit before the arguments were complete; call again with less."
 NO_RESULT = "There is no result of this call."
 STOPPED = "This call was not completed: the run was stopped."
+WAITING = "This call has not returned yet: it waits for a person."
 ELSEWHERE = "The result follows in a user message."
 OMITTED = "The beginning of this conversation was left out."
 

@@ -14,12 +14,14 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Budget, Limits
 from acorn._spec import Spec
 from acorn._tools.agent import AgentTool, first_paragraph
+from acorn._tools.people import asks_people
 from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError
 from acorn.models.port import Model
 from acorn.record import Message
 from acorn.step import Step
+from acorn.types import Request
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +52,8 @@ class Plan:
     spec: Spec
     tools: tuple[Tool, ...]
     """Methods bound to the instance."""
-    resolve: Callable[[Any], Model]
-    """From what a user declares to a model of the port."""
+    resolve: Callable[[Any, Spec], Model]
+    """From what a user declares to a model of the port, kept to the limits of the spec."""
     agent: object = None
     module: str = ""
     """The class of the instance, `package.file:Class`."""
@@ -60,6 +62,8 @@ class Plan:
     on_step: Callable[[Step], Any] | None = None
     on_finish: Callable[[Any], Any] | None = None
     on_stream: Callable[[StreamChunk[Any]], Any] | None = None
+    on_human: Callable[[Request], Any] | None = None
+    """The nearest one: a branch without its own asks the run above."""
     prior: Sequence[Message] = ()
     deps: Any = None
     """What `using(deps=...)` brought along."""
@@ -79,7 +83,7 @@ class Plan:
     @property
     def has_hooks(self) -> bool:
         """Whether the user has a hook of any kind, which may edit the history."""
-        return bool(self.on_finish or self.on_step or self.on_start or self.on_stream)
+        return bool(self.on_finish or self.on_step or self.on_start or self.on_stream or self.on_human)
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -95,10 +99,13 @@ class Toolset:
     finish: dict[str, Any]
     named: dict[str, Tool] = field(init=False)
     repeatable: frozenset[str] = field(init=False)
+    asking: frozenset[str] = field(init=False)
+    """Those whose calls may wait for a person."""
 
     def __post_init__(self) -> None:
         self.named = {tool.name: tool for tool in self.tools}
         self.repeatable = frozenset([tool.name for tool in self.tools if tool.options.repeatable])
+        self.asking = frozenset([tool.name for tool in self.tools if asks_people(tool)])
 
     @cached_property
     def described(self) -> Described:

@@ -16,7 +16,7 @@ from acorn._tools.collect import FINISH
 from acorn._tools.port import ArgumentError
 from acorn.errors import LimitError, ModelError
 from acorn.models.port import Model, ModelResponse, RawCall
-from acorn.record import Run
+from acorn.record import TOOL, Run
 from acorn.types import ToolCall, ToolResult
 
 
@@ -43,7 +43,8 @@ def refusal(response: ModelResponse, model: Model) -> ModelError | None:
         return None
     text = response.refusal or response.content or "(no text)"
     how = "refused to answer" if response.refusal is not None else "stopped at its content filter"
-    return ModelError(f"`{model.name}` {how}: {text[:500]} Change the input or the prompt, or use another model.")
+    name = response.fallbacks[-1].to if response.fallbacks else model.name
+    return ModelError(f"`{name}` {how}: {text[:500]} Change the input or the prompt, or use another model.")
 
 
 def may_go_on(error: BaseException) -> bool:
@@ -71,4 +72,4 @@ def prepare(
         args, kwargs = tool.bind(call.raw_arguments, run)
     except ArgumentError as error:
         return ToolResult(call.id, call.name, error=str(error))
-    return AskTool(f"tool {run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf)
+    return AskTool(f"{TOOL}{run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf)

@@ -1,6 +1,6 @@
 """The machine: it lists what it needs, is told what was begun, and takes one answer at a time.
 
-    new → prompt → start → model → (tools → branches → step → model)* → judge → done
+    new → prompt → start → (compact →) model → (tools → branches → step → model)* → judge → done
 
 Single turn, corrections and the forced finish are turns of the same wheel. What has returned is state the
 moment it is told, so a run can be saved between any two tells. Only this file changes the phase of a run.
@@ -10,7 +10,8 @@ changes nothing. The methods stand in the order of the walk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, assert_never
 
@@ -25,6 +26,7 @@ from acorn._loop.branch import (
 )
 from acorn._loop.branching import checked_calls, checked_results
 from acorn._loop.calls import Calls
+from acorn._loop.compaction import Stretch, estimate, stretch_of, summary_text
 from acorn._loop.opening import first_messages, prompt_text
 from acorn._loop.plan import BranchTool, Plan, listed_tools
 from acorn._loop.reply import may_go_on, read_calls, refusal
@@ -40,7 +42,8 @@ from acorn.journal import ModelAsked, RunBegun, ToolBegun
 from acorn.models.port import ModelResponse
 from acorn.record import Run
 from acorn.step import Step
-from acorn.types import Content, ToolCall, ToolResult, Unfinished
+from acorn.stores.port import RunCancelledError
+from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 
 class Loop(Calls):
@@ -56,8 +59,9 @@ class Loop(Calls):
 
     # What can be asked of the machine
 
-    def start(self, now: float) -> None:
-        """Begin the run, or go on with one that was loaded."""
+    def start(self, now: float, moment: datetime | None = None) -> None:
+        """Begin the run, or go on with one that was loaded; `moment` is now as everybody counts it."""
+        self._epoch = None if moment is None else moment - timedelta(seconds=now)
         self._is_torn = True
         self.journal.now = now
         self._asks = None
@@ -67,6 +71,9 @@ class Loop(Calls):
             begun = RunBegun(self.run.id, 0, now, self.plan.module, self.run.input, *above)
             self.journal.entries.append(begun)
             self.state.phase = "prompt"
+        elif self.state.phase == "model" and self.state.reason == "limit" and not self.state.under_way:
+            # Of a run that was loaded: its limits may be others now.
+            self.state.forced, self.state.fallback, self.state.reason = False, False, "finish"
         if not self.spec.sources:
             self._sources_are_open(now)
         self._is_torn = False
@@ -85,6 +92,8 @@ class Loop(Calls):
         journal.now = self.state.under_way[id] = now
         # Not `match`, which takes twice as long and is on the way of every ask.
         if isinstance(ask, AskModel):
+            if ask.is_quiet:
+                return
             forced = self.state.reason if self.state.forced else None
             count = len(ask.request.messages)
             journal.entries.append(ModelAsked(self.run.id, self.run.steps + 1, now, id, ask.model.name, count, forced))
@@ -108,12 +117,18 @@ class Loop(Calls):
         began = self.state.under_way.pop(id, None)
         self._asks = None
         if isinstance(ask, AskModel):
-            self._take_response(outcome, now if began is None else began, now)
+            asked = now if began is None else began
+            if ask.is_quiet:
+                self._take_summary(outcome, asked, now)
+            else:
+                self._take_response(outcome, asked, now)
         elif isinstance(ask, AskTool):
             self._take_result(outcome, began, now)
         elif isinstance(ask, AskHook):
             if self.state.phase == "step":
                 self._take_step(outcome, now)
+            elif self.state.phase in ("tools", "branches"):
+                self._hear_person(ask, outcome, now)
             elif self.state.phase == "prompt":
                 prompt = self.spec.prompt
                 self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
@@ -141,14 +156,44 @@ class Loop(Calls):
     def spoil(self, error: BaseException, now: float) -> None:
         """Fail after all: what was opened for the run could not be closed. Its output, if there is one, stays."""
         if self.run.error is None:
-            self._stop(error, now, is_final=True)
+            self._stop(error, now, is_final=self.run.stop_reason != "paused")
+
+    def answer(self, request_id: str, value: Any, now: float) -> None:
+        """What a person says to an open request; where it does not fit, an `InputError`, and nothing is changed."""
+        self._take_answer(self.check_answer(request_id, value), value, now)
+
+    def take_answers(self, answers: Mapping[str, Any], now: float) -> None:
+        """Those answers, by their requests, that are to requests of this run."""
+        for request in self.requests():
+            call_id = self._waiting_for(request.id)
+            if call_id is not None and request.id in answers:
+                self._take_answer(call_id, answers[request.id], now)
+
+    def set_aside(self, id: str) -> None:
+        """Something that was begun waits for people further below; it is done anew when the run goes on."""
+        self.state.under_way.pop(id, None)
+
+    def settle(self, now: float) -> bool:
+        """All else waits for people: the branches begin that stand behind the other calls. Whether there are any."""
+        if self.is_over or self.state.phase != "tools" or not self._unborn():
+            return False
+        self._asks, self.journal.now = None, now
+        self._begin_branches(now)
+        return True
+
+    def rest(self, requests: Sequence[Request], now: float) -> None:
+        """Nothing can go on without people: leave a record whose history is complete. The run goes on from before."""
+        self._asks, self.journal.now = None, now
+        self.transcript.rest(self._results_until_now())
+        self.run.output, self.run.stop_reason = Paused(self.run.id, requests), "paused"
 
     def _stop(self, error: BaseException, now: float, *, is_final: bool) -> None:
         self.journal.now = now
         self._asks = None
         self.transcript.stop(error, self._results_until_now(), self.setting("model"), is_final=is_final)
         self.run.error = error
-        self.run.stop_reason = "error" if isinstance(error, Exception) else "cancelled"
+        is_failure = isinstance(error, Exception) and not isinstance(error, RunCancelledError)
+        self.run.stop_reason = "error" if is_failure else "cancelled"
         if is_final:
             self.state.phase = "done"
 
@@ -168,13 +213,15 @@ class Loop(Calls):
         match state.phase:
             case "model":
                 return (AskModel(f"model {state.turns + 1}", self.model, self._next_request(now)),)
+            case "compact":
+                return (AskModel(f"compact {state.turns + 1}", self.model, self._summary_request(now), is_quiet=True),)
             case "tools":
                 return self._list_tools(now)
             case "step":
                 assert plan.on_step is not None
                 return (AskHook(f"on_step {run.steps}", plan.on_step, (self._the_step(),)),)
             case "branches":
-                return list(self._list_branches())
+                return [*self._list_branches(), *self._list_tools(now)]
             case "judge":
                 assert plan.on_finish is not None
                 assert self._candidate is not None
@@ -225,8 +272,15 @@ class Loop(Calls):
             self._begin(prompt.text, now)
         elif self.state.phase == "model" and not self.state.under_way:
             self._ask_model(now)  # in a loaded run; its limits may be others now
+        elif self.state.phase == "compact":
+            under_way = self.state.under_way
+            self._ask_model(now)
+            if self.state.phase != "compact":
+                under_way.clear()
         elif self.state.phase in ("tools", "branches"):
+            self._give_up_once()
             self._prepare(now)
+            self._end_tools_if_done(now)
 
     def _read_prompt(self) -> Callable[[], Any]:
         prompt = self.spec.prompt
@@ -283,6 +337,9 @@ class Loop(Calls):
         if self.budgets.limited:
             self._check_limits(now)
         self._request, state.was_forced = None, False
+        if self.spec.compact_at is not None and self._has_grown_long(self.spec.compact_at):
+            state.phase = "compact"
+            return
         request = self._next_request(now)
         if self.wire.before:
             self.transcript.notice_inside(self.wire.before)
@@ -292,6 +349,35 @@ class Loop(Calls):
                 state.was_forced, request.forced_tool = True, FINISH
             elif state.forced:
                 self._fall_back()
+
+    def _has_grown_long(self, most: int) -> bool:
+        """Whether a summary is to be asked for; not when the answer is due, or was asked for a moment ago."""
+        state = self.state
+        if state.compacted == state.turns or state.fallback or (state.forced and state.reason == "limit"):
+            return False
+        last = state.meter.last
+        size = last.total_tokens if last is not None and last.total_tokens else estimate(self.run.history)
+        if size <= most:
+            return False
+        self.transcript.notice_all()
+        return stretch_of(self.run.history, self.openings, most) is not None
+
+    def _take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
+        """Put a summary in the place of older steps; where the model gave none, they stay."""
+        state, run = self.state, self.run
+        self._request, state.compacted = None, state.turns
+        self.budgets.pay(response, self.model, run, now - asked, is_aside=True)
+        self.transcript.notice_all()
+        stretch = stretch_of(run.history, self.openings, self.spec.compact_at or 1)
+        is_refused = response.refusal is not None or response.stop_reason == "content_filter"
+        text = "" if is_refused else summary_text(response.content, was_cut=response.stop_reason == "length")
+        if stretch is None:  # somebody has changed the history meanwhile
+            stretch, text = Stretch(0, 0, (), 0), ""
+        self.transcript.compact(stretch, text, asked, response)
+        if text:
+            self.wire.forget()
+            state.meter.last = Usage(estimate(run.history))  # until a response says how much it is now
+        self._ask_model(now)
 
     def _check_limits(self, now: float) -> None:
         history, at = self.run.history, self.whereabouts()
@@ -322,6 +408,8 @@ class Loop(Calls):
         if error is not None:
             raise error
         state.response, state.calls, state.results = response, calls, {}
+        if state.requests:
+            state.requests, state.answers, state.passed = {}, {}, []
         if FINISH in [call.name for call in calls]:
             self._take_finish(response, calls, now)
         elif state.fallback:
@@ -415,14 +503,32 @@ class Loop(Calls):
             self._take_step(None, now)
 
     def _begin_branches(self, now: float) -> None:
-        state = self.state
-        state.phase = "branches"
-        open_calls = [call for call in state.calls if call.id not in state.results]
-        begun = {call.id: call.name for call in open_calls}
-        for call in open_calls:
-            branch = self._prepared[call.id]
-            assert isinstance(branch, BranchTool)
+        unborn = self._unborn()
+        self.state.phase = "branches"
+        begun = {call.id: call.name for call, _ in unborn}
+        for call, branch in unborn:
             self._bear(branch, call, begun, now)
+
+    def _unborn(self) -> list[tuple[ToolCall, BranchTool]]:
+        """The branches that begin when the other calls of the response have their results."""
+        results, prepared = self.state.results, self._prepared
+        opened = [(call, prepared.get(call.id)) for call in self.state.calls if call.id not in results]
+        return [(call, made) for call, made in opened if isinstance(made, BranchTool) and made.inherits]
+
+    def _hear_person(self, ask: AskHook, outcome: Any, now: float) -> None:
+        """What `on_human` said; None is nobody."""
+        (request,) = ask.arguments
+        self.transcript.notice()
+        if outcome is not None:
+            self._take_answer(self.check_answer(request.id, outcome), outcome, now)
+        elif (call_id := self._waiting_for(request.id)) is not None:
+            self.state.passed.append(call_id)
+
+    def _take_answer(self, call_id: str, value: Any, now: float) -> None:
+        self._asks, self.journal.now = None, now
+        self._note_answer(call_id, value)
+        if self._prepared:  # otherwise its sources are not open yet
+            self._end_tools_if_done(now)
 
     def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
         result = branch_result(ask.call, end)

@@ -16,7 +16,7 @@ _HARMLESS = (
     "frequency_penalty", "parallel_tool_calls", "service_tier", "drop_params", "input_cost_per_token",
     "output_cost_per_token",
 )  # fmt: skip
-_OBJECT = "(an object)"
+OBJECT = "(an object)"
 """What is written of a model that is neither an id nor a dict."""
 
 
@@ -31,7 +31,7 @@ def written_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as they were written; a model that was an object is not among them."""
     model = settings.get("model")
-    if _OBJECT in (model if isinstance(model, list) else [model]):
+    if OBJECT in (model if isinstance(model, list) else [model]):
         raise AcornError(
             "The saved run had a model that `on_step` gave as an object, and objects are not saved; "
             "set `step.model` to an id or a dict, so that a run can go on elsewhere."
@@ -47,4 +47,4 @@ def _without_secrets(model: Any) -> Any:
         return kept | {key: redact(value, secrets_in(model)) for key, value in addresses.items()}
     if isinstance(model, list | tuple):
         return [_without_secrets(each) for each in model]
-    return model if isinstance(model, str) else _OBJECT
+    return model if isinstance(model, str) else OBJECT

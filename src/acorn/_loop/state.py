@@ -14,11 +14,11 @@ from acorn._json import to_plain
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Meter, Spent
 from acorn._loop.settings import read_settings, written_settings
-from acorn._record_json import fields_of, read_result, written_result
+from acorn._record_json import fields_of, read_request, read_result, written_request, written_result
 from acorn.models.port import ModelResponse, RawCall
-from acorn.types import ToolCall, ToolResult, Usage
+from acorn.types import Fallback, Request, ToolCall, ToolResult, Usage
 
-Phase = Literal["new", "prompt", "start", "model", "tools", "branches", "step", "judge", "done"]
+Phase = Literal["new", "prompt", "start", "compact", "model", "tools", "branches", "step", "judge", "done"]
 
 
 @dataclass
@@ -51,6 +51,12 @@ class State:
     """What has returned in this step, by the id of its call."""
     branches: dict[str, BranchContext] = field(default_factory=dict[str, BranchContext])
     """The branches that were born in this step and have not ended, by the id of their call."""
+    requests: dict[str, Request] = field(default_factory=dict[str, Request])
+    """What people are asked in this step, by the id of the call that waits."""
+    answers: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What they have said, as plain data."""
+    passed: list[str] = field(default_factory=list[str])
+    """The calls that `on_human` had no answer to."""
     turn: int | None = None
     """Where in the history the response stands, in a saved run; the user may move it."""
     answer: str | None = None
@@ -59,6 +65,8 @@ class State:
     """The call that gave it; None where it came as XML or from `step.finish`."""
     faults: dict[str, str] = field(default_factory=dict[str, str])
     """What was wrong with the answers before it in the same response, by their calls."""
+    compacted: int = -1
+    """How many responses there were when a summary was last asked for; once is enough."""
     marks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     noticed: bool = False
     meter: Meter = field(default_factory=Meter)
@@ -70,6 +78,7 @@ class State:
         plain["calls"] = to_plain([fields_of(call) for call in self.calls])  # a hook may have made anything of them
         plain["results"] = [written_result(result) for result in self.results.values()]
         plain["branches"] = [context.to_json() for context in self.branches.values()]
+        plain["requests"] = {call_id: written_request(each) for call_id, each in self.requests.items()}
         plain["settings"] = written_settings(self.settings)
         last = self.meter.last
         plain["meter"] = {
@@ -88,11 +97,14 @@ class State:
             reply["tool_calls"] = [RawCall(**call) for call in reply["tool_calls"]]
             reply["usage"] = Usage(**reply["usage"])
             reply["waits"] = tuple(reply["waits"])
+            reply["fallbacks"] = tuple([Fallback(*each) for each in reply.get("fallbacks", ())])
             fields["response"] = ModelResponse(**reply)
         fields["calls"] = [ToolCall(**call) for call in fields["calls"]]
         fields["results"] = {result["id"]: read_result(result) for result in fields["results"]}
         born = map(BranchContext.from_json, fields["branches"])
         fields["branches"] = {str(context.call_id): context for context in born}
+        asked = fields.get("requests", {})
+        fields["requests"] = {call_id: read_request(each) for call_id, each in asked.items()}
         fields["marks"] = [tuple(mark) for mark in fields["marks"]]
         meter = dict(fields["meter"])
         meter["last"] = Usage(**meter["last"]) if meter["last"] else None

@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from acorn._content import content_of, text_of
-from acorn._history import change_of, history_of
+from acorn._history import change_of, history_of, steps_of
 from acorn._json import copied, to_plain, to_text, words_of
 from acorn._loop import messages
+from acorn._loop.compaction import Stretch, compacted
 from acorn._loop.wire_history import ROLES
 from acorn._secrets import redact, secrets_in
 from acorn._xml.report import INVALID
 from acorn.journal import (
     Called,
+    Compacted,
     Failed,
     Finished,
     Form,
@@ -27,6 +29,7 @@ from acorn.journal import (
     Interrupted,
     MessagesSaid,
     ModelAnswered,
+    Rested,
     ResultSaid,
     ResultsSaid,
     ToolReturned,
@@ -105,6 +108,7 @@ class Transcript:
                 response.cost,
                 response.attempts,
                 response.waits,
+                response.fallbacks,
             )
         )
         if refusal is None:
@@ -221,6 +225,35 @@ class Transcript:
         plain = tuple([to_plain(message) for message in made])
         journal.entries.append(HistoryEdited(self._id, journal.step, journal.now, where, removed, plain, tuple(added)))
 
+    def compact(self, stretch: Stretch, text: str, asked: float, response: ModelResponse) -> None:
+        """Let a summary stand for a part of the history; without one it stays, and only the request is noted."""
+        journal, history = self.journal, self.run.history
+        where, removed, made, steps = stretch.where, 0, list[Any](), tuple[int, ...]()
+        if text:
+            removed, made = stretch.behind - where, compacted(history, stretch, text)
+            known = steps_of(journal.entries)
+            gone = [at for at in range(where, stretch.behind) if at not in stretch.kept]
+            steps = tuple(sorted({known[at] for at in gone} - set(known[stretch.behind :])))
+            history[where : stretch.behind] = made
+            self._noted = history.copy()
+            self.written = None
+        journal.entries.append(
+            Compacted(
+                self._id,
+                journal.step,
+                journal.now,
+                asked,
+                self.run.model or "",
+                text,
+                where,
+                removed,
+                tuple(copied(made)),
+                steps,
+                response.usage.copy(),
+                response.cost,
+            )
+        )
+
     # The end
 
     def mend(self) -> None:
@@ -257,6 +290,18 @@ class Transcript:
 
         One entry tells all of it, and it is not part of the history's story: an interrupted run goes on from before.
         """
+        said = self._close(results, messages.STOPPED)
+        kind = Failed if is_final else Interrupted
+        journal = self.journal
+        journal.entries.append(kind(self._id, journal.step, journal.now, words_without_secrets(error, model), said))
+
+    def rest(self, results: Sequence[ToolResult]) -> None:
+        """The same for a run that waits for people."""
+        said = self._close(results, messages.WAITING)
+        self.journal.entries.append(Rested(self._id, self.journal.step, self.journal.now, said))
+
+    def _close(self, results: Sequence[ToolResult], otherwise: str) -> tuple[ResultSaid, ...]:
+        """Answer, in the record, every call of the turn that is open."""
         open_calls, history = self._unanswered, self.run.history
         self.notice_all()
         said: list[ResultSaid] = []
@@ -267,17 +312,13 @@ class Transcript:
             wanted = [call.id for call in open_calls]
             done = [_said(result) for result in results if result.id in wanted]
             stopped = [call_id for call_id in wanted if call_id not in here]
-            said = [*done, *(ResultSaid(call_id, messages.STOPPED, "stopped", None) for call_id in stopped)]
+            said = [*done, *(ResultSaid(call_id, otherwise, "stopped", None) for call_id in stopped)]
             where = messages.where_results_go(history, self.turn)
             if where is not None:
                 history[where:where] = [_message(each) for each in done]
         if isinstance(history, list):
-            messages.close_calls(history, messages.STOPPED)
-        kind = Failed if is_final else Interrupted
-        journal = self.journal
-        journal.entries.append(
-            kind(self._id, journal.step, journal.now, words_without_secrets(error, model), tuple(said))
-        )
+            messages.close_calls(history, otherwise)
+        return tuple(said)
 
 
 def _is_object(call: ToolCall) -> bool:
@@ -364,4 +405,4 @@ def _marks(message: Any) -> list[str]:
 
 
 def words_without_secrets(error: BaseException, model: Any) -> str:
-    return redact(words_of(error), secrets_in(model) if isinstance(model, dict) else ())
+    return redact(words_of(error), secrets_in({"model": model}) if isinstance(model, dict | list | tuple) else ())

@@ -53,6 +53,10 @@ class WireHistory:
         self._is_known = False
         """Whether the history of the next request is known to begin with what was seen."""
 
+    def forget(self) -> None:
+        """The history is another from here on, and everybody knows."""
+        self._begin()
+
     def copies_of(self, history: list[Message]) -> list[Message]:
         """Private copies of a history, those from the last request where they still say the same."""
         known = list(self._seen) if self._knows(history) else []

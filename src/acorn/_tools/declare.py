@@ -19,6 +19,9 @@ from acorn.errors import DeclarationError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+Approval = Callable[[dict[str, Any]], object]
+"""Whether these arguments need a person's yes."""
+
 _MARK = "__acorn_tool__"
 
 
@@ -36,6 +39,10 @@ class ToolOptions:
     """Whether the same call with the same result is no sign of a loop."""
     schema: Any = field(default=None, hash=False)
     """The JSON Schema of the arguments, where it does not come from the type hints."""
+    once: bool = False
+    """Whether a call that may have been begun is never begun again, though its process died in it."""
+    approval: bool | Approval = False
+    """Whether a person must approve a call, or a function of its arguments that says so."""
 
 
 @overload
@@ -49,6 +56,8 @@ def tool(
     parallel: bool = True,
     repeatable: bool = False,
     schema: dict[str, Any] | None = None,
+    once: bool = False,
+    approval: bool | Approval = False,
 ) -> Callable[[F], F]: ...
 def tool(
     function: F | None = None,
@@ -60,6 +69,8 @@ def tool(
     parallel: bool = True,
     repeatable: bool = False,
     schema: dict[str, Any] | None = None,
+    once: bool = False,
+    approval: bool | Approval = False,
 ) -> F | Callable[[F], F]:
     """Mark a function or method as a tool of a module.
 
@@ -75,8 +86,17 @@ def tool(
         @tool(schema={"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]})
         def search(**arguments):
             \"\"\"Search the web for information.\"\"\"
+
+    With `once=True` a call that may have been begun is not begun again when its run goes on after a crash; the model is
+    told that nobody knows what came of it. With `approval=True`, or a function of the arguments, a person must say yes
+    to a call first, and it is made once as well.
+
+        @tool(approval=lambda arguments: arguments["amount"] > 100)
+        def refund(order: str, amount: float) -> str:
+            \"\"\"Pay money back.\"\"\"
     """
-    options = ToolOptions(name, description, timeout, parallel, repeatable, _copied(schema))
+    is_once: Any = once or (approval is not False and once is False)  # anything else is complained of
+    options = ToolOptions(name, description, timeout, parallel, repeatable, _copied(schema), is_once, approval)
 
     def mark(target: F) -> F:
         _check(options, target)
@@ -138,6 +158,13 @@ def _check(options: ToolOptions, target: object) -> None:
         ),
         ("parallel", options.parallel, isinstance(options.parallel, bool), "True or False"),
         ("repeatable", options.repeatable, isinstance(options.repeatable, bool), "True or False"),
+        ("once", options.once, isinstance(options.once, bool), "True or False"),
+        (
+            "approval",
+            options.approval,
+            _is_approval(options.approval),
+            "True, False or a plain function of the arguments, which are a dict",
+        ),
     ]
     for option, value, right, allowed in rules:
         if not right:
@@ -145,6 +172,20 @@ def _check(options: ToolOptions, target: object) -> None:
             raise DeclarationError(
                 f"`{option}` of the tool `{label}` must be {allowed}, got {shorten(safe_repr(value))}."
             )
+
+
+def _is_approval(value: Any) -> bool:
+    if isinstance(value, bool):
+        return True
+    if not callable(value) or inspect.iscoroutinefunction(value):
+        return False
+    try:
+        inspect.signature(value).bind({})
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        pass
+    return True
 
 
 def _is_text(value: object) -> bool:

@@ -12,10 +12,14 @@ import typer
 
 from acorn import __version__
 from acorn._startup import raise_when_interrupted
+from acorn.cli.commands.batch import batch
+from acorn.cli.commands.chat import chat
 from acorn.cli.commands.demo import demo
 from acorn.cli.commands.new import new
 from acorn.cli.commands.pull import pull
+from acorn.cli.commands.resume import resume
 from acorn.cli.commands.run import run
+from acorn.cli.commands.runs import answer, cancel, delete, runs
 from acorn.cli.commands.show import show
 from acorn.cli.exit import (
     FAILED,
@@ -40,7 +44,14 @@ _BEHIND: Mapping[str, Any] = {"allow_extra_args": True, "allow_interspersed_args
 COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "demo": (demo, {}),
     "run": (run, _BEHIND),
+    "chat": (chat, {}),
+    "batch": (batch, {}),
+    "runs": (runs, {}),
     "show": (show, {}),
+    "resume": (resume, {}),
+    "answer": (answer, {}),
+    "cancel": (cancel, {}),
+    "delete": (delete, {}),
     "pull": (pull, {}),
     "new": (new, {}),
 }

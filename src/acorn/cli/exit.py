@@ -24,6 +24,8 @@ FAILED = 1
 """The run went wrong."""
 USAGE = 2
 """The command was used wrongly; nothing was run."""
+WAITING = 3
+"""The run rests, and waits for a person."""
 TERMINATED = 143
 
 

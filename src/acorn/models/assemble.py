@@ -79,6 +79,8 @@ class Assembly:
             rest.extra.update(delta.extra)
         if delta.attempts > 1:
             rest.attempts, rest.waits = delta.attempts, delta.waits
+        if delta.fallbacks:
+            rest.fallbacks = delta.fallbacks
         return content, reasoning, [self._add_call(fragment) for fragment in delta.calls]
 
     def _add_call(self, fragment: CallDelta) -> CallParts:
@@ -153,5 +155,6 @@ def as_deltas(response: ModelResponse) -> list[Delta]:
             extra=response.extra,
             attempts=response.attempts,
             waits=response.waits,
+            fallbacks=response.fallbacks,
         )
     ]

@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeGuard
 
 from pydantic_core import to_json
 
-from acorn.types import Usage
+from acorn.errors import ModelError
+from acorn.types import Fallback, Usage
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class ModelRequest:
     """Seconds that the run has left."""
     messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
     tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
+    left_out: set[str] | None = field(default=None, repr=False)
+    """What the model was found not to take when this was sent before, where somebody counts how often it is."""
 
     def __getstate__(self) -> dict[str, Any]:
         # What writes it is bound to the run, and a copy can do without.
@@ -106,6 +109,8 @@ class ModelResponse:
     """How many requests it took."""
     waits: tuple[float, ...] = ()
     """Seconds waited before each further one."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Which models of a list did not answer before this one did."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,13 +139,22 @@ class Delta:
     extra: dict[str, Any] | None = None
     attempts: int = 1
     waits: tuple[float, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+
+
+class SendAgainError(ModelError):
+    """The model does not take something that nobody has set, and may take the request without it.
+
+    Raised where somebody counts what is sent (`ModelRequest.left_out`); elsewhere an adapter sends it again itself.
+    """
 
 
 class Model(Protocol):
     """A language model. Adapters raise `ModelError` and nothing else of their own.
 
     A model may also have an attribute `thinks`: whether it was asked to think before it answers, so that no
-    tool should be forced from the first call on. Without one it does not.
+    tool should be forced from the first call on. Without one it does not. One that stands for several has a
+    tuple of them as `models`.
     """
 
     @property
@@ -196,3 +210,9 @@ def can_stream(model: Model) -> TypeGuard[StreamingModel]:
 def thinks(model: Model) -> bool:
     """Whether a model was asked to think before it answers."""
     return bool(getattr(model, "thinks", False))
+
+
+def models_of(model: Model) -> Sequence[Model]:
+    """The models that may answer where this one is asked."""
+    found: Any = getattr(model, "models", None)
+    return found if isinstance(found, tuple) and found and all(map(is_model, found)) else (model,)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from acorn._sampling import said_in
 from acorn.errors import DeclarationError
+from acorn.models.circuit import CIRCUITS
+from acorn.models.fallback import Chain, Link
 from acorn.models.port import Model, is_model
 from acorn.models.retrying import Retries, Retrying
+from acorn.models.thoughts import reader_of
+from acorn.models.throttle import Throttle
 
 
 class _Adapter(NamedTuple):
@@ -27,15 +33,16 @@ class _Adapter(NamedTuple):
             return False
         return not self.is_lane or (not _is_litellm_wanted(config) and import_module(self.module).knows(config))
 
-    def model(self, config: Mapping[str, Any]) -> Model:
+    def model(self, config: Mapping[str, Any], throttle: Throttle | None) -> Model:
         make: Callable[[Mapping[str, Any]], Model] = getattr(import_module(self.module), self.make)
-        model = make(config)
+        model = throttled(make(config), throttle)
         return Retrying(model, Retries.of(config)) if self.is_retried else model
 
 
 # The first that takes it counts.
 _ADAPTERS = (
     _Adapter("local/", "acorn.models.local", "LocalModel", is_retried=False),
+    _Adapter("openai/responses/", "acorn.models.openai_responses", "make", is_lane=True),
     _Adapter("openai/", "acorn.models.openai_chat", "make", is_lane=True),
     _Adapter("anthropic/", "acorn.models.anthropic_messages", "make", is_lane=True),
     _Adapter("", "acorn.models.litellm.adapter", "LiteLLMModel"),
@@ -49,18 +56,34 @@ def _is_litellm_wanted(config: Mapping[str, Any]) -> bool:
     return bool(lane == "litellm")
 
 
-def resolve(declared: Any, owner: str) -> Model:
+def throttled(model: Model, throttle: Throttle | None) -> Model:
+    """A model kept to its limits. One that asks another, and says so by `around`, may ask it more than once."""
+    if throttle is None:
+        return model
+    around: Callable[[Callable[[Model], Model]], Model] | None = getattr(model, "around", None)
+    return throttle(model) if around is None else around(partial(throttled, throttle=throttle))
+
+
+def resolve(declared: Any, owner: str, throttle: Throttle | None = None) -> Model:
     """The model to ask."""
     if declared is None:
         raise DeclarationError(
             f"`{owner}.model` is not set; declare it on the class, or pass it: `{owner}(model='openai/gpt-4o')`."
         )
     if is_model(declared):
-        return declared
+        return throttled(declared, throttle)
+    if isinstance(declared, list | tuple):
+        return Chain([_link(each, resolve(each, owner, throttle)) for each in declared])
     config = declared if isinstance(declared, dict) else {"model": declared}
     name = str(config.get("model") or config.get("id"))
     try:
         adapter = next(adapter for adapter in _ADAPTERS if adapter.takes(name, config))
-        return adapter.model(config)
+        return adapter.model(config, throttle)
     except DeclarationError as error:
         raise DeclarationError(f"`{owner}.model` cannot be used: {error}") from error
+
+
+def _link(declared: Any, model: Model) -> Link:
+    """One model of a list, with what its dict sets for it alone."""
+    sampling = {attribute: declared[key] for attribute, key in said_in(declared)}
+    return Link(model, CIRCUITS.of(declared), reader_of(declared), sampling)

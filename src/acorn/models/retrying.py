@@ -61,6 +61,10 @@ class Retrying:
     def __repr__(self) -> str:
         return f"Retrying({self._model!r})"
 
+    def around(self, wrap: Callable[[Model], Model]) -> Retrying:
+        """The same with something between it and its model."""
+        return Retrying(wrap(self._model), self._retries)
+
     @property
     def name(self) -> str:
         return self._model.name
@@ -97,14 +101,14 @@ class Retrying:
             yield attempts.noted(first)
             yield from deltas
         finally:
-            _close(deltas)
+            close_stream(deltas)
 
     def _begin(self, request: ModelRequest) -> tuple[Delta, Iterator[Delta]]:
         deltas = cast("StreamingModel", self._model).stream(request)
         try:
             return next(deltas, Delta()), deltas
         except BaseException:
-            _close(deltas)
+            close_stream(deltas)
             raise
 
     async def _astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
@@ -115,14 +119,14 @@ class Retrying:
             async for delta in deltas:
                 yield delta
         finally:
-            await _aclose(deltas)
+            await aclose_stream(deltas)
 
     async def _abegin(self, request: ModelRequest) -> tuple[Delta, AsyncIterator[Delta]]:
         deltas = cast("StreamingModel", self._model).astream(request)
         try:
             return await anext(deltas, Delta()), deltas
         except BaseException:
-            await _aclose(deltas)
+            await aclose_stream(deltas)
             raise
 
 
@@ -190,11 +194,12 @@ class _Attempts:
         return replace(outcome, attempts=len(self._waits) + 1, waits=self._waits)
 
 
-def _close(deltas: Any) -> None:
+def close_stream(deltas: Any) -> None:
+    """End a stream that may be no generator."""
     if hasattr(deltas, "close"):
         deltas.close()
 
 
-async def _aclose(deltas: Any) -> None:
+async def aclose_stream(deltas: Any) -> None:
     if hasattr(deltas, "aclose"):
         await deltas.aclose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from importlib import import_module
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,6 +15,8 @@ from acorn.stores.port import Store
 _guard = threading.RLock()
 _open: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """One store for each file: its threads write together."""
+_recent: deque[Store] = deque(maxlen=8)
+"""Those that were named last stay open between two calls; others close when nobody has them."""
 _memory: list[Store] = []
 
 
@@ -57,4 +60,6 @@ def _in_file(text: str) -> Store:
         store: Store | None = _open.get(whole)
         if store is None:
             store = _open[whole] = import_module("acorn.stores.sqlite").SQLiteStore(text)
+        if store not in _recent:
+            _recent.append(store)
         return store

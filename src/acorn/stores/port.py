@@ -8,13 +8,15 @@ nothing that comes after it may begin.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from acorn.errors import StoreError
 from acorn.types import Request, Usage
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future  # brings logging, which a program that only declares does not need
 
 Status = Literal["queued", "running", "waiting", "stopped", "failed", "done", "cancelled"]
 """What a run is at. One that says `running` and whose holder is gone reads `stopped`."""
@@ -75,7 +77,8 @@ class Birth(NamedTuple):
     """JSON."""
     started: datetime
     overrides: str | None = None
-    """What the instance set beside its class, as JSON: plain data, without secrets."""
+    """The `settings` that the instance has beside its class, plain data without secrets, and the `file` of the class;
+    as JSON."""
     batch: str | None = None
     item: int | None = None
 

@@ -96,6 +96,9 @@ class HumanInputRequestedEvent(Event):
 
     type: Literal["human_input_requested"] = "human_input_requested"
     question: str
+    tool_call_id: str | None = None
+    """The call that waits for the answer, if it was one; the conversation has what came of that, and not this."""
+    request_id: str | None = None
 
 
 class HumanInputReceivedEvent(Event):
@@ -103,6 +106,8 @@ class HumanInputReceivedEvent(Event):
 
     type: Literal["human_input_received"] = "human_input_received"
     response: str
+    tool_call_id: str | None = None
+    request_id: str | None = None
 
 
 class CompletionEvent(Event):

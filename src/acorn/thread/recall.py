@@ -10,15 +10,19 @@ from acorn._content import text_of
 from acorn.journal import (
     BranchBegun,
     BranchEnded,
+    Compacted,
     Entry,
     Failed,
     Finished,
     HistoryEdited,
+    HumanAnswered,
+    HumanAsked,
     Interrupted,
     Message,
     MessagesSaid,
     ModelAnswered,
     ModelAsked,
+    Rested,
     ResultSaid,
     ResultsSaid,
     RunBegun,
@@ -29,7 +33,10 @@ from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
     ErrorEvent,
+    HumanInputReceivedEvent,
+    HumanInputRequestedEvent,
     Spoken,
+    SummaryEvent,
     ToolCallEvent,
     ToolResultEvent,
 )
@@ -53,7 +60,7 @@ class _Recall:
         entries = tuple(run.journal.entries)  # the run may be going on
         for at, entry in enumerate(entries):
             # An interruption that was not the end is no part of the story.
-            if not isinstance(entry, Interrupted) or at == len(entries) - 1:
+            if not isinstance(entry, Interrupted | Rested) or at == len(entries) - 1:
                 self._add(entry)
         self.events += self._waiting
 
@@ -80,12 +87,29 @@ class _Recall:
                 children = [child for child in list(self._run.branches) if child.id == entry.child_id]
                 for child in children:
                     self.events += _Recall(child, is_whole=False).events
+            case Compacted():
+                if entry.summary:
+                    steps = list(entry.steps)
+                    self._tell(
+                        entry, [SummaryEvent(iteration=step, summary=entry.summary, summarized_iterations=steps)]
+                    )
             case Finished():
                 self._tell(entry, [_end(entry)])
             case Failed() | Interrupted():
                 self._close(entry, entry.results)
                 self._release()
                 self._tell(entry, [ErrorEvent(iteration=step, error=entry.error)])
+            case Rested():
+                self._close(entry, entry.results)
+                self._release()
+            case HumanAsked():
+                asked = HumanInputRequestedEvent(iteration=step, question=entry.question)
+                asked.tool_call_id, asked.request_id = entry.call_id, entry.request_id
+                self._tell(entry, [asked])
+            case HumanAnswered():
+                answered = HumanInputReceivedEvent(iteration=step, response=entry.answer)
+                answered.tool_call_id, answered.request_id = entry.call_id, entry.request_id
+                self._tell(entry, [answered])
             case RunBegun() | ModelAsked() | ToolBegun() | ToolReturned() | BranchEnded():
                 pass
             case _:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 from acorn._json import excerpt, shorten, to_text
+from acorn._xml.text import FORBIDDEN, FORBIDDEN_ONE, escape_anywhere
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
@@ -34,24 +35,13 @@ _OPEN, _CLOSE = "<thread>\n", "</thread>"
 _TYPES = {"user": "human", "assistant": "ai", "system": "system"}
 _ROLES: dict[str, Any] = {kind: role for role, kind in _TYPES.items()}
 
-_FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
-_FORBIDDEN_ONE = re.compile(f"[{_FORBIDDEN}]")
-_REFERENCES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
 _REFERENCE = re.compile("&(amp|lt|gt|quot|apos);")
 _MEANINGS = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 
 
 def escape_xml(text: str) -> str:
     """The text with `& < > " '` as references; characters that XML forbids become U+FFFD."""
-    # Whatever is forbidden is not printable, and to ask is cheaper than to search.
-    return _refer(text if text.isprintable() else _FORBIDDEN_ONE.sub("\ufffd", text))
-
-
-def _refer(text: str) -> str:
-    for mark, reference in _REFERENCES.items():  # `&` is the first
-        if mark in text:
-            text = text.replace(mark, reference)
-    return text
+    return escape_anywhere(text)
 
 
 def _unescape(text: str) -> str:
@@ -65,8 +55,8 @@ def _json_body(value: Any) -> str:
         text = json.dumps(plain_of(value), ensure_ascii=False, separators=(",", ":"))
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # two halves are a whole
     if not text.isprintable():
-        text = _FORBIDDEN_ONE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-    return _refer(text)
+        text = FORBIDDEN_ONE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return escape_anywhere(text)
 
 
 def _result_body(result: Any) -> str:
@@ -121,9 +111,9 @@ def _line(event: AgentEvent, index: int, names: Names) -> str:
         body = escape_xml(event.error)
         more = f' recoverable="{"true" if event.recoverable else "false"}"'
     elif event.type == "human_input_requested":
-        body = escape_xml(event.question)
+        body, more = escape_xml(event.question), _ids(event)
     elif event.type == "human_input_received":
-        body = escape_xml(event.response)
+        body, more = escape_xml(event.response), _ids(event)
     elif event.type == "completion":
         body = _result_body(event.result)
     elif event.type == "summary":
@@ -132,6 +122,12 @@ def _line(event: AgentEvent, index: int, names: Names) -> str:
     else:
         assert_never(event)
     return f'  <event type="{kind}" id="{index}"{named} iteration="{event.iteration}"{more}>{body}</event>\n'
+
+
+def _ids(event: HumanInputRequestedEvent | HumanInputReceivedEvent) -> str:
+    """What a person was asked for: beside a call the conversation has its result."""
+    ids = (("toolCallId", event.tool_call_id), ("requestId", event.request_id))
+    return "".join([f' {name}="{escape_xml(value)}"' for name, value in ids if value is not None])
 
 
 # Reading
@@ -144,12 +140,13 @@ class Thread(list[AgentEvent]):
 
 
 _NUMBER = "(?:0|-?[1-9][0-9]*)"
-_TEXT = f"[^&<>\"'{_FORBIDDEN}]*(?:&(?:amp|lt|gt|quot|apos);[^&<>\"'{_FORBIDDEN}]*)*"
+_TEXT = f"[^&<>\"'{FORBIDDEN}]*(?:&(?:amp|lt|gt|quot|apos);[^&<>\"'{FORBIDDEN}]*)*"
 _EVENT = re.compile(
     rf' {{2}}<event type="(?P<type>[a-z_]+)" id="(?P<id>[0-9]+)"(?: name="(?P<name>{_TEXT})")?'
     rf'(?P<status> status="success")? iteration="(?P<iteration>{_NUMBER})"'
     r'(?: recoverable="(?P<recoverable>true|false)"'
     rf'| summarizedIterations="(?P<summarized>(?:{_NUMBER}(?:,{_NUMBER})*)?)")?'
+    rf'(?: toolCallId="(?P<call>{_TEXT})")?(?: requestId="(?P<request>{_TEXT})")?'
     rf">(?P<body>{_TEXT})</event>\n"
 )
 _HAS = {  # which groups a kind of event has, beside those that all have
@@ -164,6 +161,9 @@ _HAS = {  # which groups a kind of event has, beside those that all have
     "completion": set[str](),
     "summary": {"summarized"},
 }
+
+
+_ASKED = ("human_input_requested", "human_input_received")
 
 
 def parse_thread_xml(text: str) -> Thread:
@@ -199,8 +199,17 @@ def _refusal(text: str, at: int, why: str) -> InputError:
 
 
 def _is_whole(found: re.Match[str]) -> bool:
-    there = {name for name in ("name", "status", "recoverable", "summarized") if found[name] is not None}
+    there = {
+        name for name in ("name", "status", "recoverable", "summarized", "call", "request") if found[name] is not None
+    }
+    if found["type"] in _ASKED:
+        there -= {"call", "request"}
     return _HAS.get(found["type"]) == there
+
+
+def _read_ids(found: re.Match[str]) -> tuple[str | None, str | None]:
+    call, request = found["call"], found["request"]
+    return None if call is None else _unescape(call), None if request is None else _unescape(request)
 
 
 class _Reader:
@@ -225,9 +234,15 @@ class _Reader:
                 call_id = self._answered((None, iteration)) if recoverable else None
                 return ErrorEvent(iteration=iteration, error=body, recoverable=recoverable, tool_call_id=call_id)
             case "human_input_requested":
-                return HumanInputRequestedEvent(iteration=iteration, question=body)
+                call_id, request_id = _read_ids(found)
+                return HumanInputRequestedEvent(
+                    iteration=iteration, question=body, tool_call_id=call_id, request_id=request_id
+                )
             case "human_input_received":
-                return HumanInputReceivedEvent(iteration=iteration, response=body)
+                call_id, request_id = _read_ids(found)
+                return HumanInputReceivedEvent(
+                    iteration=iteration, response=body, tool_call_id=call_id, request_id=request_id
+                )
             case "completion":
                 return CompletionEvent(iteration=iteration, result=body)
             case _:

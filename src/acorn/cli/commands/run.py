@@ -1,43 +1,22 @@
-"""`acorn run`: a command made of any module. One run from its options to its exit code: shown, saved, and judged."""
+"""`acorn run`: a command made of any module."""
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Annotated, Any, TextIO
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel
 from pydantic.errors import PydanticUserError
 
-from acorn import AcornError, ModelError, ParseError, Run, Unfinished, capture, listen
+from acorn import AcornError
 from acorn._declared import spec_of
-from acorn._secrets import secrets_in
 from acorn._spec import Spec
-from acorn.cli.exit import (
-    FAILED,
-    FINE,
-    INTERRUPTED,
-    TERMINATED,
-    USAGE,
-    CommandError,
-    ReaderGoneError,
-    complain,
-    error_text,
-    line_reached,
-    message_of,
-    print_json,
-    without_keys,
-)
+from acorn.cli.exit import FINE, CommandError, message_of
 from acorn.cli.load_target import Agent, load
 from acorn.cli.options.arguments import OWN, Options, OwnOptions, parse
 from acorn.cli.options.help import show_help
 from acorn.cli.options.input import make_input
-from acorn.cli.save_target import Saver, save_target
-from acorn.cli.stdio import descriptor_of
-from acorn.cli.view.views import View, view_of
+from acorn.cli.stored import named_store
+from acorn.cli.watched_run import WatchedRun
 
 
 def run(
@@ -52,6 +31,9 @@ def run(
     input: Annotated[str | None, typer.Option("--input", "--acorn-input", metavar="FILE|-", help=OWN["input"])] = None,
     json: Annotated[bool, typer.Option("--json", "--acorn-json", help=OWN["json"])] = False,
     save: Annotated[str | None, typer.Option("--save", "--acorn-save", metavar="FILE", help=OWN["save"])] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", "--acorn-store", metavar="FILE|URL", help=OWN["store"])
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", "--acorn-debug", help=OWN["debug"])] = False,
 ) -> int:
     """Run a module from the command line.
@@ -65,16 +47,18 @@ def run(
     out = context.obj.set_aside()  # a file may print while it is imported, and from then on
     agent = load(target, debug=debug)
     spec, options = _declared(agent, debug)
-    written = parse(words, options, OwnOptions(model, input, json, save, debug))
+    written = parse(words, options, OwnOptions(model, input, json, save, store, debug))
     if written.own.help:
         show_help(agent, spec, options, target, out)
         return FINE
-    if written.own.model is not None:
-        try:
-            agent = agent.using(model=written.own.model)
-        except AcornError as error:
-            raise CommandError(message_of(error), debug=debug) from error
-    return WatchedRun(agent, spec, written.own, out).perform(make_input(written, options))
+    changes = {"model": written.own.model, "store": named_store(written.own.store, agent.store)}
+    try:
+        agent = agent.using(**{name: value for name, value in changes.items() if value is not None})
+    except AcornError as error:
+        raise CommandError(message_of(error), debug=debug) from error
+    shape, input_model = spec.input, make_input(written, options)
+    arguments = () if shape.is_empty else (shape.unwrap(input_model),)
+    return WatchedRun(agent, spec, written.own, out).perform(lambda: agent.stream(*arguments))
 
 
 def _declared(agent: Agent, debug: bool) -> tuple[Spec, Options]:
@@ -89,195 +73,3 @@ def _declared(agent: Agent, debug: bool) -> tuple[Spec, Options]:
         raise CommandError(
             f"the input of `{type(agent).__name__}` names a class that does not exist: {words}", debug=debug
         ) from error
-
-
-class TerminatedError(BaseException):
-    """A request to end came, as `kill` sends it."""
-
-
-class WatchedRun:
-    """The run that a command is about."""
-
-    def __init__(self, agent: Agent, spec: Spec, own: OwnOptions, out: TextIO) -> None:
-        self.agent = agent
-        self.spec = spec
-        self.own = own
-        self.out = out
-        self.secrets = _secrets_of(agent.model)
-        self.runs: Sequence[Run[Any]] = ()
-        self.saver: Saver | None = None
-        if own.save is not None:
-            target = save_target(own.save, descriptor_of(out))
-            self.saver = Saver(target, own.save, lambda: self.run)
-
-    @property
-    def run(self) -> Run[Any] | None:
-        return self.runs[0] if self.runs else None
-
-    def perform(self, input: BaseModel) -> int:
-        """Run it and print what came of it; the exit code."""
-        stream = self._start(input)
-        failure: BaseException | None = None
-        try:
-            with (
-                capture() as self.runs,
-                _ended_in_order(),
-                nullcontext() if self.saver is None else listen(self.saver.hear),
-                view_of(self.agent, self.spec, self.out, self._hide) as view,
-            ):
-                self._watch(stream, view)
-        except BaseException as error:  # the provider's, the model's, the user's own, or an end from outside
-            failure = error
-        return self._ended(failure, self._save())
-
-    def _save(self) -> CommandError | None:
-        """Keep the run as it ended; why it could not be. Its output is printed all the same."""
-        try:
-            return None if self.saver is None else self.saver.end()
-        except KeyboardInterrupt:  # a pipe that nobody reads, say
-            return CommandError(f"`{self.own.save}` was not written: interrupted", INTERRUPTED)
-
-    def _start(self, input: BaseModel) -> Any:
-        shape = self.spec.input
-        arguments = () if shape.is_empty else (shape.unwrap(input),)
-        try:
-            return self.agent.stream(*arguments)
-        except AcornError as error:  # nothing was asked yet: the declaration or the model's name is wrong
-            hint = " On the command line it is `--model`." if self.agent.model is None else ""
-            raise self._error(f"{message_of(error, self.secrets)}{hint}", USAGE) from error
-        except (Exception, SystemExit) as error:  # a property of the user's
-            raise self._error(f"{line_reached(error)}{error_text(error, self.secrets)}", FAILED) from error
-
-    def _watch(self, stream: Any, view: View) -> None:
-        how = "failed"
-        if self.saver is not None:
-            self.saver.begin()
-        try:
-            for chunk in stream:
-                view.feed(chunk, self.run)
-            how = "unfinished" if self.run is not None and isinstance(self.run.output, Unfinished) else "finished"
-        except (KeyboardInterrupt, TerminatedError):
-            how = "interrupted"
-            raise
-        finally:
-            try:
-                stream.close()  # ends the run, so that its record and what is saved are complete
-            finally:
-                view.end(how, self.run)
-
-    def _ended(self, failure: BaseException | None, unsaved: CommandError | None) -> int:
-        """Print the output or say what went wrong; that it could not be saved is said in any case."""
-        code = FAILED
-        try:
-            code = self._finished() if failure is None else self._failed(failure)
-        except CommandError as error:
-            code = complain(error)
-        except ReaderGoneError:
-            code = FINE
-        if unsaved is not None:
-            complain(unsaved)
-        return code or (FINE if unsaved is None else unsaved.code)
-
-    def _failed(self, error: BaseException) -> int:
-        if isinstance(error, KeyboardInterrupt):
-            self._print_error({"type": "KeyboardInterrupt", "message": "The run was interrupted."})
-            return INTERRUPTED
-        if isinstance(error, TerminatedError):
-            self._print_error({"type": "Terminated", "message": "The run was ended by a signal."})
-            return TERMINATED
-        words = message_of(error, self.secrets) if isinstance(error, AcornError) else error_text(error, self.secrets)
-        message = message_of(error, self.secrets)
-        if not isinstance(error, Exception):
-            # Neither a failure nor from outside: `sys.exit()` in a tool, say, which means us as little as the model.
-            words = message = f"the agent's code ended the program: {words}"
-        self._print_error(described(error, message, self._hide))
-        raise self._error(words, FAILED) from error
-
-    def _finished(self) -> int:
-        run = self.run
-        assert run is not None
-        if isinstance(run.output, Unfinished):
-            called = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)
-            message = (
-                f"`{self.spec.owner}` did not finish: in a single turn the model called {called}. Set `max_steps` on "
-                f"`{self.spec.owner}` to let it go on."
-            )
-            self._print_error({"type": "Unfinished", "message": message, "content": run.output.content})
-            raise CommandError(message, FAILED)
-        print_json(report(run) if self.own.json else run.output, self.out)
-        return FINE
-
-    def _print_error(self, error: dict[str, Any]) -> None:
-        """For machines; if it cannot be written, the line for people still comes."""
-        if not self.own.json:
-            return
-        try:
-            print_json(report(self.run, error), self.out)
-        except CommandError as unwritten:
-            complain(unwritten)
-        except ReaderGoneError:
-            pass
-
-    def _error(self, message: str, code: int) -> CommandError:
-        return CommandError(message, code, debug=self.own.debug, secrets=self.secrets)
-
-    def _hide(self, text: str) -> str:
-        return without_keys(text, self.secrets)
-
-
-@contextmanager
-def _ended_in_order() -> Generator[None]:
-    """A request to end, as `kill` sends it, ends the run like Ctrl-C: saved, and the terminal as it was."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> None:
-        raise TerminatedError
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _secrets_of(model: Any) -> set[str]:
-    """The keys that a model is asked with."""
-    if isinstance(model, list | tuple):
-        return {secret for each in model for secret in _secrets_of(each)}
-    return secrets_in(model) if isinstance(model, dict) else set()
-
-
-def report(run: Run[Any] | None, error: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Everything about a run, for `--json`."""
-    usage = {} if run is None else {name: getattr(run.usage, name) for name in run.usage.__slots__}
-    return {
-        "output": None if run is None or error is not None else run.output,
-        "usage": usage,
-        "cost": None if run is None else run.cost,
-        "steps": 0 if run is None else run.steps,
-        "stop_reason": "error" if run is None else run.stop_reason,
-        "model": None if run is None else run.model,
-        "seconds": 0.0 if run is None else round(run.seconds, 6),
-        **({"error": error} if error is not None else {}),
-    }
-
-
-def described(error: BaseException, message: str, hide: Callable[[str], str]) -> dict[str, Any]:
-    """A failure for machines."""
-    found: dict[str, Any] = {"type": type(error).__name__, "message": message}
-    if isinstance(error, ModelError):
-        found |= {"provider": error.provider, "status": error.status, "retryable": error.retryable}
-    if isinstance(error, ParseError):
-        found |= {"attempts": error.attempts, "errors": error.errors, "raw_output": error.raw_output}
-    return {key: _without(hide, value) for key, value in found.items()}
-
-
-def _without(hide: Callable[[str], str], value: Any) -> Any:
-    """Plain data with every text in it cleaned of keys."""
-    if isinstance(value, str):
-        return hide(value)
-    if isinstance(value, dict):
-        return {key: _without(hide, item) for key, item in value.items()}
-    return [_without(hide, item) for item in value] if isinstance(value, list) else value

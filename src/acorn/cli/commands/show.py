@@ -1,12 +1,13 @@
-"""`acorn show`: a saved run, step by step."""
+"""`acorn show`: a run that was kept, in a store or in a file, step by step."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any, TextIO, assert_never
 
 import typer
 from pydantic import ValidationError
@@ -14,11 +15,18 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+import acorn
+from acorn import Run
 from acorn._json import compact
+from acorn._record_json import read_entries
+from acorn.cli.commands.runs import StoreOption
 from acorn.cli.exit import FINE, CommandError, print_json, write
-from acorn.cli.safe_text import clean, one_line, plural
+from acorn.cli.safe_text import clean, one_line, plural, totals_text
+from acorn.cli.stored import named_store, store_of, told, whole_id
 from acorn.cli.view.drawing import Pen, draw
 from acorn.cli.view.tree import RunTree
+from acorn.cli.view.views import PlainView
+from acorn.errors import StoreError
 from acorn.journal import (
     BranchBegun,
     Called,
@@ -31,6 +39,7 @@ from acorn.journal import (
     ResultSaid,
     ResultsSaid,
 )
+from acorn.stores.port import Store
 from acorn.thread import (
     AgentEvent,
     CompletionEvent,
@@ -49,15 +58,40 @@ from acorn.types import Usage
 
 
 def show(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A run that was kept by `acorn run --save FILE`.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|FILE",
+            help="A run of the store, by the beginning of its id, or a file of `acorn run --save` or `run.to_json()`.",
+        ),
+    ],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on while the run goes on, wherever it is driven.")
+    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Every text as a whole.")] = False,
     xml: Annotated[bool, typer.Option("--xml", help="Print the thread as one XML document.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the events as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the events as JSON.")] = False,
+    store: StoreOption = None,
 ) -> int:
-    """Show a saved run step by step, its branches as a tree."""
-    if xml and json:
+    """Show a run that was kept step by step, its branches as a tree."""
+    if xml and as_json:
         raise CommandError("`--xml` and `--json` exclude each other")
-    events = _read(file)
-    if json:
+    if named_store(store) is not None and not Path(file).is_file():
+        book = store_of(store)
+        run_id = whole_id(book, file)
+        if follow:
+            return _follow(book, run_id)
+        with told():
+            run = acorn.runs(book).get(run_id)
+        if not (xml or as_json):
+            draw_kept(book, run, is_whole=full)
+            return FINE
+        events = run.thread
+    elif follow:
+        raise CommandError("`--follow` is for the runs of a store")
+    else:
+        events = _read(file)
+    if as_json:
         print_json(dump_events(events), sys.stdout)
     elif xml:
         text = serialize_thread_to_xml(events)
@@ -67,9 +101,39 @@ def show(
     return FINE
 
 
+def draw_kept(store: Store, run: Run[Any], *, is_whole: bool, out: TextIO | None = None) -> None:
+    """A run of a store as a tree, and what it came to."""
+    out = out or sys.stdout
+    with told():
+        status, heard = store.follow(run.id)
+    entries = read_entries([json.loads(each.entry) for each in heard])
+    head = Text.assemble((one_line(run.id), "bold"), (f"  {status}", "dim"))
+    _draw(head, entries, out, is_whole=is_whole)
+    totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)
+    write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")
+
+
+def _follow(store: Store, run_id: str) -> int:
+    with told():
+        facts = store.read(run_id)[0].facts
+        view = PlainView(facts.agent, facts.model or "no model yet", say=lambda line: write(sys.stdout, f"{line}\n"))
+        with view:
+            for entry in acorn.runs(store).follow(run_id):
+                view.hear(entry)
+        run = acorn.runs(store).get(run_id)
+        facts = store.read(run_id)[0].facts
+    view.end(facts.status, run)
+    return FINE
+
+
 def _read(file: str) -> list[AgentEvent]:
     try:
-        return parse_events(Path(file).read_bytes())
+        text = Path(file).read_bytes()
+        if text.lstrip().startswith(b"{"):  # a record; events are a list
+            return Run.from_json(text.decode()).thread
+        return parse_events(text)
+    except StoreError as error:
+        raise CommandError(f"`{file}` holds no saved run: {error}") from error
     except OSError as error:
         raise CommandError(f"`{file}` cannot be read: {error.strerror or error}") from error
     except ValidationError as error:
@@ -81,18 +145,22 @@ def _read(file: str) -> list[AgentEvent]:
 
 
 def _print(title: str, events: list[AgentEvent]) -> None:
-    console = Console(file=sys.stdout)
-    if not sys.stdout.isatty():
-        console = Console(file=sys.stdout, width=160)
     head = Text.assemble((one_line(title), "bold"), (f"  {plural(len(events), 'event')}", "dim"))
+    _draw(head, entries_of(events), sys.stdout, is_whole=True)
+
+
+def _draw(head: Text, entries: Iterable[Entry], out: TextIO, *, is_whole: bool) -> None:
+    console = Console(file=out)
+    if not out.isatty():
+        console = Console(file=out, width=160)
     drawn, tree = Tree(head, guide_style="dim"), RunTree()
-    for entry in entries_of(events):
+    for entry in entries:
         tree.hear(entry)
-    pen = Pen(0.0, console.width, console.options.ascii_only, is_over=True, is_whole=True)
+    pen = Pen(0.0, console.width, console.options.ascii_only, is_over=True, is_whole=is_whole)
     draw(tree.root, drawn, pen)
     with console.capture() as captured:
         console.print(drawn)
-    write(sys.stdout, captured.get())
+    write(out, captured.get())
 
 
 # A thread as entries, as far as it tells: it knows neither requests nor when a call began

@@ -31,11 +31,12 @@ OWN = {
     "input": "A file with the input as a JSON object, or `-` for standard input; options win over it.",
     "json": "Print one JSON object with the output, usage, cost, steps, stop reason, model and seconds.",
     "save": "Keep the run's events in this file, for `acorn show`.",
+    "store": "Keep the run in this store; else `ACORN_STORE`, the agent's own, or `.acorn/runs.db` if it is there.",
     "debug": "Show the traceback of an error.",
     "help": "Show this text.",
 }
 """acorn's own options, and what they do."""
-TAKES_TEXT = {"model": "MODEL", "input": "FILE", "save": "FILE"}
+TAKES_TEXT = {"model": "MODEL", "input": "FILE", "save": "FILE", "store": "FILE"}
 PREFIX = "acorn-"
 
 
@@ -47,6 +48,7 @@ class OwnOptions:
     input: str | None = None
     json: bool = False
     save: str | None = None
+    store: str | None = None
     debug: bool = False
     help: bool = False
 

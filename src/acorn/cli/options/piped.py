@@ -22,7 +22,7 @@ def take_piped(values: Mapping[str, Any], options: Options) -> tuple[Option, str
     """The field and its text; None where nothing was piped in."""
     if options.shape.is_empty or not _is_piped():
         return None
-    fields = [option for option in options.listed if options.is_field(option) and _is_text(option)]
+    fields = [option for option in options.listed if options.is_field(option) and is_text(option)]
     left = [option for option in fields if not _has_value(values, option)]
     if any(option.is_required for option in fields):  # one with a default is not what a pipe is for then
         left = [option for option in left if option.is_required]
@@ -52,7 +52,8 @@ def _refuse(left: list[Option], options: Options) -> None:
     raise CommandError(f"something was piped in for {names}; give all but one of them as options; {whole}")
 
 
-def _is_text(option: Option) -> bool:
+def is_text(option: Option) -> bool:
+    """Whether a field takes any text."""
     node = option.node
     return "string" in node.kinds and node.kinds <= {"string", "null"} and node.takes_text
 

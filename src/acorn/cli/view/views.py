@@ -157,13 +157,22 @@ class LiveView:
 class PlainView:
     """Says what has happened when it has happened."""
 
-    def __init__(self, name: str, model: str, *, is_single: bool = False, hide: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        *,
+        is_single: bool = False,
+        hide: Callable[[str], str] = str,
+        say: Callable[[str], None] = write_line,
+    ) -> None:
         self._tree = RunTree(hide)
         self._name, self._model = name, model
         self._is_single = is_single
+        self._say = say
 
     def __enter__(self) -> PlainView:
-        write_line(f"{one_line(self._name)} on {one_line(self._model)}")
+        self._say(f"{one_line(self._name)} on {one_line(self._model)}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -173,17 +182,17 @@ class PlainView:
         for branch, complete in self._tree.hear(entry):
             where = f"[{one_line(branch.label)}] " if branch.label else ""
             for line in self._lines(branch, complete):
-                write_line(f"{where}{line}")
+                self._say(f"{where}{line}")
 
     def feed(self, chunk: StreamChunk[Any], run: Run[Any] | None) -> None:
         """What is still coming in is no line yet."""
 
     def end(self, how: str, run: Run[Any] | None) -> None:
         if run is None:
-            write_line(how)
+            self._say(how)
             return
         steps = 0 if self._is_single else run.steps
-        write_line(f"{how}: {totals_text(steps, self._tree.tokens, self._tree.cost, run.seconds, ', ')}")
+        self._say(f"{how}: {totals_text(steps, self._tree.tokens, self._tree.cost, run.seconds, ', ')}")
 
     def _lines(self, branch: Branch, complete: Turn | Call | Branch) -> list[str]:
         match complete:

@@ -1,0 +1,1 @@
+"""One file each: how somebody would write the works with that library."""

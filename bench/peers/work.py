@@ -1,0 +1,190 @@
+"""A contender's process: says what importing it cost, then does one work for each line on its input.
+
+`python -m peers.work NAME ROOT`, where ROOT is the address of the server. A contender is a file with any of the
+functions `single(url)`, `loop(url, steps)`, `parallel(url, calls)`, `stream(url, watch)` and `many(url, count)`; each
+makes ready and returns what does one run, a function or a coroutine function, which returns the typed answer (`many`:
+all of them). `FINISH` says how it wants its answer (see server.py), by kind of work where it differs, `PACKAGES` whose
+versions to tell, `CANNOT` why a kind of work is missing, `MORE_REQUESTS` how many it makes beyond what a run needs.
+
+Every result is judged here, outside the measured time: the answer, its type, the tools that ran, the partials seen.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+from peers import tools
+from peers.tasks import Answer, Report, Watch, answer, kind_of, report
+
+if TYPE_CHECKING:
+    import asyncio
+
+ENOUGH = 1.0
+"""Seconds after which a work is not repeated any more."""
+
+MOST = 20
+SLOW = 2.0
+"""A first call that took as many CPU seconds is no warm-up: what it saves is lost in it."""
+
+
+def peak() -> float:
+    """The most memory this process ever held, in MB."""
+    import resource
+
+    unit = 1e6 if sys.platform == "darwin" else 1e3
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+class WrongResultError(Exception):
+    """The contender did not do what the work asks for."""
+
+
+class Job:
+    """One work of one contender: made ready, run, judged."""
+
+    def __init__(self, contender: Any, work: str, root: str) -> None:
+        self.work = work
+        self.contender = contender
+        self.kind, self.number = kind_of(work)
+        self.watch = Watch()
+        finish = contender.FINISH
+        finish = finish if isinstance(finish, str) else finish.get(self.kind, finish[""])
+        url = f"{root}/{finish}/{work}/v1"
+        make = getattr(contender, self.kind)
+        extra = {"loop": self.number, "parallel": self.number, "many": self.number, "stream": self.watch}
+        self.act: Callable[[], Any] = make(url, extra[self.kind]) if self.kind in extra else make(url)
+
+    def begin(self) -> None:
+        tools.ran.clear()
+        self.watch.lengths.clear()
+
+    def judge(self, result: Any) -> None:
+        if self.kind == "stream":
+            self.judge_stream(result)
+            return
+        results = result if self.kind == "many" else [result]
+        wanted = [answer(at) for at in range(self.number)] if self.kind == "many" else [answer()]
+        if not all(isinstance(each, Answer) for each in results):
+            raise WrongResultError(f"not an `Answer`: {type(results[0])}")
+        if [each.model_dump() for each in results] != wanted:
+            raise WrongResultError("another answer than the server gave")
+        if self.kind in ("loop", "parallel") and sorted(tools.ran) != list(range(self.number)):
+            raise WrongResultError(f"{len(tools.ran)} of {self.number} tools ran")
+
+    def judge_stream(self, result: Any) -> None:
+        wanted = json.loads(report(self.number))
+        if not isinstance(result, Report) or result.model_dump() != wanted:
+            raise WrongResultError("another report than the server sent")
+        if not getattr(self.contender, "PARTIALS", True):
+            return
+        missing = set(range(1, len(wanted["items"]) + 1)) - self.watch.lengths
+        if missing:  # some leave out partials in which no item is new
+            raise WrongResultError(f"{len(missing)} items came without a partial that ends with them")
+
+
+class Clock:
+    """CPU and wall seconds of each run."""
+
+    def __init__(self) -> None:
+        self.cpu: list[float] = []
+        self.wall: list[float] = []
+        self.runs = 0
+        self.since = (0.0, 0.0)
+
+    def start(self) -> None:
+        self.since = (time.process_time(), time.perf_counter())
+
+    def stop(self) -> None:
+        self.cpu.append(time.process_time() - self.since[0])
+        self.wall.append(time.perf_counter() - self.since[1])
+
+    def goes_on(self, *, warm: bool) -> Iterator[None]:
+        """Once to warm up, then until it is enough."""
+        while self.runs == 0 or (warm and not (sum(self.wall) > ENOUGH or len(self.wall) >= MOST)):
+            yield
+            self.runs += 1
+            if self.runs == 1 and warm and self.cpu[0] < SLOW:
+                self.cpu.clear()
+                self.wall.clear()
+
+
+class Loop:
+    """One event loop for all works: some libraries keep a client for the whole process."""
+
+    def __init__(self) -> None:
+        self.runner: asyncio.Runner | None = None
+
+    def run(self, act: Coroutine[Any, Any, None]) -> None:
+        import asyncio
+
+        self.runner = self.runner or asyncio.Runner()
+        self.runner.run(act)
+
+
+def run(job: Job, loop: Loop, *, warm: bool) -> Clock:
+    import inspect
+
+    clock = Clock()
+    if not inspect.iscoroutinefunction(job.act):
+        for _ in clock.goes_on(warm=warm):
+            job.begin()
+            clock.start()
+            result = job.act()
+            clock.stop()
+            job.judge(result)
+        return clock
+
+    async def all_of_them() -> None:
+        for _ in clock.goes_on(warm=warm):
+            job.begin()
+            clock.start()
+            result = await job.act()
+            clock.stop()
+            job.judge(result)
+
+    loop.run(all_of_them())
+    return clock
+
+
+def versions(packages: list[str]) -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {package: version(package) for package in packages}
+
+
+def main(name: str, root: str) -> None:
+    # What a library prints must not get between our lines.
+    lines = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    contender = importlib.import_module(f"peers.contenders.{name}")
+    first = Job(contender, "first", root)
+    cpu, wall = time.process_time(), time.monotonic() - float(os.environ.get("PEERS_BEGAN", "nan"))
+    ready = {"cpu": [cpu], "wall": [wall], "peak": peak()}
+    hello = {"import": ready, "versions": versions(contender.PACKAGES), "cannot": getattr(contender, "CANNOT", {})}
+    lines.write(json.dumps(hello) + "\n")
+    loop = Loop()
+    for line in sys.stdin:
+        work = line.strip()
+        try:
+            clock = run(first if work == "first" else Job(contender, work, root), loop, warm=work != "first")
+            told: dict[str, Any] = {"cpu": clock.cpu, "wall": clock.wall, "runs": clock.runs, "peak": peak()}
+            if work == "first":
+                told |= {"cpu": [cpu + clock.cpu[0]], "wall": [wall + clock.wall[0]]}
+            told["requests_more"] = getattr(contender, "MORE_REQUESTS", {}).get(kind_of(work)[0], 0)
+        except Exception as failure:
+            import traceback
+
+            traceback.print_exc()
+            told = {"error": f"{type(failure).__name__}: {failure}"}
+        lines.write(json.dumps(told) + "\n")
+    os._exit(0)  # libraries that wait for their threads have nothing left to say
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,103 @@
+"""A store from outside: what runs there are, what each did, and what people are asked. No class is needed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, get_args
+
+from acorn._drive.keeping import saved_of
+from acorn._json import excerpt, to_plain
+from acorn._loop.saved_run import hang_records
+from acorn._record_json import read_entries, read_record
+from acorn.errors import StoreError
+from acorn.journal import Entry
+from acorn.record import Run
+from acorn.stores.open import open_store
+from acorn.stores.port import RunFacts, Status, Store
+from acorn.types import Request
+
+_PAUSE = 0.1
+"""Seconds between two looks at a run that goes on."""
+_GOES_ON = ("queued", "running", "waiting")
+
+
+class Runs:
+    """The runs of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"<runs of {self._store.name}>"
+
+    def list(
+        self,
+        *,
+        status: Status | Sequence[Status] = (),
+        agent: str | None = None,
+        limit: int | None = 50,
+        before: datetime | None = None,
+    ) -> Sequence[RunFacts]:
+        """The newest first: in one state or several, of one class, begun before some time."""
+        wanted: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
+        for each in wanted:
+            if each not in get_args(Status):
+                raise StoreError(f"A run is one of {', '.join(get_args(Status))}; got {excerpt(each)}.")
+        return self._store.list(status=wanted, agent=agent, limit=limit, before=before)
+
+    def get(self, run_id: str) -> Run[Any]:
+        """The record of a run, its branches included: of one that goes on or was interrupted, what was committed."""
+        kept = self._store.read(run_id)
+        if not kept:
+            raise self._unknown(run_id)
+        root, *below = kept
+        run: Run[Any] = read_record(Run, saved_of(root), None)
+        hang_records(run, [saved_of(each) for each in below])
+        return run
+
+    def follow(self, run_id: str) -> Generator[Entry]:
+        """The entries of its journal and of its branches', from the first, as they are committed; ends with the run."""
+        position = 0
+        while True:
+            status, heard = self._store.follow(run_id, position)
+            if status is None:
+                raise self._unknown(run_id)
+            for each in heard:
+                position = each.position
+                yield from read_entries([json.loads(each.entry)])
+            if not heard and status not in _GOES_ON:
+                return
+            if not heard:
+                time.sleep(_PAUSE)
+
+    def requests(self, run_id: str | None = None) -> Sequence[Request]:
+        """What people are asked and have not answered yet, the oldest first."""
+        return self._store.requests(run_id)
+
+    def answer(self, request_id: str, value: Any) -> None:
+        """Answer a request; the run goes on when it is resumed."""
+        self._store.answer(request_id, to_plain(value))
+
+    def cancel(self, run_id: str) -> None:
+        """End a run: one that rests at once, one that is driven somewhere at its next commit."""
+        self._store.cancel(run_id)
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run and its branches."""
+        self._store.delete(run_id)
+
+    def _unknown(self, run_id: str) -> StoreError:
+        return StoreError(f"There is no run {run_id!r} in {self._store.name}; `acorn runs` lists what there is.")
+
+
+def runs(store: str | Path | Store) -> Runs:
+    """The runs in a store, from Python.
+
+    for run in acorn.runs("runs.db").list(status="waiting"):
+        print(run.id, run.agent, run.steps)
+    """
+    return Runs(open_store(store, "`acorn.runs`"))

@@ -1,0 +1,167 @@
+"""People who are asked while a run rests in its store, and answer from anywhere, days later."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import acorn
+from acorn import InputError, Paused, StoreError, ask_human, module, tool
+from acorn.models import ModelRequest
+from acorn.stores import MemoryStore
+from acorn.testing import Reply, ScriptedModel, call, finish
+
+
+class Order(BaseModel):
+    order: str
+
+
+class Inner(module[Order, str]):
+    """Ask about the order."""
+
+    max_steps = 5
+
+
+class Desk(module[Order, str]):
+    """Refund the order."""
+
+    max_steps = 10
+    tools = [ask_human]
+    branches = {"inner": Inner}
+    refunded: list[float]
+
+    @tool(approval=True)
+    def refund(self, amount: float) -> str:
+        """Pay it back."""
+        self.refunded.append(amount)
+        return f"{amount} refunded"
+
+    @tool
+    def look(self) -> str:
+        """Look at the order."""
+        return "a blue one"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
+
+
+def desk(store: Any, script: list[Reply], inside: list[Reply] | None = None) -> Desk:
+    """An agent as a new process would make it: its model answers by where the conversation stands."""
+
+    def answer(request: ModelRequest) -> Reply:
+        said = [message["role"] for message in request.messages]
+        inner = [at for at, message in enumerate(request.messages) if "inside" in str(message["content"])]
+        if inside is not None and inner:
+            return inside[said[inner[0] :].count("assistant")]
+        return script[said.count("assistant")]
+
+    agent = Desk(model=ScriptedModel(answer), store=store)
+    agent.refunded = []
+    return agent
+
+
+ASKS = [call("refund", amount=20.0) & call("look"), finish("done")]
+
+
+def test_an_approval_is_given_from_another_process(store: Any) -> None:
+    paused: Any = desk(store, ASKS)(order="17")
+    assert isinstance(paused, Paused)
+    assert not paused
+    (facts,) = acorn.runs(store).list(status="waiting")
+    assert facts.id == paused.run_id
+    (request,) = acorn.runs(store).requests()
+    assert request == paused.request
+    assert (request.kind, request.tool, request.arguments) == ("approval", "refund", {"amount": 20.0})
+
+    acorn.runs(store).answer(request.id, True)
+    assert not acorn.runs(store).requests()
+    again = desk(store, ASKS)
+    assert again.resume(paused.run_id) == "done"
+    assert again.refunded == [20.0]
+    assert acorn.runs(store).list()[0].status == "done"
+
+
+@pytest.mark.parametrize(
+    ("answer", "refunded", "read"),
+    [
+        (True, [20.0], "20.0 refunded"),
+        (False, [], "did not approve"),
+        ("too much", [], "too much"),
+        ({"approved": True, "arguments": {"amount": 5}}, [5.0], "5.0 refunded"),
+    ],
+)
+def test_what_a_person_may_say_of_a_call(store: Any, answer: Any, refunded: list[float], read: str) -> None:
+    paused: Any = desk(store, ASKS)(order="17")
+    agent = desk(store, ASKS)
+    assert asyncio.run(agent.aresume(paused.run_id, answer=answer)) == "done"
+    assert agent.refunded == refunded
+    assert agent.last is not None
+    results = [message["content"] for message in agent.last.history if message["role"] == "tool"]
+    assert any(read in result for result in results)
+
+
+@pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": True, "arguments": {"amount": "x"}}])
+def test_what_is_no_answer_is_refused_and_the_request_stays_open(store: Any, answer: Any) -> None:
+    paused: Any = desk(store, ASKS)(order="17")
+    with pytest.raises(InputError):
+        desk(store, ASKS).resume(paused.run_id, answer=answer)
+    assert [each.id for each in acorn.runs(store).requests()] == [paused.request.id]
+    assert desk(store, ASKS).resume(paused.run_id, answer=True) == "done"
+
+
+def test_several_requests_are_answered_one_by_one(store: Any) -> None:
+    script = [call("ask_human", question="Which?") & call("ask_human", question="Why?"), finish("done")]
+    paused: Any = desk(store, script)(order="17")
+    one, two = paused.requests
+    with pytest.raises(StoreError, match="waits for 2 answers"):
+        desk(store, script).resume(paused.run_id, answer="the blue one")
+    still: Any = desk(store, script).resume(paused.run_id, answers={one.id: "the blue one"})
+    assert [each.id for each in still.requests] == [two.id]
+    assert [each.id for each in acorn.runs(store).requests()] == [two.id]
+    with pytest.raises(StoreError, match="answered already"):
+        desk(store, script).resume(paused.run_id, answers={one.id: "the red one"})
+    agent = desk(store, script)
+    assert agent.resume(paused.run_id, answer=["because"]) == "done"
+    assert agent.last is not None
+    results = [message["content"] for message in agent.last.history if message["role"] == "tool"]
+    assert results[:2] == ["the blue one", '["because"]']
+
+
+def test_a_branch_is_asked_and_answered(store: Any) -> None:
+    script = [call("inner", order="inside"), finish("done")]
+    inside = [call("ask_human", question="Which?"), finish("deep")]
+    paused: Any = desk(store, script, inside)(order="17")
+    assert paused.request.branch == "inner"
+    assert paused.request.run_id != paused.run_id
+    agent = desk(store, script, inside)
+    assert agent.resume(paused.run_id, answer="that one") == "done"
+    assert agent.last is not None
+    assert agent.last.branches[0].output == "deep"
+
+
+def test_a_named_run_rests_and_goes_on_by_its_name(store: Any) -> None:
+    agent = desk(store, ASKS).using(run_id="order-17")
+    paused: Any = agent(order="17")
+    assert paused.run_id == "order-17"
+    assert isinstance(agent(order="17"), Paused), "nobody has answered yet"
+    acorn.runs(store).answer(paused.request.id, True)
+    assert agent(order="17") == "done"
+    chunks = list(agent.stream(order="17"))
+    assert [chunk.result for chunk in chunks] == ["done"]
+
+
+def test_a_stream_ends_with_what_is_asked(store: Any) -> None:
+    agent = desk(store, ASKS)
+    last = list(agent.stream(order="17"))[-1]
+    assert isinstance(last.result, Paused)
+    assert last.run is not None
+    assert last.run.stop_reason == "paused"
+    acorn.runs(store).answer(last.result.request.id, False)
+    chunks = list(agent.using(run_id=last.run.id).stream(order="17"))
+    assert chunks[-1].result == "done"

@@ -1,0 +1,262 @@
+"""Runs that are kept in a store: named, interrupted, resumed, given again, and looked at from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import acorn
+from acorn import (
+    DeclarationError,
+    LimitError,
+    ModelError,
+    Run,
+    Step,
+    StoreError,
+    current_run,
+    module,
+    tool,
+)
+from acorn.journal import Finished, RunBegun
+from acorn.models import ModelRequest
+from acorn.stores import MemoryStore
+from acorn.testing import Failure, Reply, ScriptedModel, call, finish
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Answer(BaseModel):
+    answer: str
+
+
+class Inner(module[Question, Answer]):
+    """Look closer."""
+
+    max_steps = 5
+
+
+class Desk(module[Question, Answer]):
+    """Answer the question."""
+
+    max_steps = 10
+    branches = {"inner": Inner}
+
+    seen: list[str]
+    """What was done, by whichever instance."""
+
+    @tool
+    def look(self, what: str) -> str:
+        """Look something up."""
+        self.seen.append(what)
+        if what == "trouble" and self.seen.count(what) == 1:
+            raise KeyboardInterrupt
+        return f"seen {what}"
+
+    def on_step(self, step: Step) -> None:
+        if step.branch is None:
+            self.seen.append(f"step {step.counter}")
+
+
+SCRIPT = [
+    call("look", what="a") & call("look", what="b"),
+    call("look", what="trouble"),
+    call("inner", question="deeper?"),
+    finish(answer="done"),
+]
+INSIDE = [call("look", what="inside"), finish(answer="deep")]
+
+
+def by_turn(request: ModelRequest) -> Reply:
+    """The script as a function of the conversation, so that any process can go on with it."""
+    turns = sum(message["role"] == "assistant" for message in request.messages)
+    is_inside = any("deeper?" in str(message["content"]) for message in request.messages if message["role"] == "user")
+    reply: Reply = INSIDE[turns - 3] if is_inside else SCRIPT[turns]
+    return reply
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
+
+
+def desk(store: Any, seen: list[str], **settings: Any) -> Desk:
+    agent = Desk(model=ScriptedModel(by_turn), store=store, **settings)
+    agent.seen = seen
+    return agent
+
+
+Way = Callable[[Desk, dict[str, Any]], Any]
+
+
+def called(agent: Desk, given: dict[str, Any]) -> Any:
+    return agent(**given)
+
+
+def awaited(agent: Desk, given: dict[str, Any]) -> Any:
+    return asyncio.run(agent.acall(**given))
+
+
+def streamed(agent: Desk, given: dict[str, Any]) -> Any:
+    return list(agent.stream(**given))[-1].result
+
+
+def astreamed(agent: Desk, given: dict[str, Any]) -> Any:
+    async def last() -> Any:
+        return [chunk async for chunk in agent.astream(**given)][-1].result
+
+    return asyncio.run(last())
+
+
+WAYS = [called, awaited, streamed, astreamed]
+ALL = ["a", "b", "step 1", "trouble", "trouble", "step 2", "inside", "step 3"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_named_run_goes_on_where_it_was_interrupted(store: Any, way: Way) -> None:
+    seen: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        way(desk(store, seen).using(run_id="order-17"), {"question": "why?"})
+    (facts,) = acorn.runs(store).list()
+    assert (facts.id, facts.status, facts.steps) == ("order-17", "stopped", 2)
+
+    output = way(desk(store, seen).using(run_id="order-17"), {"question": "why?"})
+    assert output == Answer(answer="done")
+    assert sorted(seen) == sorted(ALL)
+    (facts,) = acorn.runs(store).list()
+    assert (facts.status, facts.steps, facts.agent.rpartition(":")[2]) == ("done", 3, "Desk")
+    assert facts.usage.requests == 6
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_had_ended_is_given_again(store: Any, way: Way) -> None:
+    agent = Desk(model=ScriptedModel([finish(answer="once")]), store=store).using(run_id="a")
+    assert way(agent, {"question": "why?"}) == way(agent, {"question": "why?"}) == Answer(answer="once")
+    assert agent.resume("a") == Answer(answer="once")
+
+
+def test_a_name_stands_for_one_input_and_one_class(store: Any) -> None:
+    class Other(module[Question, Answer]):
+        """Other."""
+
+    agent = Desk(model=ScriptedModel([finish(answer="once")]), store=store).using(run_id="a")
+    agent(question="why?")
+    with pytest.raises(StoreError, match="begun with another input"):
+        agent(question="how?")
+    with pytest.raises(StoreError, match=r"one of `.*Desk`, not of `.*Other`"):
+        Other(model=ScriptedModel([]), store=store).using(run_id="a")(question="why?")
+    assert agent(question="why?") == Answer(answer="once")
+
+
+def test_a_run_without_a_name_is_resumed_by_its_id(store: Any) -> None:
+    seen: list[str] = []
+    with pytest.raises(KeyboardInterrupt) as caught:
+        desk(store, seen)(question="why?")
+    run: Run[Any] = caught.value.run  # type: ignore[attr-defined]
+    assert desk(store, seen).resume(run.id) == Answer(answer="done")
+    assert asyncio.run(desk(store, seen).aresume(run.id)) == Answer(answer="done")
+    assert sorted(seen) == sorted(ALL)
+
+
+def test_the_record_is_whole_after_a_resume(store: Any) -> None:
+    seen: list[str] = []
+    with pytest.raises(KeyboardInterrupt) as caught:
+        desk(store, seen)(question="why?")
+    first: Run[Any] = caught.value.run  # type: ignore[attr-defined]
+    agent = desk(store, seen)
+    agent.resume(first.id)
+    run = agent.last
+    assert run is not None
+    assert (run.id, run.steps, run.stop_reason, run.usage.requests) == (first.id, 3, "finish", 6)
+    assert run.started == first.started
+    assert run.seconds > first.seconds
+    kept = acorn.runs(store).get(first.id)
+    assert kept.history == run.history
+    assert [branch.id for branch in kept.branches] == [branch.id for branch in run.branches]
+    assert kept.output == {"answer": "done"}
+    entries = list(acorn.runs(store).follow(first.id))
+    assert isinstance(entries[0], RunBegun)
+    assert isinstance(entries[-1], Finished)
+    assert len(entries) == len(run.journal.entries) + len(run.branches[0].journal.entries)
+
+
+def test_a_provider_in_trouble_is_asked_again(store: Any) -> None:
+    model = ScriptedModel([call("look", what="a"), Failure(status=503), finish(answer="there")])
+    agent = Desk(model=model, store=store)
+    agent.seen = []
+    with pytest.raises(ModelError) as caught:
+        agent(question="why?")
+    assert acorn.runs(store).list(status="failed")[0].error is not None
+    assert agent.resume(caught.value.run.id) == Answer(answer="there")
+    assert agent.seen == ["a", "step 1"]
+
+
+def test_a_failed_run_that_cannot_go_on_says_so(store: Any) -> None:
+    agent = Desk(model=ScriptedModel([Failure(status=400)]), store=store)
+    with pytest.raises(ModelError) as caught:
+        agent(question="why?")
+    with pytest.raises(StoreError, match="failed and cannot go on") as again:
+        agent.resume(caught.value.run.id)
+    assert isinstance(again.value.__cause__, ModelError)
+
+
+def test_a_run_that_ended_at_a_limit_goes_on_with_a_higher_one(store: Any) -> None:
+    agent = Desk(model=ScriptedModel(by_turn), store=store, max_total_tokens=30)
+    agent.seen = ["trouble"]
+    with pytest.raises(LimitError) as caught:
+        agent(question="why?")
+    assert agent.using(max_total_tokens=10_000_000).resume(caught.value.run.id) == Answer(answer="done")
+
+
+def test_what_is_not_there_cannot_be_resumed(store: Any) -> None:
+    agent = Desk(model=ScriptedModel([]), store=store)
+    with pytest.raises(StoreError, match="There is no run 'x'"):
+        agent.resume("x")
+    with pytest.raises(DeclarationError, match="keeps no runs"):
+        Desk(model=ScriptedModel([])).resume("x")
+    with pytest.raises(DeclarationError, match="keeps no runs"):
+        Desk(model=ScriptedModel([])).using(run_id="x")(question="why?")
+    with pytest.raises(DeclarationError, match="`run_id`"):
+        agent.using(run_id="")
+    Desk(model=ScriptedModel([finish(answer="x")]), store=store).using(run_id="y")(question="?")
+    with pytest.raises(StoreError, match="waits for no answer"):
+        agent.resume("y", answer=True)
+
+
+def test_a_run_is_cancelled_from_outside(store: Any) -> None:
+    class Slow(module[Question, Answer]):
+        """Slow."""
+
+        max_steps = 5
+
+        @tool
+        def look(self) -> str:
+            """Look."""
+            acorn.runs(store).cancel(current_run().id)
+            return "seen"
+
+    agent = Slow(model=ScriptedModel([call("look"), finish(answer="x")]), store=store)
+    with pytest.raises(StoreError, match="cancelled") as caught:
+        agent(question="why?")
+    assert caught.value.run.stop_reason == "cancelled"
+    (facts,) = acorn.runs(store).list(status="cancelled")
+    with pytest.raises(StoreError, match="was cancelled"):
+        agent.resume(facts.id)
+    acorn.runs(store).delete(facts.id)
+    assert not acorn.runs(store).list()
+
+
+def test_a_branch_is_kept_with_its_root(store: Any) -> None:
+    agent = desk(store, ["trouble"])
+    agent(question="why?")
+    (facts,) = acorn.runs(store).list()
+    record = acorn.runs(store).get(facts.id)
+    (branch,) = record.branches
+    assert branch.branch == "inner"
+    assert branch.output == {"answer": "deep"}

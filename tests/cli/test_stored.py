@@ -1,0 +1,267 @@
+"""The commands on stored runs: list, show, resume, answer, cancel, delete, batch and chat."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import AGENTS, Acorn, Ended
+from tests.patience import PATIENCE, comes_true
+
+import acorn as library
+
+DESK = AGENTS / "desk.py"
+
+
+@pytest.fixture(autouse=True)
+def nobody_types(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.delenv("ACORN_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def waiting(acorn: Acorn, store: Path, cls: str = "Desk") -> Any:
+    ended = acorn("run", f"{DESK}:{cls}", "order 17", "--store", store)
+    assert ended.code == 3, ended.err
+    (facts,) = library.runs(store).list(status="waiting")
+    return facts
+
+
+def test_a_run_that_rests_says_how_to_go_on(acorn: Acorn, store: Path) -> None:
+    ended = acorn("run", f"{DESK}:Desk", "order 17", "--store", store)
+    (facts,) = library.runs(store).list()
+    assert ended.code == 3
+    assert ended.out == ""
+    assert "May `refund` be called" in ended.err
+    assert f"answer with: acorn resume {facts.id[:8]} --store {store} --yes" in ended.err
+
+
+def test_it_goes_on_with_an_approval(acorn: Acorn, store: Path) -> None:
+    facts = waiting(acorn, store)
+    ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
+    assert (ended.code, ended.output) == (0, "settled")
+    again = acorn("resume", facts.id[:8], "--store", store)
+    assert (again.code, again.output) == (0, "settled")
+
+
+def test_a_refusal_has_its_reason(acorn: Acorn, store: Path) -> None:
+    facts = waiting(acorn, store)
+    assert acorn("resume", facts.id, "--no", "too much", "--store", store).code == 0
+    shown = acorn("show", facts.id[:8], "--store", store, "--full").out
+    assert "The reason: too much" in shown
+
+
+def test_an_answer_is_given_without_the_class(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACORN_STORE", str(store))
+    facts = waiting(acorn, store, "Curious")
+    (request,) = library.runs(store).requests()
+    assert "Which colour?" in acorn("runs").out
+    ended = acorn("answer", request.id[:8], "blue")
+    assert ended.code == 0
+    assert f"acorn resume {facts.id[:8]}" in ended.err
+    assert acorn("answer", request.id, "red").code == 2
+    assert acorn("resume", facts.id[:8]).output == "blue"
+
+
+def test_for_machines_a_resting_run_is_json(acorn: Acorn, store: Path) -> None:
+    ended = acorn("run", f"{DESK}:Desk", "x", "--store", store, "--json")
+    assert ended.code == 3
+    assert (ended.output["stop_reason"], ended.output["output"]) == ("paused", None)
+    assert ended.output["requests"][0]["tool"] == "refund"
+
+
+def test_runs_are_listed_and_shown(acorn: Acorn, store: Path) -> None:
+    facts = waiting(acorn, store)
+    acorn("run", f"{DESK}:Echo", "hello", "--store", store)
+    lines = acorn("runs", "--store", store).out.splitlines()
+    assert [line.split()[1:3] for line in lines[1:3]] == [["done", "Echo"], ["waiting", "Desk"]]
+    listed = acorn("runs", "--store", store, "--json", "--status", "waiting").output
+    assert [each["id"] for each in listed] == [facts.id]
+    assert acorn("runs", "--store", store, "--status", "sleepy").code == 2
+    shown = acorn("show", facts.id[:8], "--store", store).out
+    assert "look()" in shown
+    assert " tokens · " in shown
+    assert json.loads(acorn("show", facts.id, "--store", store, "--json").out)[0]["type"] == "message"
+    assert "refund" in acorn("show", facts.id, "--store", store, "--xml").out
+
+
+def test_a_run_is_cancelled_and_deleted(acorn: Acorn, store: Path) -> None:
+    facts = waiting(acorn, store)
+    assert acorn("cancel", facts.id[:6], "--store", store).code == 0
+    assert acorn("resume", facts.id, "--yes", "--store", store).code != 0
+    assert acorn("delete", facts.id[:6], "--store", store).code == 0
+    assert not library.runs(store).list()
+    acorn("run", f"{DESK}:Echo", "hello", "--store", store)
+    assert "deleted 0 runs" in acorn("delete", "--before", "2020-01-01", "--store", store).err
+    assert "deleted 1 run" in acorn("delete", "--before", "2999-01-01", "--store", store).err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["runs"], "there is no store here"),
+        (["runs", "--store", "none.db"], "there is no store `none.db`"),
+        (["show", "zzz", "--store", "{store}"], "there is no run `zzz`"),
+        (["resume", "zzz", "--store", "{store}"], "there is no run `zzz`"),
+        (["cancel", "zzz", "--store", "{store}"], "there is no run `zzz`"),
+        (["delete", "--store", "{store}"], "give a run, or `--before DATE`"),
+        (["delete", "--before", "soon", "--store", "{store}"], "is no date"),
+        (["answer", "zzz", "1", "--store", "{store}"], "zzz"),
+        (["resume", "x", "--yes", "--no", "y", "--store", "{store}"], "exclude each other"),
+        (["runs", "--store", "postgresql://me:secret@host/db"], "extra `postgres`"),
+    ],
+)
+def test_wrong_usage_is_one_line(acorn: Acorn, store: Path, words: list[str], complaint: str) -> None:
+    waiting(acorn, store)
+    ended = acorn(*[word.format(store=store) for word in words])
+    assert ended.code == 2
+    assert complaint in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert "secret" not in ended.err
+
+
+# Processes
+
+
+def start(*words: object, **environment: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "acorn", *map(str, words)]
+    settings = {**os.environ, **{name: str(value) for name, value in environment.items()}}
+    return subprocess.Popen(
+        command, env=settings, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_ctrl_c_says_how_to_go_on_and_it_goes_on(tmp_path: Path, store: Path) -> None:
+    busy, go = tmp_path / "busy", tmp_path / "go"
+    process = start("run", f"{DESK}:Slow", "x", "--store", store, SLOW_BUSY=busy, SLOW_GO=go)
+    assert comes_true(busy.exists)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    (facts,) = library.runs(store).list()
+    assert facts.status == "stopped"
+    assert f"stopped at step 1; go on with: acorn resume {facts.id[:8]} --store {store}" in errors
+    go.touch()
+    process = start("resume", facts.id[:8], "--store", store, SLOW_BUSY=busy, SLOW_GO=go)
+    out, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, json.loads(out)) == (0, "awake"), errors
+
+
+def test_a_run_of_another_process_is_followed(tmp_path: Path, store: Path) -> None:
+    busy, go = tmp_path / "busy", tmp_path / "go"
+    process = start("run", f"{DESK}:Slow", "x", "--store", store, SLOW_BUSY=busy, SLOW_GO=go)
+    assert comes_true(busy.exists)
+    (facts,) = library.runs(store).list()
+    assert facts.status == "running"
+    watcher = start("show", facts.id, "--follow", "--store", store)
+    other = start("resume", facts.id, "--store", store)
+    _, errors = other.communicate(timeout=PATIENCE)
+    assert other.returncode == 1 or other.returncode == 2
+    assert "is being driven by process" in errors
+    go.touch()
+    out, _ = watcher.communicate(timeout=PATIENCE)
+    process.communicate(timeout=PATIENCE)
+    assert "wait() -> waited" in out
+    assert out.splitlines()[-1].startswith("done: ")
+
+
+def test_killed_while_it_waits_and_answered_from_a_second_terminal(tmp_path: Path, store: Path) -> None:
+    log = tmp_path / "paid"
+    first = start("run", f"{DESK}:Desk", "order 17", "--store", store, DESK_LOG=log)
+    first.communicate(timeout=PATIENCE)
+    assert first.returncode == 3
+    (request,) = library.runs(store).requests()
+    second = start("answer", request.id[:8], "true", "--store", store)
+    second.communicate(timeout=PATIENCE)
+    assert second.returncode == 0
+    third = start("resume", library.runs(store).list()[0].id, "--store", store, DESK_LOG=log)
+    out, errors = third.communicate(timeout=PATIENCE)
+    assert (third.returncode, json.loads(out)) == (0, "settled"), errors
+    assert log.read_text() == "20.0\n"
+
+
+# Batches
+
+
+def lines(ended: Ended) -> dict[int, Any]:
+    found = [json.loads(line) for line in ended.out.splitlines()]
+    return {each["index"]: each for each in found}
+
+
+def test_a_batch_answers_line_by_line(acorn: Acorn, store: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "in.jsonl"
+    rows.write_text('"a"\n\n"bad"\n{"result": "c"}\n')
+    ended = acorn("batch", f"{DESK}:Echo", rows, "--store", store, "--id", "n", "--concurrency", 2)
+    found = lines(ended)
+    assert ended.code == 1
+    assert found[0]["output"] == "a (1)"
+    assert found[1]["error"]["type"] == "ModelError"
+    assert "1 failed" in ended.err
+    again = tmp_path / "out.jsonl"
+    acorn("batch", f"{DESK}:Echo", rows, "--store", store, "--id", "n", "-o", again)
+    assert {json.loads(line)["run"] for line in again.read_text().splitlines()} == {
+        each["run"] for each in found.values()
+    }
+
+
+def test_a_batch_reads_csv(acorn: Acorn, tmp_path: Path) -> None:
+    rows = tmp_path / "in.csv"
+    rows.write_text("result\nhello\nthere\n")
+    ended = acorn("batch", f"{DESK}:Echo", rows)
+    assert sorted(each["output"] for each in lines(ended).values()) == ["hello (1)", "there (1)"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "complaint"),
+    [
+        ('"a"\n{"b"\n', [], "line 2, is no JSON"),
+        ('"a"\n', ["--id", "n"], "keeps no runs"),
+        ('"a"\n', ["--max-cost", "0"], "`max_cost`"),
+    ],
+)
+def test_a_wrong_batch_begins_nothing(
+    acorn: Acorn, tmp_path: Path, content: str, words: list[str], complaint: str
+) -> None:
+    rows = tmp_path / "in.jsonl"
+    rows.write_text(content)
+    ended = acorn("batch", f"{DESK}:Echo", rows, *words)
+    assert ended.code == 2
+    assert complaint in ended.err
+    assert ended.out == ""
+
+
+# A chat
+
+
+def test_a_chat_goes_on_where_it_ended(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def talk(text: str) -> Ended:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        return acorn("chat", f"{DESK}:Echo", "--id", "c", "--store", store)
+
+    first = talk("hello\nthere\n/quit\n")
+    assert first.out == "hello (1)\nthere (2)\n"
+    assert "acorn chat" in first.err
+    second = talk("again\n/retry\n/history\n/run\n/nothing\n/help\n/model local/none\n/model\n")
+    assert second.out.startswith("again (3)\nagain (3)\n")
+    assert "user: <input>\n  <result>hello</result>\n</input>" in second.out
+    assert "completed again (3)" in second.out
+    assert "there is no `/nothing`" in second.err
+    assert {facts.batch for facts in library.runs(store).list()} == {"chat c"}
+
+
+def test_an_agent_without_a_text_field_cannot_be_talked_with(acorn: Acorn, store: Path) -> None:
+    ended = acorn("chat", f"{DESK}:Counting", "--store", store)
+    assert ended.code == 2
+    assert "cannot be talked with" in ended.err

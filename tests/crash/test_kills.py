@@ -1,0 +1,196 @@
+"""A process is killed again and again while it drives a run, and the run ends all the same, with nothing done twice
+that was committed.
+
+The victim writes down its effects in a log of its own, so what is claimed here does not rest on what the store says
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.patience import PATIENCE
+
+import acorn
+from acorn.journal import ModelAnswered, ToolReturned
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
+
+TORTURE = os.environ.get("ACORN_TORTURE") == "1"
+VICTIM = Path(__file__).with_name("victim.py")
+
+
+class Line(NamedTuple):
+    pid: int
+    phase: str
+    key: str
+
+
+class Due:
+    """When a process is killed: when so many effects have ended, or some time after its first one has begun."""
+
+    def __init__(self, ends: int | None = None, wait: float = 0.0) -> None:
+        self._ends, self._wait = ends, wait
+        self._began: float | None = None
+
+    def __call__(self, lines: list[Line], pid: int) -> bool:
+        if self._ends is not None:
+            return sum(line.phase == "end" for line in lines) >= self._ends
+        if self._began is None and any(line.pid == pid for line in lines):
+            self._began = time.monotonic()
+        return self._began is not None and time.monotonic() - self._began >= self._wait
+
+
+class Scene:
+    """One run, the processes that drove it, and what they did."""
+
+    def __init__(self, directory: Path, way: str) -> None:
+        self.store, self.log, self.way = directory / "runs.db", directory / "effects.log", way
+        self.log.touch()
+        self.deaths: list[tuple[int, set[str]]] = []
+        """Each process that was killed, and what was committed by then."""
+
+    def lines(self) -> list[Line]:
+        return [Line(**json.loads(line)) for line in self.log.read_text().splitlines() if line.endswith("}")]
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(VICTIM), str(self.store), "one", str(self.log), self.way]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def kill_when(self, due: Due) -> bytes | None:
+        """Let a process drive the run until it is due; what it printed, if it had ended before."""
+        process = self.start()
+        limit = time.monotonic() + PATIENCE
+        while process.poll() is None and not due(self.lines(), process.pid):
+            assert time.monotonic() < limit, "the victim neither ended nor got there"
+            time.sleep(0.0005)
+        process.send_signal(signal.SIGKILL)
+        out, errors = process.communicate(timeout=PATIENCE)
+        if process.returncode == 0:
+            return out
+        assert process.returncode == -signal.SIGKILL, errors.decode()
+        self.deaths.append((process.pid, self.committed()))
+        return None
+
+    def finish(self) -> dict[str, Any]:
+        process = self.start()
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, errors.decode()
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    def committed(self) -> set[str]:
+        """The keys of the effects whose results the store has."""
+        if not self.store.exists():
+            return set()
+        try:
+            record = acorn.runs(self.store).get("one")
+        except acorn.StoreError:  # killed before it began
+            return set()
+        keys: set[str] = set()
+        runs = [record]
+        for run in runs:
+            runs += run.branches
+            for entry in run.journal.entries:
+                if isinstance(entry, ModelAnswered):
+                    keys.add(entry.content)
+                elif isinstance(entry, ToolReturned):
+                    keys.add(str(entry.content))
+            keys |= {f"hook {n}" for n in range(1, 20) if any(f"hook {n}" in str(m["content"]) for m in run.history)}
+        return keys
+
+
+def judge(scene: Scene) -> Iterator[tuple[str, int]]:
+    """Hold what was done against what was committed; what was seen, counted."""
+    lines = scene.lines()
+    order = [pid for pid, _ in scene.deaths]
+    last = {line.pid for line in lines} - set(order)
+    assert len(last) <= 1
+    begun: dict[str, list[int]] = {}
+    for line in lines:
+        if line.phase == "begin":
+            begun.setdefault(line.key, []).append(line.pid)
+    ended = {(line.pid, line.key) for line in lines if line.phase == "end"}
+    between = 0
+    for at, (pid, committed) in enumerate(scene.deaths):
+        later = {*order[at + 1 :], *last}
+        for key, pids in begun.items():
+            again = [other for other in pids if other in later]
+            assert not (key in committed and again), f"{key} was committed, and was begun again"
+        lost = {key for ended_by, key in ended if ended_by == pid and key not in committed}
+        between += bool(lost)
+        for key in lost:  # it has to be done again, but for what may be done once only
+            if not key.endswith("-once"):
+                assert any(other in later for other in begun[key]), f"{key} was lost, and never done again"
+    for key, pids in begun.items():
+        if key.endswith("-once"):
+            assert len(pids) == 1, f"{key} may run once only, and was begun {len(pids)} times"
+        # Each kill repeats it at most once.
+        assert max(Counter(pids).values()) == 1, f"{key} was begun twice by one process"
+    yield "kills", len(scene.deaths)
+    yield "between an effect and its commit", between
+    yield "begun again", sum(len(pids) - 1 for pids in begun.values())
+
+
+def test_an_undisturbed_run_does_everything_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, "sync")
+    assert scene.finish() == {"name": "one", "turns": 5}
+    begun = Counter(line.key for line in scene.lines() if line.phase == "begin")
+    assert set(begun.values()) == {1}
+    assert scene.committed() >= set(begun)
+    assert scene.finish() == {"name": "one", "turns": 5}
+    assert len(scene.lines()) == 2 * len(begun), "the output is given again, and nothing is done again"
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_every_committed_prefix_of_a_run_ends_the_same(tmp_path: Path, way: str) -> None:
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    command = [sys.executable, str(VICTIM), str(tmp_path / "runs.db"), "one", str(tmp_path / "log"), way, str(copies)]
+    subprocess.run(command, check=True, timeout=PATIENCE, stdout=subprocess.PIPE)
+    found = sorted(copies.iterdir())
+    assert len(found) > 30
+    for copy in found if TORTURE else found[:: len(found) // 6]:
+        scene = Scene(tmp_path, way)
+        scene.store, scene.log = copy, tmp_path / f"{copy.stem}.log"
+        scene.log.touch()
+        before = scene.committed()
+        assert scene.finish() == {"name": "one", "turns": 5}
+        begun = Counter(line.key for line in scene.lines() if line.phase == "begin")
+        assert not before & set(begun), "what was committed is not begun again"
+        assert set(begun.values()) <= {1}
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_run_survives_its_processes(tmp_path: Path, way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    chance = random.Random(17)
+    seen: Counter[str] = Counter()
+    for round in range(25 if TORTURE else 1):
+        directory = tmp_path / str(round)
+        directory.mkdir()
+        scene = Scene(directory, way)
+        for kill in range(4):  # a fifth process that dies at one step would be the last
+            # Right behind the end of an effect, whose commit is not through yet; or at any time.
+            ends = sum(line.phase == "end" for line in scene.lines())
+            out = scene.kill_when(
+                Due(ends + chance.randint(1, 9)) if kill % 2 == 0 else Due(wait=chance.uniform(0, 0.3))
+            )
+            if out is not None:
+                break
+        assert scene.finish() == {"name": "one", "turns": 5}
+        seen.update(dict(judge(scene)))
+    if TORTURE:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{way}: " + ", ".join(f"{count} {what}" for what, count in seen.items()) + "\n")
+        assert seen["between an effect and its commit"] >= 15

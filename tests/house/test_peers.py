@@ -1,0 +1,186 @@
+"""The benchmark beside others: what it writes, its server, and our own contenders, without any timing."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from peers import chart, table
+from peers.environments import CONTENDERS, Contender
+from peers.run import Process, serving, take, without_paths
+from peers.tasks import MARK, WORKS, answer, pieces, question, report, requests_of
+from tests.patience import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def row(title: str, scale: float, *, ours: bool = False, **none: str) -> dict[str, Any]:
+    cells: dict[str, Any] = {work: {"cpu": 0.01 * scale, "wall": 0.02 * scale, "peak": 50.0} for work in WORKS}
+    cells |= {work: {"none": reason} for work, reason in none.items()}
+    return {"title": title, "ours": ours, "versions": {"thing": "1.2"}, "cells": cells}
+
+
+FIGURES: dict[str, Any] = {
+    "date": "2026-01-02",
+    "python": "3.11.0",
+    "rounds": 3,
+    "contenders": {
+        "acorn_native": row("acorn & co", 0.5, ours=True),
+        "raw_httpx": row("raw httpx", 1),
+        "slow": row("slow", 20, loop50="no tool loop", loop200="no tool loop", stream100="over 60 s"),
+        "gone": {
+            "title": "gone",
+            "ours": False,
+            "versions": {},
+            "cells": {w: {"none": "cannot be installed"} for w in WORKS},
+        },
+    },
+}
+
+
+def line_of(text: str, title: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.startswith(f"| {title} "))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_table_has_ratios_to_raw_httpx_and_a_reason_for_each_empty_cell() -> None:
+    text = table.whole(FIGURES)
+    assert line_of(text, "**acorn & co**")[1] == "0.50"
+    slow = line_of(text, "slow")
+    assert slow[1 + list(WORKS).index("single")] == "20.0"
+    assert slow[1 + list(WORKS).index("stream100")] == "over 60 s"
+    mark = slow[1 + list(WORKS).index("loop50")].removeprefix("- ")
+    assert f"{mark} no tool loop" in text
+    assert "cannot be installed" in text
+    assert "- gone: not installed" in text
+
+
+def test_the_readme_part_is_written_between_its_marks_and_nowhere_else() -> None:
+    readme = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
+    once = table.into(readme, FIGURES)
+    assert once.startswith(f"before\n{table.BEGIN}\n")
+    assert once.endswith(f"{table.END}\nafter\n")
+    assert "old" not in once
+    assert "**acorn & co**" in once
+    assert table.into(once, FIGURES) == once
+    with pytest.raises(ValueError, match=r"README\.md"):
+        table.into("no marks", FIGURES)
+
+
+def test_the_chart_shows_every_figure_and_can_be_read_aloud() -> None:
+    tree = ElementTree.fromstring(chart.svg(FIGURES))
+    assert tree.get("role") == "img"
+    told = {each.get("id"): each.text or "" for each in tree if each.tag in (f"{SVG}title", f"{SVG}desc")}
+    assert set((tree.get("aria-labelledby") or "").split()) == set(told)
+    assert "acorn & co: single turn 0.50" in told["about"]
+    dots = tree.findall(f".//{SVG}circle")
+    assert len(dots) == sum("cpu" in c["cells"][w] for c in FIGURES["contenders"].values() for w in chart.PANELS)
+    width, height = map(float, (tree.get("viewBox") or "").split()[2:])
+    assert all(0 < float(dot.get("cx", 0)) < width and 0 < float(dot.get("cy", 0)) < height for dot in dots)
+    assert "prefers-color-scheme: dark" in (tree.findtext(f"{SVG}style") or "")
+
+
+def test_what_stands_in_the_repository_was_made_from_the_kept_figures() -> None:
+    figures = json.loads((ROOT / "bench" / "peers" / "figures.json").read_text(encoding="utf-8"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert table.into(readme, figures) == readme
+    assert (ROOT / "bench" / "peers.md").read_text(encoding="utf-8") == table.whole(figures)
+    assert (ROOT / "docs" / "bench.svg").read_text(encoding="utf-8") == chart.svg(figures)
+    assert list(figures["contenders"]) == [each.name for each in CONTENDERS]
+
+
+def test_a_failure_is_told_without_folders_and_addresses() -> None:
+    assert without_paths("No module at /home/me/x.py,\n see http://127.0.0.1:80/v1") == "No module at …, see …"
+
+
+def test_a_contender_that_nobody_knows_is_refused_with_the_names_there_are() -> None:
+    command = [sys.executable, "-m", "peers.run", "--only", "nobody"]
+    done = subprocess.run(command, cwd=ROOT / "bench", capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert "`nobody`" in done.stderr
+    assert "acorn_native" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[str]:
+    with serving() as address:
+        yield address
+
+
+def post(url: str, body: dict[str, Any]) -> str:
+    request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), method="POST")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=PATIENCE) as response:
+        return str(response.read().decode())
+
+
+def asked(tool: str, *results: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": question(3)}, *({"role": "tool", "content": each} for each in results)]
+    return {"messages": messages, "tools": [{"function": {"name": name}} for name in (tool, "done")]}
+
+
+def test_the_server_goes_by_the_results_it_was_sent_and_counts(root: str) -> None:
+    take(root)
+    first = json.loads(post(f"{root}/done/loop2", asked("look")))["choices"][0]["message"]["tool_calls"]
+    second = json.loads(post(f"{root}/done/loop2", asked("look", MARK)))["choices"][0]["message"]["tool_calls"]
+    last = json.loads(post(f"{root}/done/loop2", asked("look", MARK, MARK)))["choices"][0]["message"]["tool_calls"]
+    assert [json.loads(each[0]["function"]["arguments"])["place"] for each in (first, second)] == ["tree 0", "tree 1"]
+    assert last[0]["function"]["name"] == "done"
+    assert json.loads(last[0]["function"]["arguments"]) == answer(3)
+    assert take(root) == {"requests": 3, "refused": []}
+    assert take(root)["requests"] == 0
+
+
+def test_the_server_calls_all_parallel_tools_in_one_reply(root: str) -> None:
+    calls = json.loads(post(f"{root}/done/parallel20", asked("wait")))["choices"][0]["message"]["tool_calls"]
+    assert len({call["id"] for call in calls}) == 20
+
+
+def test_the_server_streams_the_report_in_pieces(root: str) -> None:
+    events = re.findall(r"data: (\{.*\})\n", post(f"{root}/json/stream2", {"stream": True, "response_format": {}}))
+    deltas = [json.loads(event)["choices"][0]["delta"].get("content") for event in events]
+    assert [delta for delta in deltas if delta] == pieces(report(2))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("done/loop2", asked("other")),
+        ("done/loop2", asked("look", MARK, MARK, MARK)),
+        ("done/parallel20", asked("wait", MARK)),
+        ("other/single", asked("look")),
+        ("json/single", asked("look")),
+        ("done/single", {"tools": "done"}),
+    ],
+)
+def test_the_server_refuses_a_request_that_does_less(root: str, path: str, body: dict[str, Any]) -> None:
+    take(root)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        post(f"{root}/{path}", body)
+    refused.value.close()
+    assert refused.value.code == 400
+    assert take(root)["refused"]
+
+
+@pytest.mark.parametrize("contender", [each for each in CONTENDERS if not each.requires], ids=lambda each: each.name)
+def test_our_contenders_and_the_raw_ones_do_every_work_right(root: str, contender: Contender) -> None:
+    process = Process(contender, sys.executable, root)
+    try:
+        process.told(PATIENCE)
+        for work in ("first", "many5", "single", "loop3", "parallel4", "stream2"):
+            take(root)
+            told = process.do(work, PATIENCE)
+            assert "error" not in told, f"{work}: {told}"
+            assert take(root) == {"requests": told["runs"] * requests_of(work), "refused": []}
+    finally:
+        process.end()

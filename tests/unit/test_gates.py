@@ -1,0 +1,327 @@
+"""The gates of a throttle, with a clock of their own: never over in any window, in order of arrival, nobody lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acorn._rate_limit import RateLimit
+from acorn.models.gates import Desk, Gate, Slots, Turn, Window
+
+
+@dataclass(eq=False)
+class Sender:
+    """Whoever wants to send: what it was told, and what came of it."""
+
+    turn: Turn
+    told: list[float] = field(default_factory=list[float])
+    estimate: int = 0
+    reached: float = 0.0
+    used: int = 0
+
+    @property
+    def may_go(self) -> bool:
+        return bool(self.told) and self.told[-1] == 0.0
+
+
+class World:
+    """A desk and its clock."""
+
+    def __init__(self, *gates: Gate) -> None:
+        self.gates = gates
+        self.desk = Desk()
+        self.now = 0.0
+        self.senders: list[Sender] = []
+        self.gone_through: list[Sender] = []
+
+    def come(self, size: int = 0, longest: int | None = None) -> Sender:
+        sender = Sender(Turn(self.gates, size, longest))
+
+        def tell(seconds: float) -> None:
+            sender.told.append(seconds)
+            if not seconds:
+                self.gone_through.append(sender)
+                sender.estimate = sum(gate.estimate(sender.turn) for gate in self.gates if isinstance(gate, Window))
+
+        sender.turn.tell = tell
+        self.senders.append(sender)
+        self.desk.see(sender.turn, self.now)
+        return sender
+
+    def send(self, sender: Sender) -> None:
+        sender.turn.sent = self.now
+        self.desk.see(sender.turn, self.now)
+
+    def end(self, sender: Sender, used: tuple[int, int] | None = None) -> None:
+        if sender.turn.sent is not None:
+            sender.turn.answered = self.now
+            sender.turn.used = used
+            sender.used = sender.estimate if used is None else sum(used)
+        sender.turn.is_over = True
+        self.desk.see(sender.turn, self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.desk.due <= until:
+            self.now = max(self.now, self.desk.due)
+            self.desk.pass_time(self.now)
+        self.now = until
+
+
+def all_at_once(world: World, sender: Sender, used: tuple[int, int] | None = None) -> None:
+    world.send(sender)
+    world.end(sender, used)
+
+
+def test_the_next_window_opens_when_the_first_request_leaves_it_and_not_before() -> None:
+    world = World(Window(RateLimit(2, None, 60)))
+    first = world.come()
+    all_at_once(world, first)
+    world.pass_time(30)
+    all_at_once(world, world.come())
+    third, fourth = world.come(), world.come()
+    assert third.told == [30.0]
+    assert fourth.told == [math.inf]
+    world.pass_time(29.9)
+    assert not third.may_go
+    world.pass_time(0.2)
+    assert third.may_go
+    all_at_once(world, third)
+    world.pass_time(29.7)
+    assert not fourth.may_go
+    world.pass_time(0.3)
+    assert fourth.may_go
+
+
+def test_a_request_that_was_let_through_and_not_sent_yet_counts_until_it_is() -> None:
+    world = World(Window(RateLimit(1, None, 60)))
+    late, other = world.come(), world.come()
+    assert late.may_go
+    world.pass_time(1000)  # its event loop is blocked
+    assert not other.may_go
+    world.send(late)
+    world.pass_time(59)
+    assert not other.may_go
+    world.pass_time(3)
+    assert other.may_go
+
+
+def test_a_request_is_counted_from_when_its_answer_came_but_no_more_than_a_second_late() -> None:
+    world = World(Window(RateLimit(1, None, 60)))
+    slow, other = world.come(), world.come()
+    world.send(slow)
+    world.pass_time(20)
+    world.end(slow)
+    world.pass_time(40.9)
+    assert not other.may_go
+    world.pass_time(0.2)
+    assert other.may_go
+    world.send(other)
+    third = world.come()
+    world.pass_time(0.25)
+    world.end(other)
+    world.pass_time(59.9)
+    assert not third.may_go
+    world.pass_time(0.2)
+    assert third.may_go
+
+
+def test_a_slot_is_held_until_the_request_is_over() -> None:
+    world = World(Slots(2))
+    first, second, third, fourth = (world.come() for _ in range(4))
+    assert [each.may_go for each in (first, second, third, fourth)] == [True, True, False, False]
+    assert third.told == [math.inf]
+    world.send(first)
+    assert not third.may_go
+    world.end(second)  # it was never sent
+    assert third.may_go
+    world.end(first)
+    assert fourth.may_go
+
+
+def test_who_waits_at_the_second_gate_has_passed_the_first_in_order() -> None:
+    window = Window(RateLimit(1, None, 60))
+    world = World(Slots(2), window)
+    senders = [world.come() for _ in range(5)]
+    assert [each.may_go for each in senders] == [True, False, False, False, False]
+    world.end(senders[1])  # leaves the second gate, and its slot
+    all_at_once(world, senders[0])
+    world.pass_time(61)
+    assert senders[2].may_go
+    assert not senders[3].may_go
+    all_at_once(world, senders[2])
+    world.pass_time(61)
+    assert senders[3].may_go
+
+
+def test_those_behind_one_that_was_cancelled_move_up() -> None:
+    world = World(Slots(1))
+    senders = [world.come() for _ in range(5)]
+    world.end(senders[1])
+    world.end(senders[2])
+    world.end(senders[0])
+    assert [each.may_go for each in senders] == [True, False, False, True, False]
+    world.end(senders[3])
+    assert senders[4].may_go
+
+
+def test_whoever_cannot_be_told_leaves_its_place() -> None:
+    world = World(Slots(1), Window(RateLimit(1, None, 60)))
+    holder = world.come()
+    lost = Turn(world.gates)
+    loop = asyncio.new_event_loop()
+    lost.tell = lambda seconds: loop.call_soon_threadsafe(print, seconds)
+    world.desk.see(lost, world.now)
+    loop.close()
+    behind = world.come()
+    all_at_once(world, holder)
+    world.pass_time(61)
+    assert behind.may_go
+
+
+def test_one_that_was_over_before_it_was_seen_takes_nothing() -> None:
+    world = World(Slots(1))
+    turn = Turn(world.gates)
+    turn.is_over = True
+    world.desk.see(turn, 0.0)
+    assert world.come().may_go
+
+
+# Tokens
+
+
+def test_tokens_are_estimated_by_the_bytes_and_the_longest_answer() -> None:
+    window = Window(RateLimit(None, 1000, 60))
+    assert window.estimate(Turn((window,), 400, 100)) == 200
+
+
+def test_estimates_are_learned_from_answers() -> None:
+    world = World(window := Window(RateLimit(None, 10**9, 60)))
+    for _ in range(40):
+        all_at_once(world, world.come(1000), (500, 20))
+    assert window.estimate(Turn((window,), 2000)) == pytest.approx(1020, abs=5)
+
+
+def test_what_was_estimated_too_high_makes_room_when_it_is_settled() -> None:
+    world = World(Window(RateLimit(None, 1000, 60)))
+    first, second = world.come(0, 900), world.come(0, 900)
+    world.send(first)
+    assert not second.may_go
+    world.end(first, (10, 20))
+    assert second.may_go
+
+
+def test_what_was_estimated_too_low_is_waited_for() -> None:
+    world = World(Window(RateLimit(None, 1000, 60)))
+    all_at_once(world, world.come(0, 10), (2000, 0))
+    second = world.come(0, 10)
+    assert second.told == [60.0]
+
+
+def test_a_request_greater_than_everything_goes_when_the_window_is_empty() -> None:
+    world = World(Window(RateLimit(None, 1000, 60)))
+    small = world.come(0, 1)
+    all_at_once(world, small, (1, 1))
+    great, behind = world.come(0, 5000), world.come(0, 1)
+    assert not great.may_go
+    world.pass_time(60)
+    assert great.may_go
+    assert not behind.may_go  # first come, first served
+    all_at_once(world, great, (5000, 0))
+    world.pass_time(59)
+    assert not behind.may_go
+    world.pass_time(1)
+    assert behind.may_go
+
+
+def test_one_that_leaves_sooner_than_another_before_it_does_not_let_anybody_through_alone() -> None:
+    world = World(Window(RateLimit(None, 1000, 60)))
+    unanswered = world.come(0, 400)
+    world.send(unanswered)
+    world.pass_time(0.1)
+    all_at_once(world, world.come(0, 500))
+    third = world.come(0, 900)
+    world.pass_time(60.1)
+    assert not third.may_go
+    world.pass_time(0.9)
+    assert third.may_go
+
+
+# Anything may happen
+
+LIMITS = st.builds(
+    RateLimit,
+    requests=st.none() | st.integers(1, 6),
+    tokens=st.none() | st.integers(1, 3000),
+    per=st.sampled_from([1.0, 10.0, 60.0]),
+).filter(lambda limit: limit.requests is not None or limit.tokens is not None)
+
+
+@settings(max_examples=300, deadline=None)
+@given(LIMITS, st.none() | st.integers(1, 4), st.integers(0, 2**32), st.integers(1, 120))
+def test_no_window_ever_holds_too_much_and_all_go_through_in_order(
+    limit: RateLimit, slots: int | None, seed: int, moves: int
+) -> None:
+    chance = random.Random(seed)
+    gates = (Window(limit),) if slots is None else (Slots(slots), Window(limit))
+    world = World(*gates)
+    unsure = min(1.0, limit.per / 10)
+
+    def end(sender: Sender) -> None:
+        is_told = chance.random() < 0.8
+        world.end(sender, (chance.randrange(500), chance.randrange(500)) if is_told else None)
+        if sender.turn.sent is not None:
+            sender.reached = min(world.now, sender.turn.sent + unsure)
+
+    def under_way() -> list[Sender]:
+        return [each for each in world.senders if not each.turn.is_over]
+
+    def move() -> None:
+        match chance.randrange(6):
+            case 0 | 1:
+                world.come(chance.randrange(4000), chance.choice([None, 10, 500]))
+            case 2:
+                world.pass_time(chance.choice([0.0, 0.01, 0.3, 1.0]) * limit.per * chance.random())
+            case 3:
+                going = [each for each in under_way() if each.may_go and each.turn.sent is None]
+                if going:
+                    world.send(chance.choice(going))
+            case 4:
+                sent = [each for each in under_way() if each.turn.sent is not None]
+                if sent:
+                    end(chance.choice(sent))
+            case _:
+                if under_way() and chance.random() < 0.3:
+                    end(chance.choice(under_way()))
+        if slots is not None:
+            assert len([each for each in under_way() if each.may_go]) <= slots
+
+    for _ in range(moves):
+        move()
+    for _ in range(10 * len(world.senders)):  # then all are sent, and end
+        for each in under_way():
+            if each.may_go:
+                if each.turn.sent is None:
+                    world.send(each)
+                end(each)
+        world.pass_time(limit.per)
+    assert not under_way()
+    assert math.isinf(world.desk.due)
+    places = [world.senders.index(each) for each in world.gone_through]
+    assert places == sorted(places)
+
+    sent = sorted((each for each in world.senders if each.turn.sent is not None), key=lambda each: each.reached)
+    for at, first in enumerate(sent):
+        within = list(itertools.takewhile(lambda each: each.reached < first.reached + limit.per - 1e-6, sent[at:]))  # noqa: B023
+        if limit.requests is not None:
+            assert len(within) <= limit.requests
+        if limit.tokens is not None and len(within) > 1:
+            wrong = sum(max(0, each.used - each.estimate) for each in within)
+            assert sum(each.used for each in within) <= limit.tokens + wrong

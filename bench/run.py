@@ -10,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-BENCHES = ["foundation", "loop", "streaming", "branches", "lanes", "providers", "thread"]
+BENCHES = ["foundation", "loop", "streaming", "branches", "lanes", "providers", "thread", "stores"]
 
 
 def main(names: list[str]) -> int:

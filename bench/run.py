@@ -21,6 +21,7 @@ BENCHES = [
     "scale",
     "providers",
     "thread",
+    "stores",
 ]
 
 

@@ -3,8 +3,8 @@
     with Loopback([call("search", query="x"), finish(answer="y")]) as server:
         agent = Researcher(model=server.openai())
 
-One server speaks OpenAI's chat completions and Anthropic's messages, plain and streamed, whichever is asked
-of it. What it answers is a `Reply` of `acorn.testing`, a `Fault`, or raw bytes.
+One server speaks OpenAI's chat completions and Responses (`loopback_responses.py`) and Anthropic's messages, plain and
+streamed, whichever is asked of it. What it answers is a `Reply` of `acorn.testing`, a `Fault`, or raw bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.loopback_responses import responses_answer, responses_stream
 from tests.patience import PATIENCE
 
 from acorn.testing import Reply
@@ -123,6 +124,10 @@ class Loopback:
         """A model dict for this server as OpenAI."""
         given = {"api_key": "sk-test", "retry_delay": 0.01}
         return {"model": f"openai/{name}", "api_base": f"{self.url}/v1", **given, **extra}
+
+    def responses(self, name: str = "gpt-4o", **extra: Any) -> dict[str, Any]:
+        """A model dict for this server as OpenAI's Responses."""
+        return self.openai(f"responses/{name}", **extra)
 
     def anthropic(self, name: str = "claude-sonnet-4-5", **extra: Any) -> dict[str, Any]:
         """A model dict for this server as Anthropic."""
@@ -248,10 +253,11 @@ class Loopback:
             return json.dumps(told).encode(), False
         reply = fault.reply or (answer if isinstance(answer, Reply) else Reply("ok"))
         number = len(self.requests)
+        is_responses = request.path.endswith("/responses")
         if request.body.get("stream"):
-            events = anthropic_stream if is_anthropic else openai_stream
+            events = anthropic_stream if is_anthropic else responses_stream if is_responses else openai_stream
             return events(reply, request.body, number, self.chunk), True
-        whole = anthropic_message if is_anthropic else openai_completion
+        whole = anthropic_message if is_anthropic else responses_answer if is_responses else openai_completion
         return json.dumps(whole(reply, request.body, number)).encode(), False
 
 

@@ -44,7 +44,8 @@ class SavedTree(Tree):
 
     def _in_a_hook(self, loop: Loop) -> bool:
         """A hook holds the step in its hands; it is nothing that another process could go on with."""
-        asks = [] if loop.is_over else loop.asks(self.now(loop.run.id))
+        has_begun = loop.run.id in self._lives and not loop.is_over
+        asks = loop.asks(self.now(loop.run.id)) if has_begun else []
         return any(isinstance(ask, AskHook | AskSource) and ask.id in loop.state.under_way for ask in asks)
 
     def _begin_anew(self) -> None:

@@ -92,6 +92,20 @@ def check_deps(owner: str, kind: Any, deps: Any, caller: str | None = None) -> N
     raise InputError(message, problems=[of_input("deps", name, received, message)])
 
 
+def check_filled(agent: object, owner: str, *, has_input: bool, has_output: bool) -> None:
+    """Refuse an agent of a generic class whose brackets were left out, or it would ask for nothing."""
+    found = brackets_of(agent)
+    for kind, attribute, is_set in (
+        (found.input, "initial_input", has_input),
+        (found.output, "final_output", has_output),
+    ):
+        if not is_set and isinstance(kind, typing.TypeVar) and _closed(kind) is Any and kind not in _OPEN:
+            raise DeclarationError(
+                f"`{owner}` leaves open what its `{attribute}` is, `{kind.__name__}`: "
+                f"make it with brackets, as in `{owner}[...](...)`, or set `{attribute}`."
+            )
+
+
 _OPEN = Brackets()
 
 

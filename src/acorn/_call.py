@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast, get_origin
 
 from acorn._batch import AsyncBatch, Batch, Begin, Book, arguments_of, book_of
-from acorn._brackets import check_deps, deps_type
+from acorn._brackets import check_deps, check_filled, deps_type
 from acorn._declared import (
     BROUGHT,
     BatchItem,
@@ -158,9 +158,12 @@ def branch(agent: Agent[Any, Any], which: type[Agent[Out, Any]] | Agent[Out, Any
 async def abranch(
     agent: Agent[Any, Any], which: type[Agent[Out, Any]] | Agent[Out, Any], inputs: dict[str, Any]
 ) -> Out:
-    with _branching(_birthplace(agent), which, inputs) as (tree, run_id):
+    born = _birthplace(agent)
+    with _branching(born, which, inputs) as (tree, run_id):
         if not tree.loops[run_id].is_over:
             await adrive(tree, run_id)
+            if not tree.loops[run_id].is_over:
+                await tree.siblings.finish(born.place, run_id)
             _unwind_if_resting(tree, run_id)
     return cast(Out, tree.loops[run_id].run.output)
 
@@ -290,6 +293,7 @@ def checked_id(run_id: Any, owner: str) -> str | None:
 
 def _plan(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
+    check_filled(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     brought = brought_by(agent)
     return Plan(
         spec,
@@ -462,6 +466,7 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
         plan = _plan(instance_of(which), held())
         given = plan.spec.input.from_call(name, (), inputs)
         context = tree.birth(born.place, born.parent_id, born.id, name, plan, given)
+        tree.siblings.begin(born.place, context.run_id)
         yield tree, context.run_id
     except BaseException as error:
         failed = error
@@ -470,6 +475,8 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
         path = name if context is None else context.path
         raise BranchError(f"The branch `{path}` failed: {words_of(error)}") from error
     finally:
+        if context is not None:
+            tree.siblings.end(born.place, context.run_id)
         is_interrupted = failed is not None and not isinstance(failed, Exception)
         if context is not None and not is_interrupted:  # it may go on, and is counted when it has ended
             tree.branch_ended(context, failed)

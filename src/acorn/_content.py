@@ -95,8 +95,13 @@ class Parts:
         self._mark = mark
 
     def __enter__(self) -> Parts:
-        self._token: Token[Parts | None] = _collecting.set(self)
-        return self
+        before = _collecting.get()
+        try:
+            self._token: Token[Parts | None] = _collecting.set(self)
+            return self
+        except BaseException:  # Ctrl-C, which may come when it is set already: nobody would call `__exit__`
+            _collecting.set(before)
+            raise
 
     def __exit__(self, *_: object) -> None:
         _collecting.reset(self._token)

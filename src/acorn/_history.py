@@ -12,6 +12,7 @@ from typing import Any
 from acorn._json import compact, copied
 from acorn.journal import (
     Called,
+    Compacted,
     Entry,
     HistoryEdited,
     Message,
@@ -75,10 +76,21 @@ def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | Non
             made = [] if entry.where is None else [tool(each.call_id, copied(each.content)) for each in entry.results]
             made += [] if entry.context is None else [user(copied(entry.context))]
             return (length if entry.where is None else entry.where), 0, made
-        case HistoryEdited():
+        case HistoryEdited() | Compacted():
             return entry.where, entry.removed, copied(list(entry.messages))
         case _:
             return None
+
+
+def steps_of(entries: Iterable[Entry]) -> list[int]:
+    """For each message of the history that a journal tells of, the step that it entered in; 0 is before the first."""
+    steps: list[int] = []
+    for entry in entries:
+        change = change_of(entry, len(steps))
+        if change is not None:
+            where, removed, made = change
+            steps[where : where + removed] = [entry.step] * len(made)
+    return steps
 
 
 # Whose each message is
@@ -97,7 +109,7 @@ def own_messages(history: Any, entries: Iterable[Entry]) -> list[Message]:
             continue
         where, removed, made = change
         behind = where + removed
-        if isinstance(entry, HistoryEdited):
+        if isinstance(entry, HistoryEdited | Compacted):
             found = _owned(known[where:behind], owned[where:behind], made)
         elif isinstance(entry, MessagesSaid) and not has_begun:
             # A branch has the first ones from its parent; what else a run begins with stands before its input.

@@ -114,6 +114,8 @@ class module(Generic[In, Out, Deps]):
     """Dollars that a whole run may cost, branches included."""
     max_seconds: float | None = SETTINGS["max_seconds"].default
     """Seconds that a whole run may take, branches included."""
+    compact_at: int | None = SETTINGS["compact_at"].default
+    """Tokens of a conversation from which on older steps are replaced by a summary that the model writes."""
     rate_limit: Mapping[str, Any] | None = SETTINGS["rate_limit"].default
     """Requests and tokens in any window of `per` seconds, for all runs of the class in a process:
     `{"requests": 60, "tokens": 100_000, "per": 60}`."""

@@ -234,14 +234,10 @@ def written_request(request: Request) -> dict[str, Any]:
 
 
 def read_request(plain: Mapping[str, Any]) -> Request:
-    choices = plain["choices"]
-    return Request(
-        **{
-            **plain,
-            "asked": datetime.fromisoformat(plain["asked"]),
-            "choices": None if choices is None else tuple(choices),
-        }
-    )
+    fields: dict[str, Any] = dict(plain)
+    fields["asked"] = datetime.fromisoformat(fields["asked"])
+    fields["choices"] = None if fields["choices"] is None else tuple(fields["choices"])
+    return Request(**fields)
 
 
 def fields_of(record: Any) -> dict[str, Any]:
@@ -375,7 +371,7 @@ def written_entry(entry: Entry) -> dict[str, Any]:
 
 _KINDS = {kind.__name__: kind for kind in get_args(Entry)}
 _NESTED = {"calls": Called, "results": ResultSaid, "fallbacks": Fallback}
-_TUPLES = ("messages", "waits", "added", "choices")
+_TUPLES = ("messages", "waits", "added", "choices", "steps")
 
 
 def read_entries(written: Any) -> list[Entry]:

@@ -64,6 +64,7 @@ class Spec:
     max_total_tokens: int | None
     max_cost: float | None
     max_seconds: float | None
+    compact_at: int | None
     rate_limit: Counted[RateLimit] | None
     max_concurrency: Counted[int] | None
     loop_guard: str | None
@@ -237,6 +238,9 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "max_cost": Setting(None, lambda value: value is None or _is_amount(value), "dollars above 0, or None"),
     "max_seconds": Setting(None, lambda value: value is None or _is_amount(value), "seconds above 0, or None"),
+    "compact_at": Setting(
+        None, lambda value: value is None or _is_count(value, 1), "a whole number of tokens of at least 1, or None"
+    ),
     "rate_limit": Setting(None, lambda value: True, ""),  # `read_rate_limit` judges it, in its own words
     "max_concurrency": Setting(
         None, lambda value: value is None or _is_count(value, 1), "a whole number of at least 1, or None"

@@ -223,6 +223,27 @@ class HistoryEdited(NamedTuple):
     """Which of them were nowhere before; the others were moved, copied or edited."""
 
 
+class Compacted(NamedTuple):
+    """Older steps were summed up by the model: `history[where : where + removed]` is now `messages`."""
+
+    run_id: str
+    step: int
+    at: float
+    asked: float
+    """When the request was begun."""
+    model: str
+    summary: str
+    """What stands in the history; empty where the model gave none, and then nothing has changed."""
+    where: int
+    removed: int
+    messages: tuple[Message, ...]
+    """The summary, and what stays as it was: the inputs."""
+    steps: tuple[int, ...]
+    """The steps that the summary stands for; 0 is what was there before the first."""
+    usage: Usage
+    cost: float | None
+
+
 class Finished(NamedTuple):
     """The run has its output."""
 
@@ -280,6 +301,7 @@ Entry = (
     | BranchEnded
     | ResultsSaid
     | HistoryEdited
+    | Compacted
     | Finished
     | Failed
     | Interrupted
@@ -292,6 +314,7 @@ __all__ = [
     "BranchBegun",
     "BranchEnded",
     "Called",
+    "Compacted",
     "Entry",
     "Failed",
     "Fallback",

@@ -9,7 +9,7 @@ import typing_extensions
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
 
-from acorn import InputError, Run, Step, module, tool
+from acorn import DeclarationError, InputError, Run, Step, module, tool
 from acorn._declared import spec_of
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
@@ -37,6 +37,31 @@ def test_an_instance_made_with_brackets_gives_what_they_say(call: Call, script: 
     agent = Extract[Person](model=model)
     assert call(agent, "Ann came.") == Person(name="Ann")
     assert model.requests[0].messages[1]["content"] == "<input>\n  <result>Ann came.</result>\n</input>"
+
+
+def test_an_agent_whose_brackets_were_left_out_is_told_what_to_write(call: Call) -> None:
+    with pytest.raises(DeclarationError) as caught:
+        call(Extract(model=ScriptedModel([])), "Ann came.")
+    assert str(caught.value) == (
+        "`Extract` leaves open what its `final_output` is, `T`: "
+        "make it with brackets, as in `Extract[...](...)`, or set `final_output`."
+    )
+
+
+def test_what_brackets_leave_open_may_be_set_instead(call: Call, script: Script) -> None:
+    class People(Extract[T], Generic[T]):
+        final_output = Person
+
+    assert call(Extract(model=script(finish(**ANN)), final_output=Person), "Ann came.") == Person(name="Ann")
+    assert call(People(model=script(finish(**ANN))), "Ann came.") == Person(name="Ann")
+
+
+def test_an_input_that_brackets_leave_open_is_told_of_too(call: Call) -> None:
+    class Judge(module[T, str], Generic[T]):
+        """Judge it."""
+
+    with pytest.raises(DeclarationError, match="`Judge` leaves open what its `initial_input` is, `T`: "):
+        call(Judge(model=ScriptedModel([])), "Ann came.")
 
 
 def test_module_itself_may_be_made_with_brackets(call: Call, script: Script) -> None:

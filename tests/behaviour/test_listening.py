@@ -22,6 +22,7 @@ from acorn.journal import (
     BranchBegun,
     BranchEnded,
     Entry,
+    Failed,
     Finished,
     MessagesSaid,
     ModelAnswered,
@@ -295,10 +296,40 @@ def test_a_listener_that_raises_is_logged_and_changes_nothing(way: str, caplog: 
     assert run.output == "done"
     assert {path: lines(entries) for path, entries in ear.per_run().items()} == EXPECTED
     failures = [each for each in caplog.records if each.levelno == logging.ERROR]
-    assert len(failures) == len(ear.entries)
-    assert {each.getMessage() for each in failures} == {"A listener failed with ValueError."}
+    runs = {entry.run_id for entry in ear.entries}
+    assert len(failures) == len(runs)  # once for each, not at every entry
+    assert all(sum(run_id in each.getMessage() for each in failures) == 1 for run_id in runs)
+    for each in failures:
+        assert "`Broken`, failed with ValueError:\n" in each.getMessage()
+        assert f'File "{__file__}"' in each.getMessage()
+        assert "in __call__" in each.getMessage()
     for each in caplog.records:
         assert each.levelno <= logging.DEBUG or (SAID not in each.getMessage() and each.exc_info is None)
+
+
+def test_every_listener_that_fails_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    def deaf(entry: Entry) -> None:
+        raise LookupError
+
+    with listen(Broken(object, ValueError(), times=-1)), listen(deaf):
+        start(Main(model=a_look()), "sync")
+    first, second = (each.getMessage() for each in caplog.records if each.levelno == logging.ERROR)
+    assert "`Broken`, failed with ValueError:" in first
+    assert "deaf`, failed with LookupError:" in second
+
+
+def test_a_second_vital_listener_that_fails_does_not_take_the_place_of_the_first() -> None:
+    first, second, model = ValueError("the disk is full"), LookupError("the network is gone"), a_look()
+    with (
+        _listening(Heard(Broken(ModelAnswered, first), is_vital=True)),
+        _listening(Heard(Broken(Failed, second), is_vital=True)),
+        pytest.raises(ValueError) as caught,
+    ):
+        start(Main(model=model), "sync")
+    assert caught.value is first
+    run: Run[Any] = first.run  # type: ignore[attr-defined]
+    assert (run.stop_reason, run.error) == ("error", first)
+    assert not hasattr(second, "run")
 
 
 def a_look() -> ScriptedModel:

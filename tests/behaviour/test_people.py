@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import hashlib
 import json
+import os
 import pickle
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +41,7 @@ from acorn._drive.sync import drive, walk
 from acorn._loop.saved_run import load, save
 from acorn.journal import Entry, HumanAnswered, HumanAsked, Rested, ToolBegun, ToolReturned
 from acorn.models import ModelRequest
+from acorn.stores import MemoryStore
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.thread import parse_thread_xml, serialize_thread_to_xml, to_messages
@@ -132,7 +136,7 @@ class Office:
         self.run = tree.loops[run.id].run
         for loop in tree.loops.values():
             assert_complete(loop.run.history)
-            assert_thread_true(loop.run, is_edited=False)
+            assert_thread_true(loop.run, is_edited=not loop.run.history)  # of no messages, it tells its branch's
 
     @property
     def output(self) -> Any:
@@ -152,6 +156,12 @@ class Office:
         """Answer all that is open, in order."""
         requests = self.output.requests
         return self.resume(dict(zip([request.id for request in requests], values, strict=True)))
+
+
+def waits(run: Run[Any]) -> Paused:
+    """What a resting run gives."""
+    assert isinstance(run.output, Paused)
+    return run.output
 
 
 def told(model: ScriptedModel) -> list[Any]:
@@ -567,8 +577,10 @@ class ByHand(Desk):
         return self.branch(Inner)
 
 
-class ByHandAsync(ByHand):
+class ByHandAsync(Desk):
     """Outer."""
+
+    tools = [look, ask_human]
 
     @tool
     async def inner(self) -> str:
@@ -611,7 +623,7 @@ def test_a_branch_that_asks_lets_all_of_the_tree_rest_and_go_on(kind: type[Desk]
     (branch,) = office.run.branches
     assert (request.run_id, request.branch) == (branch.id, branch.branch)
     assert branch.stop_reason == "paused"
-    assert branch.output.request == request
+    assert waits(branch).request == request
     assert office.run.usage.requests == 3
     assert sorted(set(DONE) - {"by hand"}) == ["look inside", "look it"]
     asked = len(model.requests)
@@ -733,6 +745,39 @@ def test_branches_by_hand_side_by_side_come_as_far_as_they_can(way: str) -> None
     assert DONE == ["look quick", "refund a 1.0", "refund a 1.0"]
 
 
+class Tasks(ByModel):
+    """Outer."""
+
+    @tool
+    async def many(self) -> str:
+        """Begin some by hand."""
+        return " ".join(await asyncio.gather(self.abranch(Inner), self.abranch(Quick), self.abranch(Inner)))
+
+
+class Grouped(ByModel):
+    """Outer."""
+
+    @tool
+    async def many(self) -> str:
+        """Begin some by hand."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.abranch(kind)) for kind in (Inner, Quick, Inner)]
+        return " ".join(task.result() for task in tasks)
+
+
+@pytest.mark.parametrize("kind", [Tasks, Grouped])
+def test_tasks_that_branch_side_by_side_come_as_far_as_they_can(kind: type[Desk], way: str) -> None:
+    model = ScriptedModel(functools.partial(siblings, lambda: calling("many", _id="m")))
+    office = Office(kind(model=model), way)
+    assert DONE == ["look quick"]
+    assert sorted(str(run.stop_reason) for run in office.run.branches) == ["finish", "paused", "paused"]
+    one, other = office.output.requests
+    office.resume({other.id: True})
+    assert DONE == ["look quick", "refund a 1.0"]
+    assert office.resume({one.id: True}) == "done"
+    assert DONE == ["look quick", "refund a 1.0", "refund a 1.0"]
+
+
 def test_branches_in_branches_rest_together(way: str) -> None:
     class Middle(ByModel):
         """Middle."""
@@ -756,8 +801,282 @@ def test_branches_in_branches_rest_together(way: str) -> None:
     office = Office(Top(model=ScriptedModel(reply)), way)
     (request,) = office.output.requests
     assert request.branch == "middle/inner"
-    assert office.run.branches[0].output.requests == (request,)
+    assert waits(office.run.branches[0]).requests == (request,)
     assert office.answer("it is me") == "top"
+
+
+class AtTheStart(ByHook):
+    """Outer."""
+
+    def on_start(self, step: Step) -> None:
+        step.add_to_context(self.branch(Inner))
+
+    def on_step(self, step: Step) -> None:
+        pass
+
+
+class AtTheEnd(ByHook):
+    """Outer."""
+
+    def on_step(self, step: Step) -> None:
+        pass
+
+    def on_finish(self, output: str) -> str:
+        return self.branch(Inner)
+
+
+class InThePrompt(AtTheEnd):
+    """Outer."""
+
+    def system_prompt(self) -> str:
+        return f"Outer. {self.branch(Inner)}"
+
+    def on_finish(self, output: str) -> str:
+        return output
+
+
+def inside(request: ModelRequest) -> Reply:
+    if "Inner." not in str(request.messages[0]["content"]):
+        return finish("done")
+    said = str(request.messages[-1]["content"])
+    return finish("inner said") if "paid" in said else calling("refund", _id="r", order="a")
+
+
+@pytest.mark.parametrize("kind", [AtTheStart, AtTheEnd, InThePrompt])
+def test_hooks_of_every_kind_may_begin_what_waits(kind: type[Desk], way: str) -> None:
+    office = Office(kind(model=ScriptedModel(inside)), way)
+    assert office.output.request.branch == "Inner"
+    assert office.answer(True) == ("inner said" if kind is AtTheEnd else "done")
+    assert DONE == ["refund a 1.0"]
+    assert len(office.run.branches) == 1
+
+
+def test_on_stream_cannot_begin_what_waits() -> None:
+    class Shown(Desk):
+        """Outer."""
+
+        def on_stream(self, chunk: Any) -> None:
+            if chunk.tool_result is not None:
+                self.branch(Inner)
+
+    agent = Shown(model=ScriptedModel(lambda r: inside(r) if "Inner." in str(r.messages[0]) else calling("look")))
+    with pytest.raises(AcornError, match="`on_stream` has begun waits for people"):
+        agent.run()
+
+
+# Beside other promises
+
+
+class Source:
+    """A source of tools that keeps a diary."""
+
+    def __init__(self) -> None:
+        self.diary: list[str] = []
+
+    def open(self) -> None:
+        self.diary.append("open")
+
+    def close(self) -> None:
+        self.diary.append("close")
+
+    def tools(self) -> Any:
+        return [refund, look]
+
+
+@pytest.mark.parametrize("answer", [True, {"approved": True, "arguments": {"order": "b"}}, "no"])
+def test_tools_of_a_source_may_need_a_yes_too(way: str, answer: Any) -> None:
+    source = Source()
+    model = ScriptedModel([calling("refund", order="a"), finish("ok")])
+    office = Office(Desk(model=model, tools=[source]), way)
+    assert source.diary == ["open", "close"]
+    assert office.answer(answer) == "ok"
+    assert source.diary == ["open", "close"] * 2
+    assert len(DONE) == (answer != "no")
+    assert len(model.requests[-1].tools) == 3
+
+
+def test_arguments_for_a_tool_that_was_not_there_yet_are_judged_when_it_is() -> None:
+    model = ScriptedModel([calling("refund", order="a"), finish("ok")])
+    office = Office(Desk(model=model, tools=[Source()]), "sync")
+    assert office.answer({"approved": True, "arguments": {}}) == "ok"
+    assert "argument `order` is missing" in told(model)[0]
+    assert DONE == []
+
+
+def test_a_call_that_stands_alone_waits_for_its_yes_and_holds_nobody_up(way: str) -> None:
+    @tool(approval=True, parallel=False)
+    def alone(name: str) -> str:
+        """Stand alone."""
+        DONE.append(name)
+        return name
+
+    model = ScriptedModel(
+        [together(calling("alone", name="a"), calling("look"), calling("alone", name="b")), finish("ok")]
+    )
+    office = Office(Desk(model=model, tools=[alone, look]), way)
+    assert DONE == ["look it"]
+    assert office.answer(True, True) == "ok"
+    assert DONE == ["look it", "a", "b"]
+
+
+def test_a_run_with_a_limit_of_time_rests_as_well(way: str) -> None:
+    model = ScriptedModel([calling("look") & calling("refund", order="a"), finish("ok")])
+    office = Office(Desk(model=model, max_seconds=2 * PATIENCE), way)
+    assert DONE == ["look it"]
+    assert office.answer(True) == "ok"
+
+
+def test_a_single_turn_may_ask_too() -> None:
+    office = Office(Desk(model=ScriptedModel([calling("refund", order="a")]), max_steps=None), "sync")
+    assert isinstance(office.output, Paused)
+    assert office.answer(True).tool_results[0].output == "paid 1.0"
+
+
+def test_code_that_was_left_because_its_branch_waits_is_called_again_though_it_is_made_once(way: str) -> None:
+    class Careful(ByHand):
+        """Outer."""
+
+        @tool(once=True)
+        def inner(self) -> str:
+            """Begin it by hand."""
+            DONE.append("by hand")
+            return self.branch(Inner)
+
+    office = Office(Careful(model=ScriptedModel(nested)), way)
+    assert office.answer(True) == "done"
+    assert DONE.count("by hand") == 2
+    assert DONE.count("refund a 1.0") == 1
+
+
+def test_what_fails_beside_a_branch_that_waits_ends_all(way: str) -> None:
+    class Failing(ByModel):
+        """Outer."""
+
+        def on_step(self, step: Step) -> None:
+            raise ZeroDivisionError
+
+    def reply(request: ModelRequest) -> Reply:
+        inner = "Inner." in str(request.messages[0]["content"])
+        return calling("ask_human", question="Who?") if inner else calling("inner") & calling("other")
+
+    class Other(Failing):
+        """Other."""
+
+        branches = {}
+
+    agent = ByModel(model=ScriptedModel(reply), branches={"inner": Inner, "other": Other})
+    office = Office(agent, way)
+    assert sorted(str(run.stop_reason) for run in office.run.branches) == ["error", "paused"]
+
+
+@pytest.mark.parametrize("way", ["streamed", "streamed async"])
+def test_a_stream_ends_with_what_it_waits_for(way: str) -> None:
+    class Kept(Desk):
+        """Help."""
+
+        store = MemoryStore()
+
+    agent = Kept(model=ScriptedModel([calling("refund", order="a"), finish("ok")]))
+    if way == "streamed":
+        last = list(agent.stream())[-1]
+    else:
+
+        async def all_of_it() -> list[Any]:
+            return [chunk async for chunk in agent.astream()]
+
+        last = asyncio.run(all_of_it())[-1]
+    paused: Any = last.result
+    assert isinstance(paused, Paused)
+    assert last.run is not None
+    assert last.run.stop_reason == "paused"
+    assert agent.resume(paused.run_id, answer=True) == "ok"
+
+
+PAID: list[str] = []
+
+
+class Node(module[Any, str]):
+    """Node."""
+
+    final_output = str
+    max_steps = 3
+    tools = [ask_human]
+
+    @tool(approval=lambda arguments: arguments["amount"] > 1)
+    def pay(self, amount: int) -> str:
+        """Pay."""
+        PAID.append(current_run().idempotency_key)
+        return "paid"
+
+    @tool
+    def all_by_hand(self) -> str:
+        """Begin some by hand."""
+        return str(self.branch_all([(Node, {}), (Node, {})]))
+
+    @tool
+    def by_hand(self) -> str:
+        """Begin one by hand."""
+        return self.branch(Node)
+
+    def on_human(self, request: Request) -> Any:
+        return None
+
+
+Node.branches = {"sub": Node}
+
+
+class Crowd(Node):
+    """Node."""
+
+    @tool
+    async def as_tasks(self) -> str:
+        """Begin some by hand."""
+        return " ".join(await asyncio.gather(self.abranch(Node), self.abranch(Node)))
+
+
+def crowd(seed: int, request: ModelRequest) -> Reply:
+    """Calls of every kind, as many as chance will have it; the same for the same conversation."""
+    depth = str(request.messages[0]["content"]).count("Node.")
+    turns = sum(message["role"] == "assistant" for message in request.messages)
+    rng = random.Random(f"{seed}/{depth}/{turns}")
+    if request.forced_tool or rng.random() < 0.2 * depth:
+        return finish(f"end {depth} {turns}")
+    deep = ["sub", "by_hand", "all_by_hand", *(["as_tasks"] if depth == 1 else [])] if depth < 3 else []
+    made: list[Reply] = []
+    for slot in range(rng.randint(1, 3)):
+        name, call_id = rng.choice(["ask_human", "pay", "pay", *deep]), f"{depth}-{turns}-{slot}"
+        more: Any = {"ask_human": {"question": call_id}, "pay": {"amount": rng.randint(1, 3)}}.get(name, {})
+        made.append(calling(name, call_id, **more))
+    return together(*made)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_waits_goes_on_in_whatever_order_people_answer(way: str) -> None:
+    asked_at_all = 0
+    for seed in range(60 if os.environ.get("ACORN_TORTURE") == "1" else 4):
+        PAID.clear()
+        rng = random.Random(seed)
+        office = Office(Crowd(model=ScriptedModel(functools.partial(crowd, seed)), loop_guard=None), way)
+        known: set[str] = set()
+        answered: set[str] = set()
+        approved: set[str] = set()
+        while isinstance(office.output, Paused):
+            requests = office.output.requests
+            assert len({request.id for request in requests}) == len(requests)
+            assert answered.isdisjoint(request.id for request in requests)
+            known |= {request.id for request in requests}
+            chosen = rng.sample(requests, rng.randint(1, len(requests)))
+            said = {each.id: rng.choice([True, False, "no"]) if each.kind == "approval" else "so" for each in chosen}
+            answered |= said.keys()
+            approved |= {request_id for request_id, value in said.items() if value is True}
+            office.resume(said)
+        asked_at_all += len(known)
+        assert office.run.stop_reason in ("finish", "forced"), office.run
+        assert known == answered
+        assert len(PAID) == len(set(PAID))
+        paid = {hashlib.sha256(key.encode()).hexdigest()[:32] for key in PAID}
+        assert paid & known == approved  # the others needed no yes
+    assert asked_at_all > 25
 
 
 # What is left behind
@@ -772,11 +1091,11 @@ def test_the_record_of_a_resting_run_is_whole_and_tells_what_it_waits_for(way: s
         "This call has not returned yet: it waits for a person.",
     ]
     again = Run.from_json(run.to_json())
-    assert again.output.requests == run.output.requests
+    assert waits(again).requests == waits(run).requests
     assert again.stop_reason == "paused"
-    assert pickle.loads(pickle.dumps(run)).output.requests == run.output.requests
+    assert waits(pickle.loads(pickle.dumps(run))).requests == waits(run).requests
     (asked,) = [event for event in run.thread if event.type == "human_input_requested"]
-    assert (asked.question, asked.tool_call_id, asked.request_id) == ("Who <&>?", "q", run.output.request.id)
+    assert (asked.question, asked.tool_call_id, asked.request_id) == ("Who <&>?", "q", waits(run).request.id)
     office.answer("I & <you>")
     run = office.run
     (answered,) = [event for event in run.thread if event.type == "human_input_received"]
@@ -896,7 +1215,7 @@ def test_each_tool_call_has_a_key_of_its_own_for_good(way: str) -> None:
     tree = Tree(again)
     tree.can_rest = True
     walk_on(tree, again.run.id, way)
-    (request,) = again.run.output.requests  # type: ignore[union-attr]
+    (request,) = waits(again.run).requests
     last = load(loop.plan, json.loads(json.dumps(save(again))))
     walk_on(Tree(last, None, {request.id: True}), last.run.id, way)
     assert last.run.output == "ok"

@@ -368,23 +368,23 @@ def test_a_source_can_list_tools_with_schemas(call: Call, script: Script) -> Non
     [
         ({"city": "Rome"}, "argument `nights` is missing, expected integer between 1 and 30"),
         ({"nights": 1, "city": 5}, "argument `city`: expected string of at least 2 characters, got 5"),
-        ({"nights": "5", "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got 5"),
+        ({"nights": "5", "city": "Rome"}, 'argument `nights`: expected integer between 1 and 30, got "5"'),
         ({"nights": 1.5, "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got 1.5"),
         ({"nights": True, "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got true"),
         ({"nights": 31, "city": "Rome"}, "argument `nights`: expected integer between 1 and 30, got 31"),
-        ({"nights": None, "city": "R"}, "expected string of at least 2 characters, got R; argument `nights`"),
+        ({"nights": None, "city": "R"}, 'expected string of at least 2 characters, got "R"; argument `nights`'),
         ({"nights": 1, "city": "Rome", "guest": {}}, "argument `guest.name` is missing, expected string"),
         (
             {"nights": 1, "city": "Rome", "guest": {"name": "A", "age": "x"}},
-            "argument `guest.age`: expected integer of at least 0 or null, got x",
+            'argument `guest.age`: expected integer of at least 0 or null, got "x"',
         ),
         (
             {"nights": 1, "city": "Rome", "guest": {"name": "A", "pet": "cat"}},
-            "argument `guest.pet`: expected no such field; there are name, age, got cat",
+            'argument `guest.pet`: expected no such field; there are name, age, got "cat"',
         ),
         (
             {"nights": 1, "city": "Rome", "rooms": ["single", "suite"]},
-            'argument `rooms.1`: expected one of "single", "double", got suite',
+            'argument `rooms.1`: expected one of "single", "double", got "suite"',
         ),
         (
             {"nights": 1, "city": "Rome", "rooms": ["single"] * 4},
@@ -401,7 +401,7 @@ def test_a_wrong_argument_is_a_tool_error_in_every_way_to_call(call: Call, scrip
     reply = calling("keep", nights="two", guest={"age": 3}) & calling("keep", city="Rome", nights=2)
     first, second = use(call, script, [keeping(BOOKING, got)], reply)
     assert first == (
-        "Tool error: argument `nights`: expected integer between 1 and 30, got two; "
+        'Tool error: argument `nights`: expected integer between 1 and 30, got "two"; '
         "argument `guest.name` is missing, expected string; "
         "argument `city` is missing, expected string of at least 2 characters"
     )
@@ -416,8 +416,8 @@ DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": {"typ
 @pytest.mark.parametrize(
     ("schema", "value", "words"),
     [
-        ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cat", "lives": "x"}, "`a.lives`: expected integer, got x"),
-        ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cow"}, '`a.kind`: expected "cat", got cow'),
+        ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cat", "lives": "x"}, '`a.lives`: expected integer, got "x"'),
+        ({"anyOf": [CAT, {"type": "null"}]}, {"kind": "cow"}, '`a.kind`: expected "cat", got "cow"'),
         ({"anyOf": [CAT, {"type": "null"}]}, 5, "`a`: expected object with kind, lives or null, got 5"),
         ({"oneOf": [CAT, DOG]}, {"kind": "dog", "barks": 1}, "`a.barks`: expected boolean (true or false), got 1"),
         ({"oneOf": [CAT, DOG]}, {"kind": "cow"}, "`a`: expected object with kind, lives or object with kind, barks"),
@@ -440,14 +440,14 @@ DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": {"typ
         ),
         ({"additionalProperties": {"type": "string"}}, {"k": 1}, "`a.k`: expected string, got 1"),
         ({"minProperties": 2}, {"k": 1}, "`a`: expected value ({'k': 1} does not have enough properties)"),
-        ({"enum": ["x", 1, None]}, "y", '`a`: expected one of "x", 1, null, got y'),
+        ({"enum": ["x", 1, None]}, "y", '`a`: expected one of "x", 1, null, got "y"'),
         ({"prefixItems": [{"type": "string"}], "items": False}, ["x", 1], "`a`: expected value (Expected at most 1 it"),
         (
             {"if": {"type": "string"}, "then": {"minLength": 3}},
             "x",
-            "`a`: expected value of at least 3 characters, got x",
+            '`a`: expected value of at least 3 characters, got "x"',
         ),
-        ({"type": "string", "pattern": "^[a-z]+$"}, "A", "`a`: expected string matching ^[a-z]+$, got A"),
+        ({"type": "string", "pattern": "^[a-z]+$"}, "A", '`a`: expected string matching ^[a-z]+$, got "A"'),
     ],
 )
 def test_the_words_name_what_was_expected(script: Script, schema: Schema, value: Any, words: str) -> None:
@@ -525,13 +525,13 @@ def test_a_schema_may_be_many_levels_deep(script: Script) -> None:
     assert read(Worker(model=model, tools=[keeping(deep(10), got)]).run()) == ["kept"]
     assert got == [{"top": nested(10, 5)}]
     path = ".".join(["top", *["next"] * 10])
-    assert complaint(script, deep(10), {"top": nested(10, "x")}) == f"argument `{path}`: expected integer, got x"
+    assert complaint(script, deep(10), {"top": nested(10, "x")}) == f'argument `{path}`: expected integer, got "x"'
 
 
 def test_a_schema_may_hold_itself(script: Script) -> None:
     tree = {"type": "object", "properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}}
     assert complaint(script, tree, {"next": {"next": {"value": "x"}}}) == (
-        "argument `next.next.value`: expected integer, got x"
+        'argument `next.next.value`: expected integer, got "x"'
     )
     winding = {"type": "object", "properties": {"next": {"allOf": [{"anyOf": [{"allOf": [{"$ref": "#"}]}]}]}}}
     assert "cannot be checked: RecursionError" in complaint(script, winding, nested(190, {}))

@@ -426,6 +426,48 @@ def test_an_output_and_fields_at_once_are_refused() -> None:
         finish(Answer(answer="a"), answer="b")
 
 
+# By turn
+
+
+def test_by_turn_the_conversation_decides_which_reply_is_next(call: Call) -> None:
+    replies: list[Any] = [
+        calling("search", query="a"),
+        "Let me think.",
+        calling("search", query="b"),
+        finish(answer="c"),
+    ]
+    with call.scripted(replies, by_turn=True) as model:
+        assert call(Searcher(model=model), question="?") == Answer(answer="c")
+    with call.scripted(replies, by_turn=True) as again:  # in another process, and with a turn that is asked for again
+        turns = call.scripted(replies)
+        run = call.run(Searcher(model=turns), question="?")
+        for request in [*turns.requests[2:], turns.requests[3]]:
+            again.complete(request)
+    assert run.output == Answer(answer="c")
+    given = [again.complete(request).tool_calls for request in turns.requests]
+    assert given == [turns._answer(reply, turns.requests[0], at).tool_calls for at, reply in enumerate(replies)]
+
+
+def test_by_turn_an_earlier_conversation_does_not_count() -> None:
+    model = ScriptedModel([calling("search", query="a"), finish(answer="b")], by_turn=True)
+    agent = Searcher(model=model)
+    first = agent.run(question="?")
+    assert agent.using(history=first)(question="again?") == Answer(answer="b")
+    assert len(model.requests) == 4
+    plain = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    assert agent.using(history=plain)(question="again?") == Answer(answer="b")
+
+
+def test_by_turn_it_complains_of_what_was_never_asked_for_and_of_what_is_not_there() -> None:
+    model = ScriptedModel([finish(answer="b"), finish(answer="c")], by_turn=True)
+    Searcher(model=model)(question="?")
+    with pytest.raises(AssertionError, match="1 unused reply"):
+        model.done()
+    short = ScriptedModel([calling("search", query="a")], by_turn=True)
+    with pytest.raises(AssertionError, match="asked for turn 2, but its script has 1 replies"):
+        Searcher(model=short)(question="?")
+
+
 # Copies
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.cli.conftest import AGENTS, Acorn
 from tests.cli.screen import Terminal
 
+from acorn import module
+from acorn.testing import ScriptedModel, call, finish
 from acorn.thread import dump_events, parse_events, serialize_thread_to_xml
 
 MANUAL = AGENTS / "manual.py"
@@ -48,6 +50,32 @@ def test_a_run_is_shown_step_by_step_with_its_branches(acorn: Acorn, saved: Path
         "└── answer",
     ]
     assert not set(ended.out) & {"\x1b", "\x07"}
+
+
+def test_a_record_is_shown_like_the_events_of_its_run(acorn: Acorn, tmp_path: Path) -> None:
+    class Aside(module):
+        """You check it."""
+
+        final_output = str
+
+    class Main(module):
+        """You answer."""
+
+        final_output = str
+        max_steps = 3
+        branches = {"aside": Aside}
+
+    model = ScriptedModel([call("aside"), finish(result="true"), finish(result="done")])
+    run = Main(model=model).run()
+    record, events = tmp_path / "run.json", tmp_path / "events" / "run.json"
+    events.parent.mkdir()
+    record.write_text(run.to_json())
+    events.write_text(json.dumps(dump_events(run.thread)))
+    for options in ((), ("--xml",), ("--json",)):
+        shown = acorn("show", record, *options)
+        assert (shown.code, shown.err) == (0, "")
+        assert shown.out == acorn("show", events, *options).out
+    assert "└── completed done" in acorn("show", record).out
 
 
 def test_a_plain_answer_is_shown_once(acorn: Acorn, tmp_path: Path) -> None:
@@ -96,7 +124,8 @@ def test_on_a_narrow_terminal_it_is_wrapped(saved: Path) -> None:
     [
         (None, "cannot be read: No such file or directory"),
         ("", "holds no saved run: "),
-        ("{}", "holds no saved run: "),
+        ("{}", "holds no saved run: The text is no saved run: it has no `format`"),
+        ('{"format": 1000000}', "holds no saved run: The run was saved in format 1000000"),
         ('[{"type": "message"', "holds no saved run: "),
         ('[{"type": "dream"}]', "holds no saved run: 0: "),
         ("\x00\x01", "holds no saved run: "),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.loopback import Answer, Loopback, Request
+from tests.loopback_responses import as_chat
 from tests.patience import comes_true
 
 from acorn import ModelError, Run, module
@@ -16,6 +17,8 @@ from acorn.models.circuit import CIRCUITS
 from acorn.models.litellm.library import library
 from acorn.models.refused_settings import forget_refusals
 
+RESPONSES = "responses"
+"""The lane of OpenAI's Responses, asked natively."""
 PROVIDER_VARIABLES = (
     "OPENAI_API_KEY",
     "OPENAI_BASE_URL",
@@ -29,11 +32,15 @@ PROVIDER_VARIABLES = (
 
 
 class Wire:
-    """A provider on loopback, one of the two protocols, and one of the two ways to call."""
+    """A provider on loopback, one of the two protocols, and one of the two ways to call.
 
-    def __init__(self, protocol: str, way: str, stack: ExitStack) -> None:
+    By the lane of OpenAI's Responses, a request is shown as chat completions would have put it.
+    """
+
+    def __init__(self, protocol: str, way: str, stack: ExitStack, lane: str = "native") -> None:
         self.protocol = protocol
         self.way = way
+        self.is_responses = lane == RESPONSES
         self._stack = stack
         self._server: Loopback | None = None
 
@@ -53,6 +60,8 @@ class Wire:
 
     def model(self, *name: str, **extra: Any) -> dict[str, Any]:
         """The model dict of the server."""
+        if self.is_responses:
+            return self.server.responses(*name, **extra)
         return self.server.openai(*name, **extra) if self.is_openai else self.server.anthropic(*name, **extra)
 
     @property
@@ -82,7 +91,8 @@ class Wire:
         return caught.value
 
     def bodies(self) -> list[dict[str, Any]]:
-        return self.server.bodies()
+        bodies = self.server.bodies()
+        return list(map(as_chat, bodies)) if self.is_responses else bodies
 
     def count(self, expected: int = 0) -> int:
         """How many requests came; those expected may be a moment late where nobody waits for an answer."""
@@ -96,19 +106,27 @@ class Wire:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Whatever is asked of a provider is asked by every lane."""
-    if not {"wire", "gpt", "claude", "protocol"}.isdisjoint(metafunc.fixturenames):
-        metafunc.parametrize("lane", ["native", "litellm"], indirect=True)
+    asked = {"wire", "gpt", "claude", "protocol"}.intersection(metafunc.fixturenames)
+    has_own = any(mark.args[0] == "protocol" for mark in metafunc.definition.iter_markers("parametrize"))
+    is_spoken = bool({"wire", "gpt"} & asked) and not has_own and not metafunc.definition.get_closest_marker("chat")
+    lanes = ["native", "litellm"]
+    if "protocol" in asked and not has_own:
+        pairs = [(lane, spoken) for lane in lanes for spoken in ("openai", "anthropic")]
+        pairs += [(RESPONSES, "openai")] if is_spoken else []
+        metafunc.parametrize(("lane", "protocol"), pairs, indirect=True)
+    elif asked:
+        metafunc.parametrize("lane", [*lanes, *([RESPONSES] if is_spoken else [])], indirect=True)
 
 
 @pytest.fixture(autouse=True)
 def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How providers are asked."""
     lane = str(getattr(request, "param", "native"))
-    monkeypatch.setenv("ACORN_LANE", lane)
+    monkeypatch.setenv("ACORN_LANE", "native" if lane == RESPONSES else lane)
     return lane
 
 
-@pytest.fixture(params=["openai", "anthropic"])
+@pytest.fixture
 def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -119,23 +137,23 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def wire(protocol: str, way: str, litellm_is_loaded: None) -> Iterator[Wire]:
+def wire(protocol: str, way: str, lane: str, litellm_is_loaded: None) -> Iterator[Wire]:
     with ExitStack() as stack:
-        yield Wire(protocol, way, stack)
+        yield Wire(protocol, way, stack, lane)
 
 
 @pytest.fixture
-def gpt(way: str, litellm_is_loaded: None) -> Iterator[Wire]:
+def gpt(way: str, lane: str, litellm_is_loaded: None) -> Iterator[Wire]:
     """OpenAI's protocol alone."""
     with ExitStack() as stack:
-        yield Wire("openai", way, stack)
+        yield Wire("openai", way, stack, lane)
 
 
 @pytest.fixture
-def claude(way: str, litellm_is_loaded: None) -> Iterator[Wire]:
+def claude(way: str, lane: str, litellm_is_loaded: None) -> Iterator[Wire]:
     """Anthropic's protocol alone."""
     with ExitStack() as stack:
-        yield Wire("anthropic", way, stack)
+        yield Wire("anthropic", way, stack, lane)
 
 
 @pytest.fixture(scope="session")

@@ -119,6 +119,7 @@ def tools_of(body: dict[str, Any]) -> dict[str, Any]:
     return {tool["name"]: tool.get("parameters", tool.get("input_schema")) for tool in plain}
 
 
+@pytest.mark.chat
 def test_the_usage_of_the_example_prints_what_it_should(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve(
         [

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.loopback import EVENTS, Fault, Loopback, openai_completion, openai_stream
-from tests.patience import PATIENCE, comes_true
+from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import ModelError, module
 from acorn.models.anthropic_messages import Anthropic
@@ -92,6 +92,15 @@ def test_a_stream_that_has_told_its_end_leaves_the_connection_for_the_next(way: 
         else:
             assert [run_stream(agent, way), run_stream(agent, way)] == ["done", "done"]
         assert (len(server.requests), server.accepted) == (2, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("limits", [{}, {"max_seconds": AGES}])
+def test_the_end_of_a_stream_that_has_told_its_end_is_not_waited_for(way: str, limits: dict[str, Any]) -> None:
+    events = openai_stream(DONE, {}, 1, 8)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with Loopback([head + b"%x\r\n%s\r\n" % (len(events), events)]) as server, waiting_for_nothing():
+        assert run_stream(Plain(model=server.openai(timeout=AGES), **limits), way) == "done"
 
 
 def test_connections_that_the_server_has_closed_are_not_kept() -> None:
@@ -277,6 +286,35 @@ def test_half_a_letter_is_joined_with_its_other_half(way: str) -> None:
     body = "".join(f"data: {text}\n\n" for text in texts).encode()
     with Loopback([Fault(body=body, content_type=EVENTS)]) as server:
         assert run_stream(Plain(model=server.openai()), way) == "\U0001f330"
+
+
+ERRORS_INSIDE: dict[str, tuple[str, Any, int]] = {
+    "a number": ("openai", {"message": "busy", "code": 503}, 503),
+    "a number as text": ("openai", {"message": "busy", "code": "429"}, 429),
+    "a word": ("openai", {"message": "busy", "code": "rate_limit_exceeded"}, 429),
+    "a type": ("openai", {"message": "busy", "type": "server_error", "code": None}, 500),
+    "of Responses": ("responses", {"message": "busy", "code": "server_error"}, 500),
+    "of Anthropic": ("anthropic", {"message": "busy", "type": "overloaded_error"}, 529),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", ERRORS_INSIDE)
+def test_an_error_inside_an_answer_that_seems_well_is_retried_as_its_code_says(way: str, case: str) -> None:
+    spoken, error, status = ERRORS_INSIDE[case]
+    told = Fault(body=json.dumps({"type": "error", "error": error}).encode())
+    with Loopback([told, DONE]) as server:
+        assert run(Plain(model=getattr(server, spoken)(num_retries=1)), way) == "done"
+    with Loopback(lambda request: told) as server, pytest.raises(ModelError, match="busy") as caught:
+        run(Plain(model=getattr(server, spoken)(num_retries=1)), way)
+    assert (caught.value.status, caught.value.retryable, len(server.requests)) == (status, True, 2)
+
+
+def test_an_error_inside_an_answer_that_will_not_pass_is_told_at_once() -> None:
+    told = Fault(body=b'{"error": {"message": "no way", "code": "invalid_prompt"}}')
+    with Loopback([told, DONE]) as server, pytest.raises(ModelError, match="no way") as caught:
+        run(Plain(model=server.openai(num_retries=1)), "sync")
+    assert (caught.value.status, caught.value.retryable, len(server.requests)) == (400, False, 1)
 
 
 @pytest.mark.parametrize("code", [1302, True, 0])

@@ -100,6 +100,7 @@ def test_the_class_that_set_it_is_the_place_that_counts(gpt: Wire, name: str) ->
     assert sent(gpt, name) == [two, one, one, two]
 
 
+@pytest.mark.chat
 def test_the_other_name_of_the_token_limit_counts_the_same(gpt: Wire) -> None:
     model = {**single(gpt), "max_completion_tokens": 77}
     gpt.run(Agent(model=model, temperature=0.1))

@@ -13,9 +13,11 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
 from tests.patience import AGES, PATIENCE
 
 ROOT = Path(__file__).parents[2]
+by_every_lane = pytest.mark.parametrize("lane", ["native", "litellm"], indirect=True)
 
 # Notes every address that is looked up or connected to, in a list named `connections`.
 WATCHED = """
@@ -116,7 +118,8 @@ def test_importing_acorn_asks_nobody_and_loads_no_litellm() -> None:
     )
 
 
-def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program() -> None:
+@by_every_lane
+def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program(lane: str) -> None:
     run("""
     with Loopback(answer) as server:
         for agent in agents(server):
@@ -163,7 +166,8 @@ def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program() -> None:
     """)
 
 
-def test_threads_that_all_begin_at_once_get_their_answers() -> None:
+@by_every_lane
+def test_threads_that_all_begin_at_once_get_their_answers(lane: str) -> None:
     run("""
     outcomes = []
 
@@ -183,7 +187,8 @@ def test_threads_that_all_begin_at_once_get_their_answers() -> None:
     """)
 
 
-def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same() -> None:
+@by_every_lane
+def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same(lane: str) -> None:
     run(
         """
         import os, warnings
@@ -205,5 +210,104 @@ def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same() -> None
                 assert agent() == "done"
                 assert asyncio.run(agent.acall()) == "done"
         """,
+        LITELLM_LOCAL_MODEL_COST_MAP="True",
+    )
+
+
+LITELLM = """
+import warnings
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import litellm
+
+def threads_of_litellm():
+    return [thread.name for thread in threading.enumerate() if "litellm" in thread.name]
+
+def ask_litellm(server, **how):
+    asked = {key: value for key, value in server.openai().items() if key not in ("num_retries", "lane")}
+    return litellm.completion(**asked, messages=[{"role": "user", "content": "Hello?"}], max_retries=0, **how)
+"""
+
+
+@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
+def test_no_account_is_made_for_listeners_that_are_not_there_but_for_calls_of_the_programs_own(lane: str) -> None:
+    run(
+        LITELLM
+        + textwrap.dedent("""
+        before = litellm.disable_streaming_logging
+        with Loopback(answer) as server:
+            for agent in agents(server):
+                assert agent() == "done"
+                assert [chunk for chunk in agent.using().stream()]
+                assert asyncio.run(agent.acall()) == "done"
+            assert threads_of_litellm() == [], threads_of_litellm()
+            assert litellm.disable_streaming_logging == before
+            ask_litellm(server)
+            assert threads_of_litellm() != []
+        """),
+        LITELLM_LOCAL_MODEL_COST_MAP="True",
+    )
+
+
+@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
+def test_whoever_listens_to_litellm_hears_every_call_in_every_way(lane: str) -> None:
+    run(
+        LITELLM
+        + textwrap.dedent("""
+        from litellm.integrations.custom_logger import CustomLogger
+        from tests.patience import comes_true
+
+        class Ears(CustomLogger):
+            heard = 0
+
+            def log_success_event(self, **what):
+                Ears.heard += 1
+
+            async def async_log_success_event(self, **what):
+                Ears.heard += 1
+
+        def hears(count):
+            assert comes_true(lambda: Ears.heard == count), Ears.heard
+            Ears.heard = 0
+
+        warnings.simplefilter("ignore")  # LiteLLM's accounts are full of them
+        litellm.callbacks = [Ears()]
+        with Loopback(answer) as server:
+            agent = agents(server)[0]
+
+            async def awaited():
+                assert await agent.acall() == "done"
+                await asyncio.to_thread(hears, 2)
+
+            asyncio.run(awaited())
+            assert agent() == "done"
+            hears(2)
+            assert [chunk for chunk in agent.stream()]
+            hears(2)
+        """),
+        LITELLM_LOCAL_MODEL_COST_MAP="True",
+    )
+
+
+@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
+def test_a_callback_in_the_model_dict_hears_its_own_calls(lane: str) -> None:
+    run(
+        LITELLM
+        + textwrap.dedent("""
+        from litellm.integrations.custom_logger import CustomLogger
+        from tests.patience import comes_true
+
+        heard = []
+
+        class Ears(CustomLogger):
+            def log_success_event(self, **what):
+                heard.append(what)
+
+        with Loopback(answer) as server:
+            listened = agents(server, success_callback=[Ears()])[0]
+            assert agents(server)[0]() == "done"
+            assert listened() == "done"
+            assert comes_true(lambda: len(heard) == 2), heard
+        """),
         LITELLM_LOCAL_MODEL_COST_MAP="True",
     )

@@ -148,6 +148,7 @@ def test_the_last_failure_is_the_one_that_is_told(wire: Wire) -> None:
     assert wire.count() == 3
 
 
+@pytest.mark.chat
 def test_a_redirect_is_followed_and_is_no_failure(wire: Wire) -> None:
     moved = wire.either(openai="/moved/chat/completions", anthropic="/moved/messages")
     server = wire.serve([Fault(status=307, headers={"Location": moved}), DONE])
@@ -388,6 +389,7 @@ ANTHROPIC_SAYS: dict[str, tuple[Fault, str]] = {
 
 
 @pytest.mark.parametrize("case", OPENAI_SAYS)
+@pytest.mark.chat
 def test_an_error_repeats_the_providers_words_and_says_what_to_do(wire: Wire, case: str) -> None:
     fault, advice = wire.either(openai=OPENAI_SAYS, anthropic=ANTHROPIC_SAYS)[case]
     wire.serve(lambda request: fault)

@@ -159,6 +159,8 @@ def test_all_of_a_commit_is_kept_or_nothing(store: Store) -> None:
         change("b", ["x"], since=7),
         change("other", ["x"], since=1),
         change("b", ["x"], born=birth("r")),
+        change("c", ["x"], born=birth("other")),
+        change("c", ["x"], born=birth()),
     ]
     for last in wrong:
         changes = [change("r", ["1"], since=1, steps=9), change("b", ["b0"], born=birth("r")), last]
@@ -166,6 +168,8 @@ def test_all_of_a_commit_is_kept_or_nothing(store: Store) -> None:
     assert [kept.facts.id for kept in store.read("r")] == ["r"]
     assert store.read("r")[0].facts.steps == 0
     assert store.requests() == []
+    below = Commit("s", this_process(), [change("s", ["x"], born=birth("r"))])
+    assert "The run s cannot be born below 'r'" in str(refusal(store, below))
 
 
 def test_only_the_holder_commits(store: Store) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import os
 import socket
 import ssl
@@ -15,10 +17,10 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.loopback import Fault, Loopback
-from tests.patience import comes_true
+from tests.loopback import EVENTS, Fault, Loopback, openai_completion, openai_stream
+from tests.patience import comes_true, waiting_for_nothing
 
-from acorn import DeclarationError, ModelError, Step, module, tool
+from acorn import DeclarationError, LimitError, ModelError, Step, module, tool
 from acorn.testing import call, finish
 
 WAYS = ["sync", "async"]
@@ -150,11 +152,58 @@ def test_a_request_says_who_asks(way: str) -> None:
         assert [request.headers["user-agent"] for request in server.requests] == ["acorn", "mine"]
 
 
-@pytest.mark.parametrize("timeout", ["soon", -1, 0, float("nan")])
-def test_a_timeout_that_is_none_is_refused_before_any_call(timeout: Any) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_headers_that_drip_in_get_no_more_time_than_the_run_has(way: str) -> None:
+    endless = Fault(reply=DONE, headers={f"X-{number}": "a" * 6000 for number in range(90)}, drip=0.05)
+    limit = pytest.raises(LimitError, match="max_seconds")
+    with Loopback(lambda request: endless) as server, waiting_for_nothing(), limit:
+        run(Plain(model=server.openai(), max_seconds=0.5), way)
+
+
+def _gzipped(data: bytes, *, cut: int | None = None) -> Fault:
+    return Fault(body=gzip.compress(data)[:cut], headers={"Content-Encoding": "gzip"})
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_answer_that_was_compressed_unasked_is_read(way: str) -> None:
+    whole = json.dumps(openai_completion(call("look", place="here" * 50_000), {}, 1)).encode()
+    with Loopback([_gzipped(whole), _gzipped(json.dumps(openai_completion(DONE, {}, 2)).encode())]) as server:
+        assert run(Looking(model=server.openai(num_retries=0)), way) == "done"
+        assert server.accepted == 1
+        assert server.bodies()[1]["messages"][-1]["content"] == f"nothing at {'here' * 50_000}"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_error_that_was_compressed_unasked_is_told(way: str) -> None:
+    told = Fault(
+        status=400, body=gzip.compress(b'{"error": {"message": "no way"}}'), headers={"Content-Encoding": "gzip"}
+    )
+    with Loopback([told]) as server, pytest.raises(ModelError, match="no way"):
+        run(Plain(model=server.openai(num_retries=0)), way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_compressed_answer_that_is_not_whole_is_told(way: str, is_cut: bool) -> None:
+    whole = json.dumps(openai_completion(DONE, {}, 1)).encode()
+    broken = _gzipped(whole, cut=60) if is_cut else Fault(body=whole, headers={"Content-Encoding": "gzip"})
+    with Loopback([broken]) as server, pytest.raises(ModelError):
+        run(Plain(model=server.openai(num_retries=0)), way)
+
+
+def test_a_compressed_stream_is_read_as_it_comes() -> None:
+    events = gzip.compress(openai_stream(DONE, {"stream_options": {"include_usage": True}}, 1, 8))
+    told = Fault(body=events, content_type=EVENTS, headers={"Content-Encoding": "gzip"})
+    with Loopback([told]) as server:
+        assert list(Plain(model=server.openai(num_retries=0)).stream())[-1].result == "done"
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+@pytest.mark.parametrize("timeout", ["soon", -1, 0, float("nan"), float("inf"), [5]])
+def test_a_timeout_that_is_none_is_refused_before_any_call(timeout: Any, lane: str) -> None:
     with Loopback([]) as server:
         with pytest.raises(DeclarationError, match="`timeout` must be a number of seconds above 0, or None for no end"):
-            Plain(model=server.openai(timeout=timeout))()
+            Plain(model=server.openai(timeout=timeout, lane=lane))()
         assert server.requests == []
 
 

@@ -187,6 +187,7 @@ def test_the_first_request_holds_the_prompt_the_input_the_settings_and_the_tools
     assert wire.bodies() == wire.either(openai=[openai()], anthropic=[anthropic()])
 
 
+@pytest.mark.chat
 def test_a_key_travels_in_the_header_of_the_protocol_and_nowhere_else(wire: Wire) -> None:
     server = wire.serve([finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
@@ -209,6 +210,7 @@ def test_a_step_adds_the_call_and_its_result(wire: Wire) -> None:
     )
 
 
+@pytest.mark.chat
 def test_nothing_is_said_for_the_model_where_it_said_nothing_beside_its_calls(wire: Wire) -> None:
     server = wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
@@ -395,6 +397,7 @@ def marked_anthropic(*later: Json) -> Json:
 
 
 @pytest.mark.parametrize("kind", [Cached, CachedAsInTheSeeds])
+@pytest.mark.chat
 def test_the_system_message_and_the_first_user_message_are_marked_in_every_request(
     wire: Wire, kind: type[Researcher]
 ) -> None:
@@ -406,6 +409,7 @@ def test_the_system_message_and_the_first_user_message_are_marked_in_every_reque
     )
 
 
+@pytest.mark.chat
 def test_index_0_is_the_first_user_message_without_a_system_message_too(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     wire.run(Cached(model=wire.model(), system_prompt=""), question="Why?")
@@ -417,6 +421,7 @@ def test_index_0_is_the_first_user_message_without_a_system_message_too(wire: Wi
     )
 
 
+@pytest.mark.chat
 def test_a_mark_may_say_how_long_it_holds(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     wire.run(CachedByHand(model=wire.model()), question="Why?")
@@ -430,6 +435,7 @@ def test_a_mark_may_say_how_long_it_holds(wire: Wire) -> None:
         assert wire.bodies() == [anthropic(system=[{"type": "text", "text": PROMPT, "cache_control": hour}])]
 
 
+@pytest.mark.chat
 def test_a_negative_index_counts_from_the_end_and_moves_with_it(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(CachedAtTheEnd(model=wire.model()), question="Why?")
@@ -453,6 +459,7 @@ def test_an_index_beyond_the_messages_marks_nothing(wire: Wire) -> None:
     assert wire.bodies() == wire.either(openai=[openai()], anthropic=[anthropic()])
 
 
+@pytest.mark.chat
 def test_marks_do_not_pile_up_on_content_parts_or_in_the_history(wire: Wire) -> None:
     class Shown(CachedAtTheEnd):
         def on_step(self, step: Step) -> None:
@@ -712,6 +719,7 @@ def test_a_model_that_no_table_knows_costs_nothing_that_is_known(wire: Wire) -> 
     assert run.usage == Usage(100, 20, 0, 0, requests=1)
 
 
+@pytest.mark.chat
 def test_the_record_says_which_model_answered(wire: Wire) -> None:
     answer = {
         "id": "1",
@@ -773,7 +781,6 @@ STRANGE_ANSWERS: dict[str, Json] = {
     "choices of another kind": {"choices": {}, "content": {}},
     "an empty choice": {"choices": [{}], "content": [{}]},
     "a message that is null": {"choices": [{"message": None, "finish_reason": "stop"}], "content": None},
-    "an error in an answer": {"error": {"message": "overloaded", "type": "overloaded_error", "code": 529}},
     "a list": [],  # type: ignore[dict-item]
     "nothing": {},
 }
@@ -789,6 +796,12 @@ def test_a_strange_answer_is_an_error_of_ours_and_not_asked_for_again(wire: Wire
     assert wire.count() == 1
 
 
+def test_an_error_in_an_answer_is_told(wire: Wire) -> None:
+    told = {"error": {"message": "we are overloaded", "type": "overloaded_error", "code": 529}}
+    wire.serve(lambda request: Fault(body=_json(told)))
+    assert "overloaded" in str(wire.fails(Single(model=wire.model(num_retries=0)), question="Why?"))
+
+
 ODD_CALLS: dict[str, Json] = {
     "no id": {"type": "function", "function": {"name": "__finish__", "arguments": '{"result":"x"}'}},
     "no type": {"id": "c", "function": {"name": "__finish__", "arguments": '{"result":"x"}'}},
@@ -801,6 +814,7 @@ ODD_CALLS: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("odd", ODD_CALLS.values(), ids=ODD_CALLS.keys())
+@pytest.mark.chat
 def test_calls_in_the_odd_forms_of_small_servers_are_understood(gpt: Wire, odd: Json) -> None:
     class Plain(module):
         """You answer."""
@@ -1039,6 +1053,7 @@ def test_a_setting_that_the_model_does_not_take_is_an_error_that_names_it(wire: 
     assert (error.status, error.retryable, error.provider) == (None, False, wire.protocol)
 
 
+@pytest.mark.chat
 def test_a_model_that_is_not_listed_with_tools_can_be_given_them(gpt: Wire) -> None:
     gpt.serve([finish(**RIGHT)])
     model = gpt.model(model="perplexity/sonar")
@@ -1093,6 +1108,7 @@ def test_no_cookie_is_kept_from_one_request_to_the_next(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "o3-mini"])
+@pytest.mark.chat
 def test_a_reasoning_model_works_without_the_default_temperature(gpt: Wire, name: str) -> None:
     gpt.serve([finish(**RIGHT), finish(**RIGHT)])
     agent = Single(model=gpt.model(name))

@@ -160,6 +160,8 @@ def test_what_streams_adds_up_to_what_comes_in_one_piece(wire: Wire, name: str, 
         plain.tool_calls[0].id = assembled(found).tool_calls[0].id
     for block in plain.extra.get("thinking_blocks", ()):
         block["signature"] = "signature-1"
+    for item in plain.extra.get("reasoning_items", ()):
+        item["id"] = "rs_1"
     assert said(assembled(found)) == said(plain)
     if size == 1:
         assert len(found) > len(reply.content)
@@ -480,6 +482,7 @@ ODD: dict[str, tuple[bytes, Json]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
+@pytest.mark.chat
 def test_an_odd_stream_is_understood(gpt: Wire, name: str) -> None:
     body, expected = ODD[name]
     gpt.serve([Fault(body=body, content_type=EVENTS)])
@@ -489,6 +492,7 @@ def test_an_odd_stream_is_understood(gpt: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 6))
+@pytest.mark.chat
 def test_pieces_that_end_within_a_line_or_a_character_are_put_together(gpt: Wire, at: int) -> None:
     text = json.dumps(part({"content": "größer 🦔\u2028"}), ensure_ascii=False)
     body = f"data: {text}\n\n".encode() + events(ANSWERED, END)
@@ -614,12 +618,14 @@ def test_hidden_thoughts_go_back_as_they_came(claude: Wire) -> None:
     ]
 
 
+@pytest.mark.chat
 def test_a_refusal_in_a_stream_is_an_error_with_its_text(gpt: Wire) -> None:
     gpt.serve([Fault(body=ODD["a refusal"][0], content_type=EVENTS)])
     with pytest.raises(ModelError, match=r"refused to answer: I cannot\."):
         iterate(gpt, Asker(model=gpt.model()), question="?")
 
 
+@pytest.mark.chat
 def test_a_forced_name_that_comes_in_pieces_is_no_sign_that_the_force_was_dropped(gpt: Wire) -> None:
     fragments = [calling(0, "b", "__fin", ""), calling(0, None, "ish__", ""), calling(0, arguments=json.dumps(SURE))]
     body = events(*map(parts, fragments), END)
@@ -829,6 +835,7 @@ def test_an_error_that_is_told_within_the_stream_is_retried_while_nothing_was_ha
     assert "exception" not in str(caught.value).lower()
 
 
+@pytest.mark.chat
 def test_an_error_that_is_told_behind_a_part_of_the_answer_is_final(wire: Wire) -> None:
     begun = wire.either(openai=events(part({"content": "Hm."}), done=False), anthropic=message(text(0, "Hm.")))
     begun = begun.split(b"event: message_delta")[0]
@@ -966,6 +973,7 @@ def stalled() -> Iterator[Callable[[Wire], Loopback]]:
         yield serve
 
 
+@pytest.mark.chat
 def test_a_stream_that_stalls_fails_when_its_time_is_up(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
     stalled(wire)
     with waiting_for_nothing(), pytest.raises(ModelError, match="no answer in time") as caught:
@@ -980,6 +988,7 @@ def test_a_stream_that_does_not_begin_is_retried_when_its_time_is_up(wire: Wire)
     assert wire.count() == 2
 
 
+@pytest.mark.chat
 def test_a_stream_that_stalls_ends_with_the_time_of_the_run(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
     stalled(wire)
     with waiting_for_nothing(), pytest.raises(LimitError, match="max_seconds"):

@@ -78,10 +78,13 @@ LATE_IMPORTS = {
     ),  # the machinery of a call: the drivers bring asyncio, which a program that only declares does not need
     ("record", "acorn"),  # the events' classes, which a run that nobody looks at does not need
     ("_loop/conversation", "acorn"),  # the same, for runs that send their thread
+    ("_loop/compaction", "acorn"),  # the same, for runs that are summed up
     ("models/weights", "platformdirs"),
     ("models/transport_async", "aiohttp"),
     ("models/litellm/library", "litellm"),
-    ("models/litellm/library", "httpx"),
+    ("models/litellm/async_client", "aiohttp"),
+    ("models/litellm/async_client", "httpx"),
+    ("models/litellm/async_client", "yarl"),
     ("models/litellm/adapter", "httpx"),
     ("models/litellm/failure", "httpx"),
     ("models/litellm/raw_stream", "httpx"),

@@ -93,9 +93,11 @@ def some_event(rng: random.Random) -> AgentEvent:
                 **more,
             )
         case 4:
-            return HumanInputRequestedEvent(question=some_text(rng), iteration=number, **more)
+            ids: Any = {"tool_call_id": rng.choice([*IDS, None]), "request_id": rng.choice([*IDS, None])}
+            return HumanInputRequestedEvent(question=some_text(rng), iteration=number, **ids, **more)
         case 5:
-            return HumanInputReceivedEvent(response=some_text(rng), iteration=number, **more)
+            ids = {"tool_call_id": rng.choice([*IDS, None]), "request_id": rng.choice([*IDS, None])}
+            return HumanInputReceivedEvent(response=some_text(rng), iteration=number, **ids, **more)
         case 6:
             return CompletionEvent(result=some_json(rng), iteration=number, **more)
         case _:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+import dis
 import json
 import pickle
+import sys
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +20,7 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, computed_field, f
 from tests.photo import Photo, Sketch, Sound, image
 from typing_extensions import TypedDict
 
-from acorn._content import Parts, content_of, restore_parts, save_parts, text_of
+from acorn._content import Parts, _collecting, content_of, restore_parts, save_parts, text_of
 from acorn._json import to_plain, to_text
 from acorn._xml.encode import XmlStyle, encode
 
@@ -307,3 +312,42 @@ def test_a_value_with_parts_is_read_the_same_when_it_was_saved(value: Any) -> No
 
 def test_a_value_without_parts_is_saved_as_ever() -> None:
     assert save_parts({"__part__": 1}) == ('{"__part__":1}', None)
+
+
+def test_ctrl_c_while_collecting_begins_leaves_nobody_collecting() -> None:
+    def strike(at: int) -> bool:
+        """Ctrl-C before that instruction of `__enter__`; whether there is one."""
+        count = 0
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal count
+            if frame.f_code is not Parts.__enter__.__code__:
+                return None
+            frame.f_trace_opcodes = True
+            is_leaving = frame.f_code.co_code[frame.f_lasti] == dis.opmap["RETURN_VALUE"]  # where no signal is heeded
+            if event == "opcode" and not is_leaving:
+                count += 1
+                if count == at:
+                    raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            content_of("words")
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        return count == at
+
+    at = 1
+    while copy_context().run(strike_and_look, strike, at):
+        at += 1
+    assert at > 5
+
+
+def strike_and_look(strike: Callable[[int], bool], at: int) -> bool:
+    is_inside = strike(at)
+    assert _collecting.get() is None, at
+    return is_inside

@@ -173,6 +173,8 @@ def test_no_events_are_no_messages() -> None:
     [
         (HumanInputRequestedEvent(question="Why?"), [assistant("Why?")]),
         (HumanInputReceivedEvent(response="So."), [user("So.")]),
+        (HumanInputRequestedEvent(question="Why?", tool_call_id="c1", request_id="r"), []),
+        (HumanInputReceivedEvent(response="So.", tool_call_id="c1"), []),
         (SummaryEvent(summary="Much."), [user("Much.")]),
         (CompletionEvent(result="Done."), []),
         (ErrorEvent(error="The run broke."), []),

@@ -386,9 +386,11 @@ def expected(events: list[AgentEvent]) -> list[Element]:
                 head |= {"type": "error", "recoverable": json.dumps(event.recoverable)}
                 text = event.error
             case HumanInputRequestedEvent():
-                head["type"], text = event.type, event.question
+                head |= {"type": event.type, **asked_for(event)}
+                text = event.question
             case HumanInputReceivedEvent():
-                head["type"], text = event.type, event.response
+                head |= {"type": event.type, **asked_for(event)}
+                text = event.response
             case CompletionEvent():
                 head["type"], text = event.type, told(event.result)
             case SummaryEvent():
@@ -397,6 +399,11 @@ def expected(events: list[AgentEvent]) -> list[Element]:
         read = {key: as_parsed(value, is_attribute=True) for key, value in head.items()}
         found.append(("event", read, as_parsed(text)))
     return found
+
+
+def asked_for(event: HumanInputRequestedEvent | HumanInputReceivedEvent) -> dict[str, str]:
+    ids = {"toolCallId": event.tool_call_id, "requestId": event.request_id}
+    return {name: value for name, value in ids.items() if value is not None}
 
 
 def name_of(event: ToolResultEvent, events: list[AgentEvent]) -> str:

@@ -168,7 +168,7 @@ class AsyncWalk(Walk):
         place = Place(self.tree, *outcome.key)
         match ask:
             case AskModel():
-                if self.streams(loop):
+                if not ask.is_quiet and self.streams(loop):
                     async with aclosing(self._stream(loop, ask, outcome)) as chunks:
                         async for chunk in chunks:
                             yield chunk

@@ -13,6 +13,7 @@ from acorn._log import logger
 from acorn.journal import (
     BranchBegun,
     BranchEnded,
+    Compacted,
     Entry,
     Failed,
     Finished,
@@ -61,6 +62,9 @@ def log(entry: Entry) -> None:
         case ToolReturned():
             how = "returned" if entry.error is None else "failed"
             logger.debug("Run %s, step %d: the tool %s %s.", run, step, entry.name, how)
+        case Compacted():
+            tokens = entry.usage.total_tokens
+            logger.info("Run %s, step %d: %d messages were summed up, %d tokens.", run, step, entry.removed, tokens)
         case HumanAsked():
             logger.info("Run %s, step %d: a person is asked, request %s.", run, step, entry.request_id)
         case HumanAnswered():

@@ -12,11 +12,13 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
+from traceback import format_tb
 from typing import Any
 
 from acorn._drive.keeping import Keeper
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import Whereabouts, close_record, open_record
+from acorn._drive.siblings import Siblings
 from acorn._json import to_plain
 from acorn._log import logger
 from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
@@ -49,7 +51,7 @@ class RestingError(BaseException):
 class _Life:
     """What a run has while it goes on, beside its machine."""
 
-    __slots__ = ("began", "handed", "heard", "is_closed", "where")
+    __slots__ = ("began", "failed", "handed", "heard", "is_closed", "where")
 
     def __init__(self, began: float, where: Whereabouts, heard: tuple[Heard, ...], handed: int) -> None:
         self.began = began
@@ -60,6 +62,8 @@ class _Life:
         """Who listens to it."""
         self.handed = handed
         """How many of its entries they have heard."""
+        self.failed: list[Heard] = []
+        """Whose failure was told of."""
         self.is_closed = False
 
 
@@ -85,6 +89,7 @@ class Tree:
             hang_records(root.run, self._saved.values())
         self.loops: dict[str, Loop] = {root.run.id: root}
         self._lives: dict[str, _Life] = {}
+        self.siblings = Siblings()
         self._lock = threading.RLock()
         self.lost: Exception | None = None
         """What a vital listener or the store failed with: no run of the tree goes on, whoever took it for its own."""
@@ -344,9 +349,17 @@ class Tree:
                     if heard.is_vital and self.lost is None:
                         self.lost = error
                         raise
-                    # Its words may hold what was said.
-                    logger.error("A listener failed with %s.", type(error).__name__)
-                    logger.debug("The listener's error:", exc_info=error)
+                    if not any(each is heard for each in life.failed):
+                        life.failed.append(heard)
+                        _tell_of_failure(run_id, heard, error)
+
+
+def _tell_of_failure(run_id: str, heard: Heard, error: Exception) -> None:
+    """Say once where a listener fails; its words may hold what was said, and are for who asks for everything."""
+    name = getattr(heard.callback, "__qualname__", type(heard.callback).__qualname__)
+    where = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
+    logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, where)
+    logger.debug("The listener's error:", exc_info=error)
 
 
 def check_answers(root: Loop, saved: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Any]) -> None:

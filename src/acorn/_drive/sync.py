@@ -179,7 +179,7 @@ class SyncWalk(Walk):
                 self.fail(loop.run.id, error)
 
     def _perform(self, loop: Loop, ask: Ask) -> Generator[StreamChunk[Any], None, Any]:
-        if isinstance(ask, AskModel) and self.streams(loop):
+        if isinstance(ask, AskModel) and not ask.is_quiet and self.streams(loop):
             return (yield from self._stream(loop, ask))
         return self._call(loop, ask)
 

@@ -16,6 +16,7 @@ from acorn._loop.asks import Ask, AskBranch, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.run import Loop
 from acorn.chunk import StreamChunk
+from acorn.errors import AcornError
 from acorn.types import ToolResult
 
 Key = tuple[str, str]
@@ -115,7 +116,7 @@ class Walk:
 
     def miss(self, run_id: str, ask_id: str, error: BaseException) -> None:
         """Nothing came of an ask: it waits for people further below, or it has failed."""
-        if isinstance(error, RestingError):
+        if _is_resting(error):
             self.resting.add((run_id, ask_id))
             self.tree.set_aside(run_id, ask_id)
         else:
@@ -123,6 +124,11 @@ class Walk:
 
     def fail(self, run_id: str, error: BaseException) -> None:
         """A run has failed: a branch gives its parent an error to read, anything else goes up and ends all."""
+        if _is_resting(error):
+            error = AcornError(
+                "A branch that `on_stream` has begun waits for people, and what was shown cannot be shown again; begin "
+                "it in a tool or in `on_step`."
+            )
         if run_id != self.root and isinstance(error, Exception) and error is not self.tree.lost:
             self.tree.stop(run_id, error)
             below = [each for each in reversed(self.active) if each != run_id and run_id in self._above(each)]
@@ -184,6 +190,13 @@ class Walk:
     def let_go(self) -> None:
         if self.tree.keeper is not None and self.root == self.tree.root:
             self.tree.keeper.end(self.tree.lost)
+
+
+def _is_resting(error: BaseException) -> bool:
+    """Whether code was left since a branch of its waits for people; a group of tasks wraps what its tasks raise."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(RestingError)[1] is None
+    return isinstance(error, RestingError)
 
 
 class CloseFailure:

@@ -33,6 +33,8 @@ class AskModel:
     id: str
     model: Model
     request: ModelRequest
+    is_quiet: bool = False
+    """Whether it is no part of the conversation, so that nobody sees it come in."""
 
 
 @dataclass(eq=False, slots=True)

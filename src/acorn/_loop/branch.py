@@ -43,6 +43,7 @@ _INHERITED = (
     "xml_output_root",
     "xml_context_root",
     "history_format",
+    "compact_at",
 )
 _THROTTLES = ("rate_limit", "max_concurrency")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from acorn._loop import finish, messages
 from acorn._loop.branch import inherited_tools
+from acorn._loop.compaction import request_messages, stretch_of
 from acorn._loop.limits import Budgets
 from acorn._loop.opening import input_message
 from acorn._loop.plan import BranchTool, Plan, Toolset, named_tools
@@ -128,6 +129,17 @@ class Conversation:
         seconds = self.plan.limits.seconds
         if self._request is None:
             self._request = self._make_request()
+        if seconds is not None:
+            self._request.timeout = max(0.001, seconds - now)
+        return self._request
+
+    def _summary_request(self, now: float) -> ModelRequest:
+        """What asks the same model to sum up older steps, without tools."""
+        seconds, history = self.plan.limits.seconds, self.transcript.book.messages
+        if self._request is None:
+            stretch = stretch_of(history, self.openings, self.spec.compact_at or 1)
+            told = [] if stretch is None else request_messages(history, stretch, self.openings[0])
+            self._request = ModelRequest(told, [], self._temperature, self._max_tokens, declared=self._declared)
         if seconds is not None:
             self._request.timeout = max(0.001, seconds - now)
         return self._request

@@ -173,8 +173,10 @@ class Budgets:
             f"limit, or use a faster model."
         )
 
-    def pay(self, response: ModelResponse, model: Model, run: Run[Any], seconds: float) -> None:
-        """Count a response, on the record and in every budget."""
+    def pay(
+        self, response: ModelResponse, model: Model, run: Run[Any], seconds: float, *, is_aside: bool = False
+    ) -> None:
+        """Count a response, on the record and in every budget; one aside of it all says nothing of the next."""
         usage = response.usage
         if response.cost is None and (price := model.price()) is not None:
             response.cost = price.of(usage)
@@ -184,6 +186,9 @@ class Budgets:
         if cost is not None:
             run.cost = (run.cost or 0.0) + cost
         run.model = response.model or model.name
-        self.meter.count(usage, cost, seconds)
+        if is_aside:
+            self.meter.spent.add(usage.total_tokens, cost or 0.0)
+        else:
+            self.meter.count(usage, cost, seconds)
         for budget in self.all[1:]:
             budget.spent.add(usage.total_tokens, cost or 0.0)

@@ -1,6 +1,6 @@
 """The machine: it lists what it needs, is told what was begun, and takes one answer at a time.
 
-    new → prompt → start → model → (tools → branches → step → model)* → judge → done
+    new → prompt → start → (compact →) model → (tools → branches → step → model)* → judge → done
 
 Single turn, corrections and the forced finish are turns of the same wheel. What has returned is state the
 moment it is told, so a run can be saved between any two tells. Only this file changes the phase of a run.
@@ -26,6 +26,7 @@ from acorn._loop.branch import (
 )
 from acorn._loop.branching import checked_calls, checked_results
 from acorn._loop.calls import Calls
+from acorn._loop.compaction import Stretch, estimate, stretch_of, summary_text
 from acorn._loop.opening import first_messages, prompt_text
 from acorn._loop.plan import BranchTool, Plan, listed_tools
 from acorn._loop.reply import may_go_on, read_calls, refusal
@@ -42,7 +43,7 @@ from acorn.models.port import ModelResponse
 from acorn.record import Run
 from acorn.step import Step
 from acorn.stores.port import RunCancelledError
-from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished
+from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 
 class Loop(Calls):
@@ -91,6 +92,8 @@ class Loop(Calls):
         journal.now = self.state.under_way[id] = now
         # Not `match`, which takes twice as long and is on the way of every ask.
         if isinstance(ask, AskModel):
+            if ask.is_quiet:
+                return
             forced = self.state.reason if self.state.forced else None
             count = ask.request.message_count
             journal.entries.append(ModelAsked(self.run.id, self.run.steps + 1, now, id, ask.model.name, count, forced))
@@ -114,7 +117,11 @@ class Loop(Calls):
         began = self.state.under_way.pop(id, None)
         self._asks = None
         if isinstance(ask, AskModel):
-            self._take_response(outcome, now if began is None else began, now)
+            asked = now if began is None else began
+            if ask.is_quiet:
+                self._take_summary(outcome, asked, now)
+            else:
+                self._take_response(outcome, asked, now)
         elif isinstance(ask, AskTool):
             self._take_result(outcome, began, now)
         elif isinstance(ask, AskHook):
@@ -206,6 +213,8 @@ class Loop(Calls):
         match state.phase:
             case "model":
                 return (AskModel(f"model {state.turns + 1}", self.model, self._next_request(now)),)
+            case "compact":
+                return (AskModel(f"compact {state.turns + 1}", self.model, self._summary_request(now), is_quiet=True),)
             case "tools":
                 return self._list_tools(now)
             case "step":
@@ -263,6 +272,11 @@ class Loop(Calls):
             self._begin(prompt.text, now)
         elif self.state.phase == "model" and not self.state.under_way:
             self._ask_model(now)  # in a loaded run; its limits may be others now
+        elif self.state.phase == "compact":
+            under_way = self.state.under_way
+            self._ask_model(now)
+            if self.state.phase != "compact":
+                under_way.clear()
         elif self.state.phase in ("tools", "branches"):
             self._give_up_once()
             self._prepare(now)
@@ -323,6 +337,9 @@ class Loop(Calls):
         if self.budgets.limited:
             self._check_limits(now)
         self._request, state.was_forced = None, False
+        if self.spec.compact_at is not None and self._has_grown_long(self.spec.compact_at):
+            state.phase = "compact"
+            return
         request = self._next_request(now)
         if self.wire.before:
             self.transcript.notice_inside(self.wire.before)
@@ -332,6 +349,37 @@ class Loop(Calls):
                 state.was_forced, request.forced_tool = True, FINISH
             elif state.forced:
                 self._fall_back()
+
+    def _has_grown_long(self, most: int) -> bool:
+        """Whether a summary is to be asked for; not when the answer is due, or was asked for a moment ago."""
+        state = self.state
+        if state.compacted == state.turns or state.fallback or (state.forced and state.reason == "limit"):
+            return False
+        last = state.meter.last
+        size = last.total_tokens if last is not None and last.total_tokens else estimate(self.transcript.book.messages)
+        if size <= most:
+            return False
+        self.transcript.notice_all()
+        return stretch_of(self.transcript.book.messages, self.openings, most) is not None
+
+    def _take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
+        """Put a summary in the place of older steps; where the model gave none, they stay."""
+        state, run = self.state, self.run
+        self._request, state.compacted = None, state.turns
+        self.budgets.pay(response, self.model, run, now - asked, is_aside=True)
+        self.transcript.notice_all()
+        stretch = stretch_of(self.transcript.book.messages, self.openings, self.spec.compact_at or 1)
+        is_refused = response.refusal is not None or response.stop_reason == "content_filter"
+        text = "" if is_refused else summary_text(response.content, was_cut=response.stop_reason == "length")
+        if stretch is None:  # somebody has changed the history meanwhile
+            stretch, text = Stretch(0, 0, (), 0), ""
+        self.transcript.compact(stretch, text, asked, response)
+        if text:
+            self.wire.forget()
+            state.meter.last = Usage(
+                estimate(self.transcript.book.messages)
+            )  # until a response says how much it is now
+        self._ask_model(now)
 
     def _check_limits(self, now: float) -> None:
         history, at = self.transcript.book.messages, self.whereabouts()

@@ -28,7 +28,7 @@ from acorn._record_json import (
     written_entry,
     written_record,
 )
-from acorn.journal import BranchBegun, BranchEnded, Called, ModelAnswered
+from acorn.journal import BranchBegun, BranchEnded, Called, Compacted, ModelAnswered
 from acorn.record import Run
 from acorn.types import Usage
 
@@ -90,7 +90,7 @@ def _count_again(loop: Loop) -> None:
     """What the run has used and spent, by its journal; an open branch is counted when it goes on, or never will."""
     run = loop.run
     for entry in loop.journal.entries:
-        if isinstance(entry, ModelAnswered | BranchEnded):
+        if isinstance(entry, ModelAnswered | BranchEnded | Compacted):
             run.usage.add(entry.usage)
             if entry.cost is not None:
                 run.cost = (run.cost or 0.0) + entry.cost

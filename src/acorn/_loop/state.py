@@ -18,7 +18,7 @@ from acorn._record_json import fields_of, read_request, read_result, written_req
 from acorn.models.port import ModelResponse, RawCall
 from acorn.types import Fallback, Request, ToolCall, ToolResult, Usage
 
-Phase = Literal["new", "prompt", "start", "model", "tools", "branches", "step", "judge", "done"]
+Phase = Literal["new", "prompt", "start", "compact", "model", "tools", "branches", "step", "judge", "done"]
 
 
 @dataclass
@@ -65,6 +65,8 @@ class State:
     """The call that gave it; None where it came as XML or from `step.finish`."""
     faults: dict[str, str] = field(default_factory=dict[str, str])
     """What was wrong with the answers before it in the same response, by their calls."""
+    compacted: int = -1
+    """How many responses there were when a summary was last asked for; once is enough."""
     marks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     noticed: bool = False
     meter: Meter = field(default_factory=Meter)

@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from acorn._content import content_of, text_of
-from acorn._history import change_of, history_of
+from acorn._history import change_of, history_of, steps_of
 from acorn._json import copied, to_plain, to_text, words_of
 from acorn._loop import messages
+from acorn._loop.compaction import Stretch, compacted
 from acorn._loop.wire_history import ROLES
 from acorn._secrets import redact, secrets_in
 from acorn._xml.report import INVALID
 from acorn.journal import (
     Called,
+    Compacted,
     Failed,
     Finished,
     Form,
@@ -222,6 +224,35 @@ class Transcript:
         journal = self.journal
         plain = tuple([to_plain(message) for message in made])
         journal.entries.append(HistoryEdited(self._id, journal.step, journal.now, where, removed, plain, tuple(added)))
+
+    def compact(self, stretch: Stretch, text: str, asked: float, response: ModelResponse) -> None:
+        """Let a summary stand for a part of the history; without one it stays, and only the request is noted."""
+        journal, history = self.journal, self.run.history
+        where, removed, made, steps = stretch.where, 0, list[Any](), tuple[int, ...]()
+        if text:
+            removed, made = stretch.behind - where, compacted(history, stretch, text)
+            known = steps_of(journal.entries)
+            gone = [at for at in range(where, stretch.behind) if at not in stretch.kept]
+            steps = tuple(sorted({known[at] for at in gone} - set(known[stretch.behind :])))
+            history[where : stretch.behind] = made
+            self.book.noted = history.copy()
+            self.written = None
+        journal.entries.append(
+            Compacted(
+                self._id,
+                journal.step,
+                journal.now,
+                asked,
+                self.run.model or "",
+                text,
+                where,
+                removed,
+                tuple(copied(made)),
+                steps,
+                response.usage.copy(),
+                response.cost,
+            )
+        )
 
     # The end
 

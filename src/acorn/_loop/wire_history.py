@@ -52,6 +52,10 @@ class WireHistory:
         self._is_known = False
         """Whether the history begins with what was seen, unless somebody else has it and has changed it."""
 
+    def forget(self) -> None:
+        """The history is another from here on, and everybody knows."""
+        self._begin()
+
     def copies_of(self, history: list[Message], *, is_ours: bool = False) -> list[Message]:
         """Private copies of a history, those from the last request where they still say the same."""
         known = list(self._seen) if self._knows(history, is_ours) else []

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from acorn._json import shorten
+from acorn._json import compact, shorten
 from acorn._schema.generate import JsonSchema
-from acorn._schema.problems import shown
 from acorn._schema.words import in_words
 
 _SAID = {
@@ -50,7 +49,12 @@ def required(schema: JsonSchema) -> list[str]:
 def _wrong(error: Any, expected: str) -> str:
     path = ".".join(map(str, error.absolute_path))
     where = f"argument `{path}`" if path else "The arguments"
-    return f"{where}: expected {expected}, got {shown(error.instance)}"
+    return f"{where}: expected {expected}, got {_got(error.instance)}"
+
+
+def _got(value: Any) -> str:
+    """What came, as JSON: nothing is converted here, so that "5" must not look like 5."""
+    return shorten(compact(value))
 
 
 def _expected(error: Any, top: JsonSchema) -> str:
@@ -68,7 +72,7 @@ def _expected(error: Any, top: JsonSchema) -> str:
 def no_such(path: list[str], name: str, instance: JsonSchema, schema: JsonSchema) -> str:
     """The words for a property that is not to be there."""
     there = ", ".join(schema.get("properties", {})) or "none"
-    where, got = ".".join([*path, name]), shown(instance[name])
+    where, got = ".".join([*path, name]), _got(instance[name])
     return f"argument `{where}`: expected no such field; there are {there}, got {got}"
 
 

@@ -10,44 +10,53 @@ from functools import lru_cache
 from xml.parsers import expat
 
 # What XML 1.0 forbids even as a reference: most control characters, surrogates and two non-characters.
-_FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
-_IN_TEXT = re.compile(f"[\r{_FORBIDDEN}]")
-_IN_ATTRIBUTE = re.compile(f"[&<>\"'\t\n\r{_FORBIDDEN}]")
-_IN_COMMENT = re.compile(f"-(?=-)|\r|[{_FORBIDDEN}]")
-_REFERENCES = {
-    "&": "&amp;",
-    "<": "&lt;",
-    ">": "&gt;",
-    '"': "&quot;",
-    "'": "&apos;",
-    # A parser turns a bare \r into \n, and in an attribute every blank into a space.
-    "\r": "&#13;",
-    "\n": "&#10;",
-    "\t": "&#9;",
-}
+FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
+FORBIDDEN_ONE = re.compile(f"[{FORBIDDEN}]")
+_MARKS = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}  # `&` comes first: the others bring new ones
+_QUOTES = {'"': "&quot;", "'": "&apos;"}
+# A parser turns a bare \r into \n, and in an attribute every blank into a space.
+_RETURN = {"\r": "&#13;"}
+_BLANKS = {**_RETURN, "\n": "&#10;", "\t": "&#9;"}
+_IN_TEXT = tuple((_MARKS | _RETURN).items())
+_IN_ATTRIBUTE = tuple((_MARKS | _QUOTES | _BLANKS).items())
+_ANYWHERE = tuple((_MARKS | _QUOTES).items())
 _ASCII_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NO_MARKUP = re.compile(r"[\w.\-]+")
 
 
 def escape_text(text: str) -> str:
     """The text for an element's body."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # Whatever is printable is allowed, so that the pattern need not look at most texts.
-    return text if text.isprintable() else _IN_TEXT.sub(_refer, text)
+    return _escape(text, _IN_TEXT)
 
 
 def escape_attribute(text: str) -> str:
     """The text for an attribute in double quotes."""
-    return _IN_ATTRIBUTE.sub(_refer, text) if _IN_ATTRIBUTE.search(text) else text
+    return _escape(text, _IN_ATTRIBUTE)
+
+
+def escape_anywhere(text: str) -> str:
+    """The text for a body or an attribute of a reader that leaves blanks as they are."""
+    return _escape(text, _ANYWHERE)
 
 
 def escape_comment(text: str) -> str:
     """The text for a comment, which has no escapes: a double hyphen is pulled apart."""
-    return _IN_COMMENT.sub(lambda found: {"-": "- ", "\r": "\n"}.get(found[0], "\ufffd"), text)
+    text = _permitted(text).replace("\r", "\n")
+    while "--" in text:
+        text = text.replace("--", "- -")
+    return text
 
 
-def _refer(found: re.Match[str]) -> str:
-    return _REFERENCES.get(found[0], "\ufffd")
+def _escape(text: str, references: tuple[tuple[str, str], ...]) -> str:
+    for mark, reference in references:
+        if mark in text:  # to look is cheaper than to copy
+            text = text.replace(mark, reference)
+    return _permitted(text)
+
+
+def _permitted(text: str) -> str:
+    # Whatever is printable is permitted, and to ask is cheaper than to search.
+    return text if text.isprintable() else FORBIDDEN_ONE.sub("\ufffd", text)
 
 
 @lru_cache(maxsize=4096)

@@ -82,8 +82,16 @@ def advice(
 
 def unwanted(text: str, set_by_user: Collection[str]) -> str | None:
     """Which of the settings that the user has made an error speaks of."""
-    words = text.lower()
-    return next((name for name in ("temperature", "max_tokens") if name in words and name in set_by_user), None)
+    return next((name for name in _NAMES if name in set_by_user and speaks_of(text.lower(), name)), None)
+
+
+_NAMES = {"temperature": ("temperature",), "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens")}
+"""Settings by the names that protocols have for them."""
+
+
+def speaks_of(text: str, setting: str) -> bool:
+    """Whether an error names a setting."""
+    return any(name in text for name in _NAMES.get(setting, (setting,)))
 
 
 def is_too_long(text: str) -> bool:

@@ -1,7 +1,7 @@
 """The port of the native lanes, and what they share: the keys they know, addresses and headers, marks for a cache.
 
-A lane says how one protocol is written and read (`openai_chat.py`, `anthropic_messages.py`); `native_lane.py` asks
-by it.
+A lane says how one protocol is written and read (`openai_chat.py`, `openai_responses.py`, `anthropic_messages.py`);
+`native_lane.py` asks by it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ OURS = (
 )
 """Keys of a model dict that are for us, whatever the lane; a request says what counts of the last line."""
 PRICES = ("input_cost_per_token", "output_cost_per_token")
+THOUGHTS = ("thinking_blocks", "reasoning_items")
+"""Fields of a message that only the provider who gave them can read: Anthropic's, and those of OpenAI's Responses."""
 ADDRESS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
 
 

@@ -15,19 +15,17 @@ from typing import Any, NoReturn
 from pydantic_core import from_json
 
 from acorn._secrets import redact, secrets_in
-from acorn.errors import DeclarationError, ModelError
-from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long
+from acorn.errors import ModelError
+from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long, speaks_of
 from acorn.models.http_status import retry_after
 from acorn.models.lane import OURS, PRICES, Lane, ProviderError
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError
 from acorn.models.prices import Tokens, prices_of
 from acorn.models.refused_settings import Refusals
 from acorn.models.sse import Events
+from acorn.models.timeouts import TIMEOUT, connect_seconds, seconds_of
 from acorn.models.transport import LateError, Post, TransportError, send
 from acorn.models.transport_async import asend
-
-_TIMEOUT = 600.0
-_CONNECT_TIMEOUT = 10.0
 
 
 class _Attempt:
@@ -53,8 +51,8 @@ class NativeModel:
         self._config = config
         self._settings = {key: value for key, value in config.items() if key not in (*OURS, *PRICES)}
         self._refusals = Refusals(self.name, self._settings)
-        self._timeout = _seconds(config.get("timeout", config.get("request_timeout", _TIMEOUT)))
-        self._connect = _CONNECT_TIMEOUT if self._timeout is None else min(self._timeout, _CONNECT_TIMEOUT)
+        self._timeout = seconds_of(config.get("timeout", config.get("request_timeout", TIMEOUT)))
+        self._connect = connect_seconds(self._timeout)
         self._has_price = any(config.get(name) is not None for name in PRICES)
 
     def __repr__(self) -> str:
@@ -182,7 +180,7 @@ class NativeModel:
         try:
             response, used = self.lane.read(json_of(data))
         except ProviderError as error:
-            self._raise(Wire(trouble=GARBLED), str(error), error, attempt)
+            self._raise_told(error, attempt)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             self._raise_garbled(data, error, attempt)
         response.model = response.model or self.name
@@ -202,7 +200,7 @@ class NativeModel:
         if status in (400, 422) and not is_too_long(text):
             defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
             for name in (*(["tool_choice"] if request.forced_tool else []), *defaults):
-                if name in text and name not in left_out | self._refusals.known:
+                if speaks_of(text, name) and name not in left_out | self._refusals.known:
                     left_out.add(name)
                     if request.left_out is not None:
                         raise SendAgainError(f"`{self.name}` does not take `{name}`", status=status)
@@ -218,6 +216,10 @@ class NativeModel:
     def _raise_broken(self, error: TransportError, attempt: _Attempt) -> NoReturn:
         is_late = isinstance(error, LateError)
         self._raise(Wire(trouble=LATE if is_late else BROKEN), "" if is_late else _sentence(str(error)), error, attempt)
+
+    def _raise_told(self, error: ProviderError, attempt: _Attempt) -> NoReturn:
+        """What a provider says went wrong in an answer that seemed well: its code is as good as a status."""
+        self._raise(Wire(error.status, trouble="" if error.status else GARBLED), str(error), error, attempt)
 
     def _raise_garbled(self, data: bytes, error: Exception, attempt: _Attempt) -> NoReturn:
         text = data[:200].decode("utf-8", "replace").strip()
@@ -252,16 +254,6 @@ class NativeModel:
         ) from cause
 
 
-def _seconds(timeout: float | str | None) -> float | None:
-    try:
-        seconds = None if timeout is None else float(timeout)
-    except ValueError:
-        seconds = -1.0
-    if seconds is not None and not seconds > 0:
-        raise DeclarationError(f"`timeout` must be a number of seconds above 0, or None for no end, got {timeout!r}.")
-    return seconds
-
-
 class _Reading:
     """A streamed answer as it comes."""
 
@@ -290,9 +282,7 @@ class _Reading:
             try:
                 delta = understand(json_of(text))
             except ProviderError as error:
-                model._raise(
-                    Wire(error.status, trouble="" if error.status else GARBLED), str(error), error, self._attempt
-                )
+                model._raise_told(error, self._attempt)
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 model._raise_garbled(text, error, self._attempt)
             if delta is not None:

@@ -5,38 +5,24 @@ Our messages are OpenAI's already, so a request is the JSON that the loop has wr
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic_core import to_json
 
-from acorn.models.lane import (
-    ADDRESS,
-    OURS,
-    PRICES,
-    ProviderError,
-    StreamReader,
-    knows_keys,
-    marked,
-    marks,
-    with_own,
-)
+from acorn.models.lane import ADDRESS, OURS, PRICES, THOUGHTS, StreamReader, knows_keys, marked, marks
 from acorn.models.native_lane import NativeModel
+from acorn.models.openai import Heads, openai_address, raise_if_failed, reasons, sampling, takes_effort, tokens_of
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
-from acorn.models.prices import Tokens, prices_of
+from acorn.models.prices import Tokens
 from acorn.types import Usage
 
-_ADDRESS = "https://api.openai.com/v1"
 _SETTINGS = (
     *("top_p", "top_k", "stop", "seed", "user", "store"),
     *("frequency_penalty", "presence_penalty", "logit_bias", "parallel_tool_calls", "reasoning_effort", "tool_choice"),
 )
 _KNOWN = frozenset((*OURS, *PRICES, *ADDRESS, *_SETTINGS, "extra_body", "organization"))
-_REASONING = re.compile(r"(?:^|/)o\d|gpt-[56](?!-chat)")
-_ONE_TEMPERATURE = re.compile(r"(?:^|/)o\d|gpt-5(?![.\d]|-chat)")
-"""Models that take no temperature but 1; of later ones it depends on how much they reason."""
+_THOUGHTS = frozenset(THOUGHTS)
 STOPS = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
@@ -50,9 +36,7 @@ def knows(config: Mapping[str, Any]) -> bool:
     name = str(config.get("model") or config.get("id")).removeprefix("openai/")
     if not knows_keys(config, _KNOWN) or name.startswith("responses/"):
         return False
-    # LiteLLM knows which models take it; of a name that no table has, it is the user's word that counts.
-    takes_effort = _REASONING.search(name) or prices_of("openai", name) is None
-    return "reasoning_effort" not in config or bool(takes_effort)
+    return "reasoning_effort" not in config or takes_effort(name)  # LiteLLM knows which models take it
 
 
 def make(config: Mapping[str, Any]) -> NativeModel:
@@ -68,13 +52,12 @@ class OpenAIChat:
         self.name = str(config.get("model") or config["id"]).removeprefix("openai/")
         self.thinks = config.get("reasoning_effort") not in (None, "", "none")
         self._config = config
-        self._reasons = bool(_REASONING.search(self.name))
         self._settings = {key: config[key] for key in _SETTINGS if config.get(key) is not None}
         self._settings |= config.get("extra_body") or {}
-        is_new = self._reasons or "max_completion_tokens" in config
+        is_new = reasons(self.name) or "max_completion_tokens" in config
         self._length = "max_completion_tokens" if is_new else "max_tokens"
         """The name by which the model knows how long an answer may be."""
-        self._heads: dict[tuple[Any, ...], bytes] = {}
+        self._heads = Heads(self._settings_of)
 
     def can_force_tool(self) -> bool:
         return True
@@ -83,37 +66,16 @@ class OpenAIChat:
         return openai_address(self._config, "chat/completions")
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
-        before = self._head(request, left_out, is_stream)
+        before = self._heads.of(request, left_out, is_stream)
         if request.tools:
             tools = request.tools_json() if request.tools_json else to_json(request.tools)
             before = b'%s,"tools":%s' % (before, tools)
-        if request.sent is not None and not request.cache and not request.sent.has_thoughts():
+        if request.sent is not None and not request.cache and not request.sent.has_thoughts(_THOUGHTS):
             return request.with_messages(before + b',"messages":', b"}")
         return b'%s,"messages":%s}' % (before, _messages(request))
 
-    def _head(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> bytes:
-        set_by_user = ("temperature" in request.declared, "max_tokens" in request.declared)
-        key = (
-            request.temperature,
-            request.max_tokens,
-            request.forced_tool,
-            set_by_user,
-            frozenset(left_out),
-            is_stream,
-        )
-        found = self._heads.get(key)
-        if found is None:
-            found = self._heads[key] = to_json(self._settings_of(request, left_out, is_stream))[:-1]
-        return found
-
     def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> dict[str, Any]:
-        made: dict[str, Any] = {"model": self.name}
-        if "temperature" in request.declared and request.temperature != 1 and _ONE_TEMPERATURE.search(self.name):
-            raise ProviderError(f"It takes no `temperature` but 1, and {request.temperature:g} was set.")
-        if "temperature" in request.declared or not ("temperature" in left_out or self._reasons):
-            made["temperature"] = request.temperature
-        if "max_tokens" in request.declared or "max_tokens" not in left_out:
-            made[self._length] = request.max_tokens
+        made = {"model": self.name, **sampling(request, left_out, self.name, self._length)}
         made |= self._settings
         if request.forced_tool and "tool_choice" not in left_out:
             made["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
@@ -152,9 +114,7 @@ def _messages(request: ModelRequest) -> bytes:
 def _sendable(message: dict[str, Any]) -> dict[str, Any]:
     """Without another provider's thoughts, and without a content that is none."""
     return {
-        key: value
-        for key, value in message.items()
-        if key != "thinking_blocks" and (value is not None or key != "content")
+        key: value for key, value in message.items() if key not in THOUGHTS and (value is not None or key != "content")
     }
 
 
@@ -201,33 +161,7 @@ class _Reader:
         return Delta(stop_reason=self.stop_reason)
 
 
-# What the lanes of OpenAI share
-
-
-def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str, str]]:
-    """Where to send, and with which headers."""
-    own = config.get("base_url") or config.get("api_base")
-    known = map(os.environ.get, ("OPENAI_BASE_URL", "OPENAI_API_BASE"))
-    base = str(own or next(filter(None, known), _ADDRESS)).rstrip("/")
-    key = config.get("api_key") or os.environ.get("OPENAI_API_KEY")
-    headers = {"Content-Type": "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    names = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
-    if organization := config.get("organization") or next(filter(None, map(os.environ.get, names)), None):
-        headers["OpenAI-Organization"] = organization
-    url, headers = with_own(f"{base}/{path}", headers, config)
-    if base == _ADDRESS and not any(name.lower() == "authorization" for name in headers):
-        raise ProviderError("There is no key: set `api_key` in the model dict, or `OPENAI_API_KEY`.")
-    return url, headers
-
-
-def raise_if_failed(answer: Any) -> None:
-    """Raise what a provider tells in an answer that seemed well."""
-    if error := answer.get("error"):
-        words = error.get("message") if isinstance(error, dict) else error
-        code = error.get("code") if isinstance(error, dict) else None
-        raise ProviderError(f"{str(words or error).rstrip('.')}.", code if code in range(400, 600) else None)
+# Pieces of an answer
 
 
 def text_of(content: Any) -> str:
@@ -266,7 +200,3 @@ def usage_of(raw: Any) -> Usage:
         int(made.get("reasoning_tokens") or 0),
         1,
     )
-
-
-def tokens_of(usage: Usage) -> Tokens:
-    return Tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens)

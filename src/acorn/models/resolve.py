@@ -42,6 +42,7 @@ class _Adapter(NamedTuple):
 # The first that takes it counts.
 _ADAPTERS = (
     _Adapter("local/", "acorn.models.local", "LocalModel", is_retried=False),
+    _Adapter("openai/responses/", "acorn.models.openai_responses", "make", is_lane=True),
     _Adapter("openai/", "acorn.models.openai_chat", "make", is_lane=True),
     _Adapter("anthropic/", "acorn.models.anthropic_messages", "make", is_lane=True),
     _Adapter("", "acorn.models.litellm.adapter", "LiteLLMModel"),

@@ -61,10 +61,10 @@ class Sent:
                 other._ends = [len(first), *(end + moved for end in self._ends[after:])]
         return other
 
-    def has_thoughts(self, count: int) -> bool:
-        """Whether there are thoughts of a model in the first so many."""
+    def has_thoughts(self, count: int, names: frozenset[str]) -> bool:
+        """Whether there are thoughts of a model, by these names, in the first so many."""
         while self._thoughtless < count:
-            if "thinking_blocks" in self.messages[self._thoughtless]:
+            if not names.isdisjoint(self.messages[self._thoughtless]):
                 return True
             self._thoughtless += 1
         return False
@@ -138,6 +138,6 @@ class SentPart:
         pieces = (sent.json(0, at), own[0], sent.json(at, count), own[1])
         return b"%s%s%s" % (before, b",".join(filter(None, pieces)), after)
 
-    def has_thoughts(self) -> bool:
-        """Whether there are thoughts of a model in them."""
-        return self.sent.has_thoughts(self.count)
+    def has_thoughts(self, names: frozenset[str]) -> bool:
+        """Whether there are thoughts of a model, by these names, in them."""
+        return self.sent.has_thoughts(self.count, names)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import atexit
 import base64
+import io
 import os
 import select
 import socket
 import ssl
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -29,6 +31,8 @@ from acorn.models.http_response import Response
 _IDLE = 50.0
 """Seconds after which a connection that nobody used is not trusted any more."""
 _PIECE = 65536
+_ANY_HEADER = 47
+"""How zlib is told to take gzip's as well as its own."""
 _REST = 0.02
 """Seconds to wait for the end of a stream whose last event is there: less than a new connection would take."""
 
@@ -207,6 +211,25 @@ def moved_to(post: Post, status: int, location: str | None) -> Post | None:
     return replace(post, url=url) if (here.scheme, here.netloc) == (there.scheme, there.netloc) else None
 
 
+class _Bounded(io.RawIOBase):
+    """What comes from a socket, each piece in the time that is left: headers may come letter by letter."""
+
+    def __init__(self, sock: Any, post: Post) -> None:
+        self._sock, self._post = sock, post
+        self.seconds = post.read
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(self._post.patience(self.seconds))
+        count: int = self._sock.recv_into(buffer)
+        return count
+
+
 class Incoming:
     """An answer on its way."""
 
@@ -214,13 +237,18 @@ class Incoming:
         self._post, self._key = post, key
         self._connection: HTTPConnection | None = connection
         self._sock: Any = connection.sock
-        self._response = Response(self._sock, method="POST")
+        self._bounded = None if post.until is None else _Bounded(self._sock, post)
+        source: Any = self._bounded or self._sock
+        self._response = Response(source, method="POST")
         try:
             self._response.begin()
         except BaseException:
             self._response.close()  # it holds the socket as well
             raise
         self.status: int = self._response.status
+        encoding = (self.header("content-encoding") or "").lower()
+        self._unpack = zlib.decompressobj(_ANY_HEADER) if encoding in ("gzip", "x-gzip", "deflate") else None
+        """For an answer that was compressed though nobody asked for it."""
 
     def header(self, name: str) -> str | None:
         return self._response.headers.get(name)
@@ -231,25 +259,25 @@ class Incoming:
 
     def pieces(self) -> Iterator[bytes]:
         """As it comes; the connection is free again behind the last piece."""
-        response, post = self._response, self._post
+        response, unpack = self._response, self._unpack
         try:
-            while True:
-                if post.until is not None:
-                    self._sock.settimeout(post.patience(post.read))
-                data = response.read1(_PIECE)
-                if not data:
-                    break
-                yield data
-        except (OSError, HTTPException) as error:
+            while data := response.read1(_PIECE):
+                if unpack is None:
+                    yield data
+                elif text := unpack.decompress(data):
+                    yield text
+        except (OSError, HTTPException, zlib.error) as error:
             raise _trouble(error) from error
-        if response.length:  # the standard library takes any end for the end
+        if response.length or (unpack is not None and not unpack.eof):  # any end is taken for the end
             raise TransportError("the connection broke inside the answer.")
         self._free()
 
     def finish(self) -> None:
         """All that counts was read; if the end is there as well, the connection is free again."""
         if not self._response.will_close:
-            with suppress(OSError, HTTPException):
+            with suppress(OSError, HTTPException, TransportError):
+                if self._bounded is not None:
+                    self._bounded.seconds = _REST
                 self._sock.settimeout(_REST)
                 if not self._response.read1(_PIECE) and not self._response.length:
                     self._free()

@@ -1,4 +1,4 @@
-"""HTTP for the native lanes, asynchronous: the same as `transport.py`, on aiohttp.
+"""HTTP for the native lanes, asynchronous: the same as `transport.py`, on aiohttp; its session serves LiteLLM too.
 
 One session for each event loop, made when it is first needed and closed with its loop. aiohttp is imported on first
 use: who does not await needs none of it.
@@ -26,7 +26,8 @@ def _library() -> Any:
     return aiohttp
 
 
-async def _session() -> Any:
+async def session() -> Any:
+    """The session of the running loop."""
     loop = asyncio.get_running_loop()
     known = _sessions.get(loop)
     if known is None:
@@ -39,10 +40,10 @@ async def _session() -> Any:
 
 def _drop(loop: asyncio.AbstractEventLoop) -> None:
     """Close the session of a loop that ended without closing its generators: aiohttp complains of an open one."""
-    _, session = _sessions.pop(loop, (None, None))
-    if session is None or loop.is_running():
+    _, client = _sessions.pop(loop, (None, None))
+    if client is None or loop.is_running():
         return
-    closing = session.close()
+    closing = client.close()
     with suppress(StopIteration, RuntimeError):
         if loop.is_closed():
             closing.send(None)  # there is nothing to wait for
@@ -60,15 +61,15 @@ def _drop_all() -> None:
 async def _keep_session() -> AsyncGenerator[Any]:
     """A loop that ends closes its async generators, and so this one's session."""
     aiohttp = _library()
-    session = aiohttp.ClientSession(
+    client = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=50),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
     )
     try:
-        yield session
+        yield client
     finally:
-        await session.close()
+        await client.close()
 
 
 class AsyncIncoming:
@@ -113,10 +114,10 @@ async def asend(post: Post) -> AsyncIncoming:
 
 
 async def _send(post: Post) -> AsyncIncoming:
-    session, proxy = await _session(), proxy_of(post.url)
+    client, proxy = await session(), proxy_of(post.url)
     timeout = _library().ClientTimeout(post.patience(None), sock_connect=post.connect, sock_read=post.read)
     try:
-        response = await session.post(
+        response = await client.post(
             post.url,
             data=post.body,
             headers=post.headers,

@@ -14,13 +14,11 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn._content import text_of
 from acorn._loop.messages import FINISHED
 from acorn._tools.collect import FINISH
 from acorn.models.port import ModelRequest, Price, RawCall
-from acorn.testing.scripted import Reply, ScriptedModel
+from acorn.testing.scripted import Reply, ScriptedModel, conversation_of
 from acorn.testing.values import value_for
-from acorn.thread import parse_thread_xml, to_messages
 
 
 class AnyModel(ScriptedModel):
@@ -35,19 +33,15 @@ class AnyModel(ScriptedModel):
 
 def _reply(request: ModelRequest) -> Reply:
     functions = {each["function"]["name"]: each["function"] for each in request.tools}
-    called = _called(_conversation(request.messages))
+    if not functions:
+        return Reply("In short.")
+    called = _called(conversation_of(request.messages))
     wanted = [] if request.forced_tool else [name for name in functions if name != FINISH and name not in called]
     calls: list[RawCall] = []
     for name in wanted or [FINISH]:
         arguments = value_for(functions[name].get("parameters") or {"type": "object"}, name)
         calls.append(RawCall(None, name, to_json(arguments).decode()))
     return Reply(calls=calls)
-
-
-def _conversation(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages; those that a document tells of, where it is sent instead."""
-    text = text_of(messages[-1].get("content")) if messages else ""
-    return list(to_messages(parse_thread_xml(text))) if text.startswith("<thread>") else messages
 
 
 def _called(messages: list[dict[str, Any]]) -> set[str]:

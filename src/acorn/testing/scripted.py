@@ -3,6 +3,7 @@
     model = ScriptedModel([call("search", query="acorns"), finish(answer="They are nuts.")])
     agent = Researcher(model=model)
 
+With `by_turn=True` a list counts by the conversation, so that it fits a run that goes on in another process.
 It complains of a request that the script does not foresee, and, used in a `with` block or by `done()`, of a
 reply that nobody asked for.
 """
@@ -25,6 +26,7 @@ from acorn.errors import ModelError
 from acorn.models.http_status import is_retryable
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
 from acorn.models.sent import Sent
+from acorn.thread import parse_thread_xml, to_messages
 from acorn.types import Usage
 
 
@@ -90,7 +92,12 @@ def finish(output: Any = _UNSET, /, **fields: Any) -> Reply:
 
 
 class ScriptedModel:
-    """A model of the port for tests: one reply, replies in order, or made by a function of the request."""
+    """A model of the port for tests: one reply, replies in order, or made by a function of the request.
+
+    With `by_turn=True` the reply is chosen by how many turns of the model stand behind the last input, not by how many
+    requests came: a run that is resumed, or a turn that is asked for again, gets what is next in the list. A branch
+    that goes on with its parent's conversation needs a model of its own then.
+    """
 
     def __init__(
         self,
@@ -100,12 +107,16 @@ class ScriptedModel:
         price: Price | None = None,
         forces: bool = True,
         chunk_size: int = 8,
+        by_turn: bool = False,
     ) -> None:
         self.name = name
         self.requests: list[ModelRequest] = []
         """Every request, in the order of arrival."""
         self._price = price
         self._forces = forces
+        self._by_turn = by_turn
+        self._last_turn = -1
+        """The furthest reply that was given, where turns count."""
         self._chunk_size = chunk_size
         """How many characters a streamed piece has."""
         self._make: Callable[[ModelRequest], Scripted] | None = None
@@ -140,7 +151,7 @@ class ScriptedModel:
         """Complain if a reply was never asked for, or if there were requests without one."""
         if self._make is not None:
             return
-        asked = len(self.requests)
+        asked = self._last_turn + 1 if self._by_turn else len(self.requests)
         if asked > len(self._script):  # said before, but a tool or a hook may have swallowed it
             raise AssertionError(self._unexpected(asked - 1))
         if asked < len(self._script):
@@ -194,7 +205,8 @@ class ScriptedModel:
         """The reply to a request, and how many requests came before it."""
         with self._lock:
             self.requests.append(request)
-            at = len(self.requests) - 1
+            at = _turns(request.messages) if self._by_turn else len(self.requests) - 1
+            self._last_turn = max(self._last_turn, at)
         if self._make is not None:
             return self._make(request), at
         if at >= len(self._script):
@@ -202,9 +214,10 @@ class ScriptedModel:
         return self._script[at], at
 
     def _unexpected(self, at: int) -> str:
+        what = "for turn {}" if self._by_turn else "{} times"
         return (
-            f"`{self.name}` was asked {at + 1} times, but its script has {len(self._script)} replies. "
-            f"The last message was: {str(self.requests[at].messages[-1])[:300]}"
+            f"`{self.name}` was asked {what.format(at + 1)}, but its script has {len(self._script)} replies. "
+            f"The last message was: {str(self.requests[-1 if self._by_turn else at].messages[-1])[:300]}"
         )
 
     def _answer(self, reply: Scripted, request: ModelRequest, at: int) -> ModelResponse:
@@ -260,6 +273,23 @@ class ScriptedModel:
             status=failure.status,
             retryable=failure.status is None or is_retryable(failure.status),
         )
+
+
+def conversation_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages; those that a document tells of, where it is sent instead."""
+    text = text_of(messages[-1].get("content")) if messages else ""
+    return list(to_messages(parse_thread_xml(text))) if text.startswith("<thread>") else messages
+
+
+def _turns(messages: list[dict[str, Any]]) -> int:
+    """How many turns of the model stand behind the last input, or behind all where inputs look otherwise."""
+    told = conversation_of(messages)
+    inputs = [at for at, message in enumerate(told) if _is_input(message)]
+    return sum(message["role"] == "assistant" for message in told[inputs[-1] if inputs else 0 :])
+
+
+def _is_input(message: dict[str, Any]) -> bool:
+    return message["role"] == "user" and text_of(message.get("content")).startswith(("<input>", "<input ", "<input/"))
 
 
 def _delay(reply: Scripted, request: ModelRequest) -> float:

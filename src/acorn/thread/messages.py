@@ -123,22 +123,43 @@ def called(call_id: str, name: str, arguments: str, iteration: int) -> ToolCallE
 
 
 def to_messages(events: Iterable[AgentEvent]) -> list[Message]:
-    """The conversation of a run, without those of its branches."""
+    """The conversation of a run, without those of its branches; a summary stands for the iterations that it sums up."""
     listed = as_events(events)
     outer = min(listed, key=_depth, default=None)
     messages: list[Message] = []
+    iterations: list[int] = []
     turn: list[Said] = []
     for event in listed:
         if outer is None or (event.branch, event.run_id) != (outer.branch, outer.run_id):
             continue
         if turn and not (isinstance(event, ToolCallEvent) and _goes_on(turn[-1], event)):
             messages.append(_whole(turn))
+            iterations.append(turn[0].iteration)
             turn = []
         if isinstance(event, ToolCallEvent) or (isinstance(event, MessageEvent) and event.role == "assistant"):
             turn.append(event)
+        elif isinstance(event, SummaryEvent):
+            _sum_up(event, messages, iterations)
         else:
-            messages += _others(event)
+            made = _others(event)
+            messages += made
+            iterations += [event.iteration] * len(made)
     return [*messages, _whole(turn)] if turn else messages
+
+
+def _sum_up(event: SummaryEvent, messages: list[Message], iterations: list[int]) -> None:
+    """Put a summary, in place, where the last of the messages stood that it stands for."""
+    said = [at for at, message in enumerate(messages) if message["role"] == "user" and iterations[at] == 0]
+    gone = [
+        at
+        for at, message in enumerate(messages)
+        if iterations[at] in event.summarized_iterations and message["role"] != "system" and at not in said[-1:]
+    ]
+    where = gone[-1] + 1 if gone else len(messages)
+    messages.insert(where, {"role": "user", "content": event.summary})
+    iterations.insert(where, event.iteration)
+    for at in reversed(gone):
+        del messages[at], iterations[at]
 
 
 def _depth(event: AgentEvent) -> int:
@@ -160,12 +181,10 @@ def _others(event: AgentEvent) -> list[Message]:
             return [] if event.tool_call_id is not None else [{"role": "assistant", "content": event.question}]
         case HumanInputReceivedEvent():
             return [] if event.tool_call_id is not None else [{"role": "user", "content": event.response}]
-        case SummaryEvent():
-            return [{"role": "user", "content": event.summary}]
         case CompletionEvent():
             return []
-        case ToolCallEvent():
-            raise AssertionError("a call is part of a turn")
+        case ToolCallEvent() | SummaryEvent():
+            raise AssertionError("a call is part of a turn, and a summary stands for others")
         case _:
             assert_never(event)
 

@@ -10,6 +10,7 @@ from acorn._content import text_of
 from acorn.journal import (
     BranchBegun,
     BranchEnded,
+    Compacted,
     Entry,
     Failed,
     Finished,
@@ -35,6 +36,7 @@ from acorn.thread.events import (
     HumanInputReceivedEvent,
     HumanInputRequestedEvent,
     Spoken,
+    SummaryEvent,
     ToolCallEvent,
     ToolResultEvent,
 )
@@ -85,6 +87,12 @@ class _Recall:
                 children = [child for child in list(self._run.branches) if child.id == entry.child_id]
                 for child in children:
                     self.events += _Recall(child, is_whole=False).events
+            case Compacted():
+                if entry.summary:
+                    steps = list(entry.steps)
+                    self._tell(
+                        entry, [SummaryEvent(iteration=step, summary=entry.summary, summarized_iterations=steps)]
+                    )
             case Finished():
                 self._tell(entry, [_end(entry)])
             case Failed() | Interrupted():

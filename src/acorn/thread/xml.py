@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 from acorn._json import excerpt, shorten, to_text
+from acorn._xml.text import FORBIDDEN, FORBIDDEN_ONE, escape_anywhere
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
@@ -34,24 +35,13 @@ _OPEN, _CLOSE = "<thread>\n", "</thread>"
 _TYPES = {"user": "human", "assistant": "ai", "system": "system"}
 _ROLES: dict[str, Any] = {kind: role for role, kind in _TYPES.items()}
 
-_FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
-_FORBIDDEN_ONE = re.compile(f"[{_FORBIDDEN}]")
-_REFERENCES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
 _REFERENCE = re.compile("&(amp|lt|gt|quot|apos);")
 _MEANINGS = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 
 
 def escape_xml(text: str) -> str:
     """The text with `& < > " '` as references; characters that XML forbids become U+FFFD."""
-    # Whatever is forbidden is not printable, and to ask is cheaper than to search.
-    return _refer(text if text.isprintable() else _FORBIDDEN_ONE.sub("\ufffd", text))
-
-
-def _refer(text: str) -> str:
-    for mark, reference in _REFERENCES.items():  # `&` is the first
-        if mark in text:
-            text = text.replace(mark, reference)
-    return text
+    return escape_anywhere(text)
 
 
 def _unescape(text: str) -> str:
@@ -65,8 +55,8 @@ def _json_body(value: Any) -> str:
         text = json.dumps(plain_of(value), ensure_ascii=False, separators=(",", ":"))
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # two halves are a whole
     if not text.isprintable():
-        text = _FORBIDDEN_ONE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-    return _refer(text)
+        text = FORBIDDEN_ONE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return escape_anywhere(text)
 
 
 def _result_body(result: Any) -> str:
@@ -150,7 +140,7 @@ class Thread(list[AgentEvent]):
 
 
 _NUMBER = "(?:0|-?[1-9][0-9]*)"
-_TEXT = f"[^&<>\"'{_FORBIDDEN}]*(?:&(?:amp|lt|gt|quot|apos);[^&<>\"'{_FORBIDDEN}]*)*"
+_TEXT = f"[^&<>\"'{FORBIDDEN}]*(?:&(?:amp|lt|gt|quot|apos);[^&<>\"'{FORBIDDEN}]*)*"
 _EVENT = re.compile(
     rf' {{2}}<event type="(?P<type>[a-z_]+)" id="(?P<id>[0-9]+)"(?: name="(?P<name>{_TEXT})")?'
     rf'(?P<status> status="success")? iteration="(?P<iteration>{_NUMBER})"'

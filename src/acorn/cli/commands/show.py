@@ -26,6 +26,7 @@ from acorn.cli.stored import named_store, store_of, told, whole_id
 from acorn.cli.view.drawing import Pen, draw
 from acorn.cli.view.tree import RunTree
 from acorn.cli.view.views import PlainView
+from acorn.errors import StoreError
 from acorn.journal import (
     BranchBegun,
     Called,
@@ -60,7 +61,8 @@ def show(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="RUN|FILE", help="A run of the store, by the beginning of its id, or a file of `acorn run --save`."
+            metavar="RUN|FILE",
+            help="A run of the store, by the beginning of its id, or a file of `acorn run --save` or `run.to_json()`.",
         ),
     ],
     follow: Annotated[
@@ -82,7 +84,7 @@ def show(
         with told():
             run = acorn.runs(book).get(run_id)
         if not (xml or as_json):
-            draw_kept(book, run, is_whole=full)
+            draw_kept(book, run, is_whole=full, out=sys.stdout)
             return FINE
         events = run.thread
     elif follow:
@@ -99,9 +101,8 @@ def show(
     return FINE
 
 
-def draw_kept(store: Store, run: Run[Any], *, is_whole: bool, out: TextIO | None = None) -> None:
+def draw_kept(store: Store, run: Run[Any], *, is_whole: bool, out: TextIO) -> None:
     """A run of a store as a tree, and what it came to."""
-    out = out or sys.stdout
     with told():
         status, heard = store.follow(run.id)
     entries = read_entries([json.loads(each.entry) for each in heard])
@@ -126,7 +127,12 @@ def _follow(store: Store, run_id: str) -> int:
 
 def _read(file: str) -> list[AgentEvent]:
     try:
-        return parse_events(Path(file).read_bytes())
+        text = Path(file).read_bytes()
+        if text.lstrip().startswith(b"{"):  # a record; events are a list
+            return Run.from_json(text.decode()).thread
+        return parse_events(text)
+    except StoreError as error:
+        raise CommandError(f"`{file}` holds no saved run: {error}") from error
     except OSError as error:
         raise CommandError(f"`{file}` cannot be read: {error.strerror or error}") from error
     except ValidationError as error:

@@ -21,6 +21,7 @@ from acorn._xml.report import INVALID
 from acorn.journal import (
     BranchBegun,
     BranchEnded,
+    Compacted,
     Entry,
     Failed,
     Finished,
@@ -38,7 +39,7 @@ from acorn.journal import (
     ToolBegun,
     ToolReturned,
 )
-from acorn.types import TOOL_ERROR
+from acorn.types import TOOL_ERROR, Usage
 
 Chunk = StreamChunk[Any]
 
@@ -218,6 +219,11 @@ class RunTree:
                 return self._take_results(branch, entry.step, entry.results)
             case Finished():
                 return self._finish(branch, entry)
+            case Compacted():
+                self._count(entry.usage, entry.cost)
+                if entry.summary:
+                    branch.parts.append(Line(entry.step, "summary", self._hide(entry.summary)))
+                return []
             case HumanAsked():
                 branch.parts.append(Line(entry.step, "human_input_requested", self._hide(entry.question)))
                 return []
@@ -252,10 +258,13 @@ class RunTree:
 
     # Turns and calls
 
+    def _count(self, usage: Usage, cost: float | None) -> None:
+        self.tokens += usage.total_tokens
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
+
     def _answer(self, branch: Branch, entry: ModelAnswered) -> News:
-        self.tokens += entry.usage.total_tokens
-        if entry.cost is not None:
-            self.cost = (self.cost or 0.0) + entry.cost
+        self._count(entry.usage, entry.cost)
         if branch.turn is None or branch.turn.is_complete:
             _ask(branch, entry.step)
         turn = branch.turn

@@ -20,23 +20,24 @@ from pydantic_core import from_json
 from acorn._json import copied
 from acorn._secrets import redact, secrets_in
 from acorn.errors import DeclarationError, ModelError
-from acorn.models.failure import LATE, causes, clean
+from acorn.models.failure import LATE, causes, clean, speaks_of
 from acorn.models.http_status import retry_after
+from acorn.models.litellm.async_client import http_client
 from acorn.models.litellm.dialect import StreamReader, cache_points, fitting, read_response, within
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
 from acorn.models.litellm.library import (
-    TIMEOUT,
-    http_client,
     is_loaded,
     known_params,
     library,
     provider_of,
     takes_client,
 )
+from acorn.models.litellm.listeners import unheard
 from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError
 from acorn.models.refused_settings import Refusals
+from acorn.models.timeouts import TIMEOUT, connect_seconds, seconds_of
 
 _PRICES = ("input_cost_per_token", "output_cost_per_token")
 # What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.
@@ -46,7 +47,6 @@ _OURS = (
     *("temperature", "max_tokens", "max_completion_tokens"),
 )
 _STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-_CONNECT_TIMEOUT = 10.0
 
 
 @dataclass
@@ -82,6 +82,9 @@ class LiteLLMModel:
         if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
             self._arguments["api_base"] = str(address).rstrip("/")  # the name that works with every provider
         self._config = config
+        timeout = config.get("timeout", config.get("request_timeout", TIMEOUT))
+        self._seconds: Any = timeout if hasattr(timeout, "as_dict") else seconds_of(timeout)
+        """Seconds, or None for no end, or an object of httpx's."""
         self._refusals = Refusals(self.name, self._arguments)
 
     def __repr__(self) -> str:
@@ -102,6 +105,7 @@ class LiteLLMModel:
     @property
     def thinks(self) -> bool:
         thinking, effort = self._arguments.get("thinking"), self._arguments.get("reasoning_effort")
+        effort = effort or (self._arguments.get("reasoning") or {}).get("effort")
         is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
         return (bool(thinking) and not is_off) or effort not in (None, "", "none")
 
@@ -141,7 +145,7 @@ class LiteLLMModel:
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            with closing(RawStream(self._once(attempt, **_STREAMED), until)) as raw:
+            with closing(RawStream(self._once(attempt, **_STREAMED), until, self._arguments)) as raw:
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
             yield from reader.end(raw.finish_reason, raw.refusal)
@@ -150,7 +154,7 @@ class LiteLLMModel:
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         reader, until = StreamReader(priced=not self._has_price), _end_of(request)
         with _Attempt(self, request) as attempt:
-            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until)) as raw:
+            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until, self._arguments)) as raw:
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
                         yield delta
@@ -162,7 +166,8 @@ class LiteLLMModel:
         """One request, sent again only to leave out what the model will not take."""
         while True:
             try:
-                raw = library().completion(**self._call(attempt), **how)
+                with unheard(self._arguments):
+                    raw = library().completion(**self._call(attempt), **how)
             except Exception as error:
                 self._learn_or_raise(error, attempt)
             else:
@@ -172,7 +177,9 @@ class LiteLLMModel:
     async def _aonce(self, attempt: _Attempt, **how: Any) -> Any:
         while True:
             try:
-                raw = await library().acompletion(**self._call(attempt), **how, **await self._client())
+                client = await self._client()
+                with unheard(self._arguments):
+                    raw = await library().acompletion(**self._call(attempt), **how, **client)
             except Exception as error:
                 self._learn_or_raise(error, attempt)
             else:
@@ -195,7 +202,7 @@ class LiteLLMModel:
         call |= {
             "model": self.name,
             "messages": self._messages(request),
-            "tools": _own(request.tools, request.tools_json),
+            **({"tools": _own(request.tools, request.tools_json)} if request.tools else {}),
             "max_retries": 0,
             "timeout": self._timeout if request.timeout is None else within(self._timeout, request.timeout),
             "_skip_mcp_handler": True,  # without it LiteLLM walks all messages for MCP references
@@ -212,25 +219,24 @@ class LiteLLMModel:
 
     def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
-        if self._knows_no_thoughts:
+        for name in self._unknown_thoughts:
             for message in messages:  # another model's, from before a change of models
-                message.pop("thinking_blocks", None)
+                message.pop(name, None)
         return messages
 
     @cached_property
-    def _knows_no_thoughts(self) -> bool:
+    def _unknown_thoughts(self) -> list[str]:
+        """Fields of a message that the provider would not know."""
         is_openai = self.provider in ("openai", "azure", *library().openai_compatible_providers)
-        return is_openai and "claude" not in self.name
+        unknown = ["thinking_blocks"] if is_openai and "claude" not in self.name else []
+        return unknown if "/responses/" in self.name else [*unknown, "reasoning_items"]
 
     @cached_property
     def _timeout(self) -> Any:
         import httpx
 
-        timeout = self._config.get("timeout", self._config.get("request_timeout", TIMEOUT))
-        if isinstance(timeout, httpx.Timeout):
-            return timeout
-        whole = None if timeout is None else float(timeout)
-        return httpx.Timeout(whole, connect=_CONNECT_TIMEOUT if whole is None else min(whole, _CONNECT_TIMEOUT))
+        whole = self._seconds
+        return whole if isinstance(whole, httpx.Timeout) else httpx.Timeout(whole, connect=connect_seconds(whole))
 
     # Reading the answer
 
@@ -263,7 +269,7 @@ class LiteLLMModel:
             text, set_by_user = str(error), self._set_by_user(attempt.request)
             defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
             for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
-                if name in text and name not in attempt.left_out | self._refusals.known:
+                if speaks_of(text, name) and name not in attempt.left_out | self._refusals.known:
                     attempt.left_out.add(name)
                     if attempt.request.left_out is not None:
                         raise SendAgainError(f"`{self.name}` does not take `{name}`", status=400)

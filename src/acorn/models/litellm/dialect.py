@@ -64,6 +64,8 @@ def read_response(raw: Any) -> ModelResponse:
     extra: dict[str, Any] = {}
     if thoughts := message.get("thinking_blocks"):
         extra["thinking_blocks"] = [dict(block) for block in thoughts]
+    if thoughts := _reasoning_items(message):
+        extra["reasoning_items"] = thoughts
     specific = message.get("provider_specific_fields") or {}
     return ModelResponse(
         content=message.get("content") or "",
@@ -90,6 +92,8 @@ class StreamReader:
         """The thinking that is not signed yet."""
         self._blocks: list[dict[str, Any]] = []
         """Thinking blocks to send back."""
+        self._items: list[dict[str, Any]] = []
+        """The same, as OpenAI's Responses have them."""
         self.called = ""
         """The names of the tools that were called, one behind the other: a name may come in pieces."""
         self.stop_reason = ""
@@ -118,6 +122,7 @@ class StreamReader:
         found.reasoning = message.get("reasoning_content") or ""
         for block in message.get("thinking_blocks") or []:
             self._read_thought(block)
+        self._items = _reasoning_items(message) or self._items
         found.calls = tuple(
             CallDelta(part.index, part.id, _own_name(part.function.name), part.function.arguments or "")
             for part in message.get("tool_calls") or []
@@ -146,6 +151,13 @@ class StreamReader:
             yield Delta(refusal=refusal)
         if self._blocks:
             yield Delta(extra={"thinking_blocks": self._blocks})
+        if self._items:
+            yield Delta(extra={"reasoning_items": self._items})
+
+
+def _reasoning_items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    items = message.get("reasoning_items") or []
+    return [{key: value for key, value in item.items() if value is not None} for item in items]
 
 
 def _held(message: Any) -> dict[str, Any]:

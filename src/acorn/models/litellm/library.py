@@ -1,25 +1,21 @@
-"""LiteLLM itself: imported on first use, made quiet, and given an HTTP client that sends once.
+"""LiteLLM itself: imported on first use and made quiet, and what it knows of a model.
 
 The one file that imports it. Called by the adapter.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import threading
 import warnings
-from collections.abc import AsyncGenerator
 from functools import lru_cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib import import_module
 from typing import Any
 
+from acorn.models.litellm.listeners import spare_accounts
 from acorn.models.litellm.quiet import quieten
 
-TIMEOUT = 600.0
-"""Seconds for an answer where nobody has said otherwise."""
 _OWN_HTTP = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
 _SDKS = ("azure", "azure_text", "text-completion-openai", "aiohttp_openai")
 """Providers whose client is not LiteLLM's own."""
@@ -38,10 +34,12 @@ def library() -> Any:
             import litellm
 
             found: Any = litellm
-            import_module("litellm.litellm_core_utils.logging_worker")  # not every version loads it by itself
+            for name in ("logging_worker", "thread_pool_executor"):
+                import_module(f"litellm.litellm_core_utils.{name}")  # not every version loads it by itself
             for kind in (found.ModelResponse, found.ModelResponseStream):
                 kind()  # completed when first made, with warnings of their own
         quieten(found)
+        spare_accounts(found)
         return found
 
 
@@ -72,49 +70,3 @@ def known_params(name: str, provider: str | None) -> frozenset[str] | None:
 def takes_client(provider: str) -> bool:
     """Whether LiteLLM sends the async requests to a provider by the client that it is given."""
     return provider not in _SDKS and os.environ.get(_OWN_HTTP, "").lower() == "true"
-
-
-_clients: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[Any], Any]] = {}
-
-
-async def http_client() -> Any:
-    """One client for each event loop. A loop that ends closes its async generators, and so this one's client."""
-    loop = asyncio.get_running_loop()
-    if loop not in _clients:
-        for ended in [known for known in list(_clients) if known.is_closed()]:
-            _clients.pop(ended, None)
-        keeper = _keep_client()
-        _clients[loop] = keeper, await anext(keeper)
-    return _clients[loop][1]
-
-
-async def _keep_client() -> AsyncGenerator[Any]:
-    client = _client_class()()
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-@lru_cache(maxsize=1)
-def _client_class() -> Any:
-    import httpx
-
-    http: Any = library().llms.custom_httpx.http_handler
-
-    class Once(http.AsyncHTTPHandler):  # type: ignore[misc]
-        """Sends a request exactly once, and leaves nothing open when its loop is gone."""
-
-        def create_client(self, timeout: Any = None, *_: Any, **__: Any) -> Any:
-            return httpx.AsyncClient(
-                timeout=timeout or TIMEOUT,
-                verify=http.get_ssl_configuration(),
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                follow_redirects=True,
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
-            )
-
-        async def single_connection_post_request(self, *_: Any, **__: Any) -> Any:
-            raise  # called while the error is being handled: hand it on
-
-    return Once

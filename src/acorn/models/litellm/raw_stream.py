@@ -7,22 +7,25 @@ Called by the LiteLLM adapter alone.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 from acorn.models.failure import BROKEN, LATE, causes
 from acorn.models.litellm.failure import on_the_wire
+from acorn.models.litellm.listeners import unheard
 from acorn.models.litellm.quiet import ignore_warnings
 
 
 class RawStream:
     """The chunks of one answer, to be iterated over and closed in either way."""
 
-    def __init__(self, raw: Any, until: float | None) -> None:
+    def __init__(self, raw: Any, until: float | None, arguments: Mapping[str, Any]) -> None:
         ignore_warnings()
         self._raw = raw
+        self._arguments = arguments
+        """Of the call, which say who listens to it."""
         self._until = until
         """The reading of the clock at which its time is up."""
         self._inner = getattr(raw, "completion_stream", None)
@@ -38,6 +41,9 @@ class RawStream:
         lines: Any = getattr(self._inner, "streaming_response", None)
         is_async = hasattr(lines, "ag_frame")
         if getattr(lines, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
+            # The events of OpenAI's Responses, read by bytes already. Whoever leaves the response open has it closed
+            # by chance, in the midst of another request and of the lock that its pool holds then.
+            self._response = getattr(lines, "response", None)
             return
         # LiteLLM keeps the response nowhere but in the generator that reads its lines.
         frame = lines.ag_frame if is_async else lines.gi_frame
@@ -100,7 +106,8 @@ class RawStream:
     def __next__(self) -> Any:
         try:
             self._check_time()
-            return next(self._raw)
+            with unheard(self._arguments):
+                return next(self._raw)
         except Exception as error:
             if not self._is_over(error):
                 raise
@@ -112,7 +119,8 @@ class RawStream:
     async def __anext__(self) -> Any:
         try:
             self._check_time()
-            return await anext(self._raw)
+            with unheard(self._arguments):
+                return await anext(self._raw)
         except Exception as error:
             if not self._is_over(error):
                 raise

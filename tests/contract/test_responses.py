@@ -1,0 +1,268 @@
+"""What is particular to OpenAI's Responses: thoughts that go along, odd streams, and what goes wrong within them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.loopback import EVENTS, Fault, Loopback
+from tests.loopback_responses import responses_stream
+
+from acorn import ModelError, Step, module, tool
+from acorn.models.openai_responses import OpenAIResponses
+from acorn.models.port import ModelRequest
+from acorn.testing import Reply, call, finish
+
+Json = dict[str, Any]
+DONE = finish(result="done")
+SEALED = "reasoning.encrypted_content"
+
+
+class Looking(module):
+    """You answer."""
+
+    final_output = str
+    max_steps = 4
+
+    @tool
+    def look(self, place: str) -> str:
+        """Look somewhere."""
+        return f"nothing at {place}"
+
+
+@pytest.fixture(params=["whole", "whole, async", "streamed", "streamed, async"])
+def how(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def run(agent: module[Any, Any], how: str) -> Any:
+    async def astream() -> list[Any]:
+        return [chunk async for chunk in agent.astream()]
+
+    if how.startswith("whole"):
+        return asyncio.run(agent.acall()) if "async" in how else agent()
+    return (asyncio.run(astream()) if "async" in how else list(agent.stream()))[-1].result
+
+
+def thought(number: int, text: str) -> Json:
+    summary = [{"type": "summary_text", "text": text}]
+    return {"type": "reasoning", "id": f"rs_{number}", "summary": summary, "encrypted_content": f"sealed-{number}"}
+
+
+def called(id: str, place: str) -> Json:
+    return {"type": "function_call", "call_id": id, "name": "look", "arguments": json.dumps({"place": place})}
+
+
+def answer(*items: Json, **rest: Any) -> Json:
+    return {"status": "completed", "output": list(items), "model": "gpt-5", **rest}
+
+
+def whole(*items: Json, **rest: Any) -> Fault:
+    return Fault(body=json.dumps(answer(*items, **rest)).encode())
+
+
+def streamed(*events: Json) -> Fault:
+    return Fault(body="".join(f"data: {json.dumps(event)}\n\n" for event in events).encode(), content_type=EVENTS)
+
+
+# Thoughts
+
+
+def test_thoughts_go_back_sealed_all_through_the_tool_loop(how: str) -> None:
+    script = [
+        Reply(reasoning="Hm.") & call("look", place="here"),
+        Reply("Well.", reasoning="Aha.") & call("look", place="there"),
+        DONE,
+    ]
+    with Loopback(script) as server:
+        assert run(Looking(model=server.responses("gpt-5")), how) == "done"
+    assert all((body["store"], body["include"]) == (False, [SEALED]) for body in server.bodies())
+    kinds = [[item["type"] for item in body["input"]] for body in server.bodies()]
+    first = ["message", "reasoning", "function_call", "function_call_output"]
+    assert kinds[1:] == [first, [*first, "reasoning", "message", "function_call", "function_call_output"]]
+    sent = [item for item in server.bodies()[2]["input"] if item["type"] == "reasoning"]
+    assert sent == [thought(1, "Hm."), thought(2, "Aha.")]
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_litellms_lane_keeps_them_as_well_where_they_are_asked_for(how: str, lane: str) -> None:
+    script = [Reply(reasoning="Hm.") & call("look", place="here"), DONE]
+    with Loopback(script) as server:
+        model = server.responses("gpt-5", lane=lane, store=False, include=[SEALED])
+        assert run(Looking(model=model), how) == "done"
+    assert [item for item in server.bodies()[1]["input"] if item["type"] == "reasoning"] == [thought(1, "Hm.")]
+
+
+def test_each_thought_goes_back_in_its_place() -> None:
+    items = [
+        *(thought(1, "a"), {"type": "message", "content": [{"type": "output_text", "text": "Well."}]}),
+        *(thought(2, "b"), called("x", "here"), called("y", "there"), thought(3, "c"), called("z", "where")),
+    ]
+    with Loopback([whole(*items), DONE]) as server:
+        assert Looking(model=server.responses("gpt-5"))() == "done"
+    sent = [item.get("id") or item.get("call_id") for item in server.bodies()[1]["input"][1:]]
+    assert sent == ["rs_1", None, "rs_2", "x", "y", "rs_3", "z", "x", "y", "z"]
+    assert "before" not in json.dumps(server.bodies()[1]["input"])
+
+
+def test_a_thought_that_cannot_be_read_again_stays_behind() -> None:
+    unsealed = {key: value for key, value in thought(1, "a").items() if key != "encrypted_content"}
+    with Loopback([whole(unsealed, called("x", "here")), DONE] * 2) as server:
+        Looking(model=server.responses("gpt-5"))()
+        Looking(model=server.responses("gpt-5", store=True))()
+    kinds = [[item["type"] for item in body["input"]] for body in server.bodies()]
+    assert "reasoning" not in kinds[1]
+    assert "reasoning" in kinds[3]
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+@pytest.mark.parametrize("spoken", ["openai", "anthropic"])
+def test_thoughts_are_left_out_for_another_provider(spoken: str, lane: str) -> None:
+    class Changing(Looking):
+        def on_step(self, step: Step) -> None:
+            step.model = getattr(server, spoken)(lane=lane)
+
+    with Loopback([Reply(reasoning="Hm.") & call("look", place="here"), DONE]) as server:
+        done = Changing(model=server.responses("gpt-5")).run()
+    assert done.output == "done"
+    assert done.history[2]["reasoning_items"] == [thought(1, "Hm.")]
+    assert b"sealed" not in server.requests[1].raw
+    assert b"reasoning" not in server.requests[1].raw
+
+
+def test_the_paragraphs_of_a_summary_are_kept_apart() -> None:
+    parts = [{"type": "summary_text", "text": text} for text in ("First.", "Second.")]
+    long = {**thought(1, ""), "summary": parts}
+    seen: list[str | None] = []
+
+    class Watching(Looking):
+        def on_step(self, step: Step) -> None:
+            seen.append(step.reasoning)
+
+    deltas: list[Json] = [
+        {"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": at, "delta": piece}
+        for at, piece in ((0, "Fir"), (0, "st."), (1, "Second."))
+    ]
+    made = called("x", "here")
+    events: list[Json] = [*deltas, {"type": "response.output_item.done", "output_index": 1, "item": made}]
+    end = {"type": "response.completed", "response": answer(long, made)}
+    with Loopback([whole(long, made), DONE, streamed(*events, end), DONE]) as server:
+        agent = Watching(model=server.responses("gpt-5"))
+        agent()
+        assert list(agent.stream())[-1].result == "done"
+    assert seen == ["First.\n\nSecond."] * 2
+
+
+# Answers
+
+
+def test_a_refusal_is_an_error_with_its_text(how: str) -> None:
+    with Loopback([Reply(refusal="I would rather not.")]) as server, pytest.raises(ModelError, match="I would rather"):
+        run(Looking(model=server.responses()), how)
+
+
+def test_ids_that_begin_anew_with_each_answer_are_not_taken() -> None:
+    made = [{**called("call_0", "here"), "id": f"fc_{number}"} for number in range(2)]
+    with Loopback([whole(made[0]), whole(made[1]), DONE]) as server:
+        assert Looking(model=server.responses())() == "done"
+    ids = [item["call_id"] for item in server.bodies()[2]["input"] if item["type"] != "message"]
+    assert ids == ["fc_0", "fc_0", "fc_1", "fc_1"]
+
+
+def test_what_comes_in_one_piece_is_read_as_what_comes_in_many() -> None:
+    """Some servers send no deltas, and some tell nothing of the items at the end."""
+    made = {**called("x", "here"), "arguments": '{"result": "done"}', "name": "__finish__"}
+    said = {"type": "message", "content": [{"type": "output_text", "text": "Well."}]}
+    events: list[Json] = [
+        {"type": "response.output_item.done", "output_index": 0, "item": said},
+        {"type": "response.output_item.added", "output_index": 1, "item": {**made, "arguments": ""}},
+        {"type": "response.output_item.done", "output_index": 1, "item": made},
+        {"type": "response.completed", "response": answer()},
+    ]
+    with Loopback([streamed(*events)]) as server:
+        chunks = list(Looking(model=server.responses()).stream())
+    assert chunks[-1].result == "done"
+    assert "".join(chunk.content or "" for chunk in chunks) == "Well."
+
+
+FAILURES: dict[str, tuple[Json, int]] = {
+    "failed": ({"type": "response.failed", "response": {"error": {"code": "server_error", "message": "busy"}}}, 500),
+    "throttled": (
+        {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": "busy"}}},
+        429,
+    ),
+    "an error": ({"type": "error", "code": None, "message": "busy", "param": None}, 500),
+    "an error inside": ({"type": "error", "error": {"type": "invalid_request_error", "message": "busy"}}, 400),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_what_goes_wrong_within_a_stream_is_retried_as_its_code_says(case: str, way: str) -> None:
+    event, status = FAILURES[case]
+    how = "streamed" if way == "sync" else "streamed, async"
+    created = {"type": "response.created", "response": {}}
+    with (
+        Loopback(lambda request: streamed(created, event)) as server,
+        pytest.raises(ModelError, match="busy") as caught,
+    ):
+        run(Looking(model=server.responses(num_retries=1)), how)
+    assert (caught.value.status, len(server.requests)) == (status, 1 if status == 400 else 2)
+
+
+def test_a_response_that_failed_is_told() -> None:
+    error = {"code": "server_error", "message": "busy"}
+    with Loopback([whole(status="failed", error=error), DONE]) as server:
+        assert Looking(model=server.responses(num_retries=1))() == "done"
+    with Loopback([whole(status="cancelled")]) as server, pytest.raises(ModelError, match="cancelled"):
+        Looking(model=server.responses(num_retries=0))()
+
+
+def test_a_stream_that_breaks_off_is_told() -> None:
+    events = responses_stream(DONE, {}, 1, 8).split(b"\n\n")
+    cut = Fault(body=b"\n\n".join(events[:-2]) + b"\n\n", content_type=EVENTS)
+    with Loopback([cut]) as server, pytest.raises(ModelError, match="broke off"):
+        list(Looking(model=server.responses(num_retries=0)).stream())
+
+
+# Settings
+
+
+def test_the_length_that_was_set_and_refused_is_named() -> None:
+    words = "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got 5 instead."
+    with Loopback([Fault(status=400, message=words)]) as server, pytest.raises(ModelError) as caught:
+        Looking(model=server.responses(), max_tokens=5)()
+    assert "The model does not take the `max_tokens` that was set" in str(caught.value)
+
+
+def test_a_default_length_that_is_refused_is_left_out() -> None:
+    words = "Unsupported parameter: 'max_output_tokens' is not supported with this model."
+    with Loopback([Fault(status=400, message=words), DONE, DONE]) as server:
+        agent = Looking(model=server.responses(num_retries=0))
+        assert [agent(), agent()] == ["done", "done"]
+    assert ["max_output_tokens" in body for body in server.bodies()] == [True, False, False]
+
+
+def test_a_conversation_of_the_system_alone_is_its_input() -> None:
+    lane = OpenAIResponses({"model": "openai/responses/gpt-4o"})
+    request = ModelRequest([{"role": "system", "content": "You answer."}], [], 0.5, 10)
+    body = json.loads(lane.body(request, (), is_stream=False))
+    assert body["input"] == [
+        {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "You answer."}]}
+    ]
+    assert "instructions" not in body
+
+
+def test_a_history_that_was_changed_is_written_anew() -> None:
+    lane = OpenAIResponses({"model": "openai/responses/gpt-4o"})
+    system, again, user = ({"role": role, "content": role} for role in ("system", "system", "user"))
+
+    def sent(*messages: Json) -> tuple[str | None, list[str]]:
+        body = json.loads(lane.body(ModelRequest(list(messages), [], 0.5, 10), (), is_stream=False))
+        return body.get("instructions"), [item["role"] for item in body["input"]]
+
+    assert sent(system, again, user) == ("system system", ["user"])
+    assert sent(user, again, user) == (None, ["user", "system", "user"])
+    assert sent(system, user) == ("system", ["user"])

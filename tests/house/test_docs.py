@@ -1,0 +1,53 @@
+"""The code of the guide runs as it is written, page by page, but for the model, which is a script here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acorn.models import ModelRequest
+from acorn.testing import Reply, ScriptedModel, call, finish
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def reply(request: ModelRequest) -> Reply:
+    """Calls the first tool that fits, then finishes."""
+    names = [each["function"]["name"] for each in request.tools]
+    if request.messages[-1]["role"] == "tool":
+        return finish(str(request.messages[-1]["content"]))
+    if "refund" in names:
+        return call("refund", order="a", amount=200)
+    return call("charge", amount=5) if "charge" in names else finish(answer="It is on its way.")
+
+
+def run_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the code of a page prints."""
+    monkeypatch.chdir(tmp_path)
+    printed: list[str] = []
+    names: dict[str, Any] = {
+        "MODEL": ScriptedModel(reply),
+        "print": lambda *said: printed.append(" ".join(map(str, said))),
+    }
+    names["__name__"] = "__main__"
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(re.sub(r'    model = ".*"', "    model = MODEL", block), page, "exec"), names)
+    return printed
+
+
+def test_the_page_on_people_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_page("people.md", tmp_path, monkeypatch)
+    assert printed[0] == "200.0 paid back for a"
+    assert any(said.startswith("charged 5.0 under ") for said in printed)
+
+
+def test_the_page_on_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_page("stores.md", tmp_path, monkeypatch)
+    assert printed[0].startswith("order-17 ")
+    assert sorted(said.split()[0] for said in printed[1:]) == ["0", "1"]
+    assert (tmp_path / "runs.db").exists()

@@ -1,0 +1,58 @@
+"""Escaping is quick by replacing one mark after another; it says the same as going through a text letter by letter."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from acorn._xml.text import escape_anywhere, escape_attribute, escape_comment, escape_text
+
+MARKS = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+QUOTES = {'"': "&quot;", "'": "&apos;"}
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+WAYS: dict[Callable[[str], str], dict[str, str]] = {
+    escape_text: {**MARKS, "\r": "&#13;"},
+    escape_attribute: {**MARKS, **QUOTES, "\r": "&#13;", "\n": "&#10;", "\t": "&#9;"},
+    escape_anywhere: {**MARKS, **QUOTES},
+}
+ways = pytest.mark.parametrize("escape", WAYS, ids=lambda way: way.__name__)
+
+
+def letter_by_letter(text: str, references: dict[str, str]) -> str:
+    return "".join(references.get(letter, FORBIDDEN.sub("\ufffd", letter)) for letter in text)
+
+
+@ways
+def test_every_code_point_alone_and_all_of_them_together(escape: Callable[[str], str]) -> None:
+    every = [chr(code) for code in range(sys.maxunicode + 1)]
+    assert list(map(escape, every)) == [letter_by_letter(letter, WAYS[escape]) for letter in every]
+    assert escape("".join(every)) == letter_by_letter("".join(every), WAYS[escape])
+
+
+@ways
+def test_texts_of_what_matters_and_of_what_looks_like_it(escape: Callable[[str], str]) -> None:
+    random.seed(7)
+    pieces = [
+        *"&<>\"'\r\n\t\x00\x1f\x7f\x85\xa0\u2028\ud800\udc00\ufffd\ufffe\uffff -",
+        "&amp;",
+        "&#13;",
+        "word",
+        "漢",
+        "\U0001f600",
+    ]
+    for _ in range(5_000):
+        text = "".join(random.choices(pieces, k=random.randrange(12)))
+        assert escape(text) == letter_by_letter(text, WAYS[escape])
+
+
+def test_a_comment_has_no_two_hyphens_together() -> None:
+    random.seed(7)
+    old = re.compile(f"-(?=-)|\r|{FORBIDDEN.pattern}")
+    for _ in range(5_000):
+        text = "".join(random.choices("--- a\r\n\x00\ud800", k=random.randrange(12)))
+        expected = old.sub(lambda found: {"-": "- ", "\r": "\n"}.get(found[0], "\ufffd"), text)
+        assert escape_comment(text) == expected

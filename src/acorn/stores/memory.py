@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -65,7 +65,7 @@ class MemoryStore:
         self._lock = threading.Lock()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> Generator[None]:
         if self._pid != os.getpid():  # whoever had the lock when this child was made is not here
             self._begin()
         with self._lock:

@@ -11,8 +11,8 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from acorn._partial.compile import plan_of
 from acorn._partial.frames import HIDDEN, as_value
-from acorn._partial.plan import plan_of
 from acorn._partial.push import PushParser
 from acorn._schema.shape import RESULT, Shape
 from acorn.models.assemble import CallParts

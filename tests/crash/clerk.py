@@ -91,7 +91,7 @@ def main() -> None:
         sys.stdout.write(",".join(map(str, found)))
         return
     agent = Payer(store=store)
-    output = agent.using(run_id="pay")(1) if rest[0] == "ask" else agent.resume("pay")
+    output: object = agent.using(run_id="pay")(1) if rest[0] == "ask" else agent.resume("pay")
     sys.stdout.write("waits" if isinstance(output, Paused) else str(output))
 
 

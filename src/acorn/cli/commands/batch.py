@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -95,7 +95,7 @@ def _rows(file: str) -> list[Any]:
 
 
 @contextmanager
-def _opened(file: str | None, out: TextIO) -> Iterator[TextIO]:
+def _opened(file: str | None, out: TextIO) -> Generator[TextIO]:
     if file is None:
         yield out
         return

@@ -317,9 +317,7 @@ def assert_holds_a_prefix(folder: Path, most: int) -> int:
         assert count <= most
         whole = store._reading.use(lambda opened: opened().execute("PRAGMA integrity_check").fetchone())
         assert whole == ("ok",)
-        holder = this_process()
-        assert store.follow("r")[0] == "running"
-        store.commit(Commit("r", holder, [change("r", ["on"], since=count)])).result()
+        go_on(store, "r", count)
         return count
     finally:
         store.close()

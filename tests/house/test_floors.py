@@ -228,6 +228,7 @@ def test_module_has_two_names_and_is_one_class() -> None:
 def test_import_acorn_loads_nothing_heavy() -> None:
     heavy = [
         "litellm",
+        "sqlite3",
         "openai",
         "httpx",
         "rich",

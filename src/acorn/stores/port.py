@@ -170,7 +170,9 @@ class Store(Protocol):
     def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
         """Hold a run from now on, and read it: the root first, each parent before its branches. None: there is none.
 
-        Refused where a live holder has it, and for a branch. A run that is over is given without being held.
+        Refused where a live holder has it, and for a branch. A run that is over (`done`, `cancelled`) is given without
+        being held. The facts are those before the claim. Of a run whose holder died, the take-overs at one step are
+        counted; the fifth is refused, and the run is `failed`.
         """
         ...
 

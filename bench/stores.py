@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import tempfile
 import threading
@@ -14,9 +15,11 @@ from statistics import median
 
 from measure import Line, cpu
 
+from acorn import module, tool
 from acorn.stores.holder import this_process
 from acorn.stores.port import Birth, Change, Commit
 from acorn.stores.sqlite import SQLiteStore
+from acorn.testing import ScriptedModel, call, finish
 from acorn.types import Usage
 
 ENTRY = '{"kind": "returned", "output": "' + "x" * 500 + '"}'
@@ -30,7 +33,7 @@ WRITERS = 64
 def change(run_id: str, since: int, entries: int = 1, *, is_birth: bool = False, at: int = 0) -> Change:
     birth = Birth("desk:Desk", None, None, "{}", STARTED + timedelta(seconds=at)) if is_birth else None
     return Change(
-        run_id, birth, since, [ENTRY] * entries, RECORD, STATE, "running", "openai/gpt-4o", since,
+        run_id, birth, since, [ENTRY] * entries, RECORD if is_birth else None, STATE, "running", "openai/gpt-4o", since,
         Usage(10, 20, 0, 0, 1), 0.25, 1.5, None, None,
     )  # fmt: skip
 
@@ -53,7 +56,25 @@ def stored(store: SQLiteStore) -> Callable[[], None]:
     return step
 
 
-def raw(path: Path) -> Callable[[], None]:
+Rows = tuple[list[str], str]
+"""What one transaction writes: entries and state."""
+PLAIN: tuple[Rows, Rows] = (([ENTRY], STATE), ([ENTRY], STATE))
+
+
+def rows_of_a_step(folder: Path) -> tuple[Rows, Rows]:
+    """What the two commits of a step of an agent write."""
+    store = SQLiteStore(folder / "rows.db")
+    Long(model=ScriptedModel([call("look", number=1), call("look", number=2), finish("done")]), store=store)()
+    kept = store.read(store.list()[0].id)[0]
+    store.close()
+    kinds = [json.loads(entry)["entry"] for entry in kept.entries]
+    first, second = [at for at, kind in enumerate(kinds) if kind == "ModelAsked"][:2]
+    entries = list(kept.entries[first + 1 : second + 1])
+    half = next(at for at, entry in enumerate(entries) if '"ToolBegun"' in entry) + 1
+    return (entries[:half], kept.state), (entries[half:], kept.state)
+
+
+def raw(path: Path, rows: tuple[Rows, Rows] = PLAIN) -> Callable[[], None]:
     """The same rows in the same tables, by hand, in two transactions."""
     store = SQLiteStore(path)
     begin(store, "r")
@@ -65,7 +86,7 @@ def raw(path: Path) -> Callable[[], None]:
 
     def step() -> None:
         nonlocal since
-        for _ in range(2):
+        for entries, state in rows:
             now = time.time()
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("SELECT number, holder FROM runs WHERE id = ?", ("r",)).fetchone()
@@ -75,8 +96,9 @@ def raw(path: Path) -> Callable[[], None]:
                 "length = ? WHERE number = 1",
                 ("running", "openai/gpt-4o", since, 10, 20, 0, 0, 1, 0.25, now, 1.5, since),
             )
-            connection.execute("UPDATE states SET record = ?, state = ? WHERE run = 1", (RECORD, STATE))
-            connection.execute("INSERT INTO entries (root, run, entry) VALUES (1, 1, ?)", (ENTRY,))
+            connection.execute("UPDATE states SET state = ? WHERE run = 1", (state,))
+            for entry in entries:
+                connection.execute("INSERT INTO entries (root, run, entry) VALUES (1, 1, ?)", (entry,))
             connection.execute("COMMIT")
             since += 1
 
@@ -94,6 +116,45 @@ def step_over_raw(folder: Path) -> float:
     store.close()
     # The disk makes single rounds much dearer or cheaper than others.
     return median(spent[0]) / median(spent[1])
+
+
+class Long(module[None, str]):
+    """Look as often as you like."""
+
+    max_steps = 1000
+
+    @tool(repeatable=True)
+    def look(self, number: int) -> str:
+        """Look."""
+        return "x" * 500
+
+
+def whole_steps(store: Path | None, count: int) -> float:
+    """CPU seconds of a step of an agent, with everything that belongs to it."""
+    model = ScriptedModel([*(call("look", number=number) for number in range(count)), finish("done")])
+    agent = Long(model=model, store=store)
+    start = time.process_time()
+    assert agent() == "done"
+    return (time.process_time() - start) / count
+
+
+def whole_step_over_raw(folder: Path) -> tuple[float, float]:
+    """What a store adds to a step, over raw transactions; and how a stored step grows, over one that is not."""
+    theirs = raw(folder / "floor.db", rows_of_a_step(folder))
+    added: list[float] = []
+    floor: list[float] = []
+    for turn in range(12):
+        plain, kept = whole_steps(None, 100), whole_steps(folder / f"whole{turn}.db", 100)
+        added.append(kept - plain)
+        floor.append(cpu(theirs, repeat=1, number=100))
+    growth = [
+        [whole_steps(store, count) for store in (None, folder / f"grows{turn}-{count}.db")]
+        for turn in range(5)
+        for count in (20, 800)
+    ]
+    few, many = growth[::2], growth[1::2]
+    grown = [median(pair[at] for pair in many) / median(pair[at] for pair in few) for at in (0, 1)]
+    return median(added) / median(floor), grown[1] / grown[0]
 
 
 def at_once_over_one_by_one(folder: Path) -> float:
@@ -146,8 +207,11 @@ def listing(folder: Path) -> float:
 def lines() -> list[Line]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        whole = whole_step_over_raw(folder)
         return [
             Line("CPU of two commits, over raw sqlite3 writing the same rows", step_over_raw(folder), 1.7),
+            Line("CPU that a store adds to a step, over raw sqlite3 in two transactions", *whole[:1], 1.7),
+            Line("a stored step of 800 over one of 20, over the same without a store", *whole[1:], 1.3),
             Line(
                 f"a commit of {WRITERS} at once, over one transaction a commit", at_once_over_one_by_one(folder), 0.25
             ),

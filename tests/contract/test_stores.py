@@ -82,6 +82,10 @@ def test_a_later_commit_adds_entries_and_replaces_the_rest(store: Store) -> None
         stop_reason="error",
         error="No luck",
     )
+    same = change("r", since=1, record=None, state="{}")
+    store.commit(Commit("r", this_process(), [same])).result()
+    (kept,) = store.read("r")
+    assert (kept.record, kept.state) == ('{"record": 1}', "{}")
     store.commit(Commit("r", this_process(), [later])).result()
     (kept,) = store.read("r")
     assert list(kept.entries) == ["0", "1", "2"]

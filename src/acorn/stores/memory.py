@@ -150,10 +150,11 @@ class MemoryStore:
             change.stop_reason, change.error, commit.root, birth.parent, birth.item,
         )  # fmt: skip
         if run is None:
-            run = _Run(next(self._numbers), birth, facts, change.record, change.state)
+            run = _Run(next(self._numbers), birth, facts, change.record or "{}", change.state)
             run.holder = commit.holder if is_root else None
             self._runs[change.run_id] = run
-        run.facts, run.record, run.state = facts, change.record, change.state
+        run.facts, run.state = facts, change.state
+        run.record = run.record if change.record is None else change.record
         run.entries += [Heard(next(self._positions), entry) for entry in change.entries]
 
     def _ask(self, root: str, requests: Sequence[Request]) -> None:

@@ -93,8 +93,8 @@ class Change(NamedTuple):
     """How many entries of its journal are kept already."""
     entries: Sequence[str]
     """The new ones, each JSON."""
-    record: str
-    """The facts of its record, as JSON."""
+    record: str | None
+    """Its record, as JSON; None: as it was, but for what stands below."""
     state: str
     """The memory of its machine, as JSON."""
     status: Status

@@ -137,7 +137,7 @@ def _bear(
     except IntegrityError as error:
         raise words.born_twice(change.run_id, name) from error
     _do(connection, "INSERT INTO births VALUES (?, ?, ?, ?)", (number, birth.branch, birth.input, birth.overrides))
-    _do(connection, "INSERT INTO states VALUES (?, ?, ?)", (number, change.record, change.state))
+    _do(connection, "INSERT INTO states VALUES (?, ?, ?)", (number, change.record or "{}", change.state))
     _append(connection, number if root is None else root, number, change.entries)
     return number
 
@@ -164,7 +164,10 @@ def _change(
 
 
 def _keep(connection: Connection, root: int, number: int, change: Change) -> None:
-    _do(connection, "UPDATE states SET record = ?, state = ? WHERE run = ?", (change.record, change.state, number))
+    if change.record is None:
+        _do(connection, "UPDATE states SET state = ? WHERE run = ?", (change.state, number))
+    else:
+        _do(connection, "UPDATE states SET record = ?, state = ? WHERE run = ?", (change.record, change.state, number))
     _append(connection, root, number, change.entries)
 
 

@@ -67,7 +67,7 @@ bench-peers: $(VENV)/.installed-dev
 	PYTHONPATH=bench $(BIN)/python -m peers.run $(ARGS)
 
 torture: $(VENV)/.installed-dev
-	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/contract/test_local.py
+	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/crash tests/contract/test_local.py tests/contract/*store*.py
 
 litellm-range: $(VENV)/.installed
 	$(BIN)/python tests/live/try_litellm_range.py

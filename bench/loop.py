@@ -146,7 +146,7 @@ def lines() -> list[Line]:
     threads, gathered = wall(bare_threads), wall(lambda: asyncio.run(bare_gather()))
     blocking, awaiting = sleepers(20, is_async=False), sleepers(20, is_async=True)
     both = wall(lambda: blocking(model=ScriptedModel(naps(20)))())
-    found.append(Line("twenty sync tools of 50 ms / bare threads, wall time", both / threads, 1.25))
+    found.append(Line("twenty sync tools of 50 ms / bare threads, wall time", both / threads, 1.15))
     both = wall(lambda: asyncio.run(awaiting(model=ScriptedModel(naps(20))).acall()))
-    found.append(Line("twenty async tools of 50 ms / bare gather, wall time", both / gathered, 1.25))
+    found.append(Line("twenty async tools of 50 ms / bare gather, wall time", both / gathered, 1.15))
     return found

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 
 @dataclass
@@ -41,6 +42,18 @@ def cpu(act: Callable[[], object], *, repeat: int = 5, number: int = 1) -> float
     return best
 
 
+def in_turn(acts: dict[str, Callable[[], object]], *, repeat: int = 7) -> dict[str, float]:
+    """CPU seconds of several acts, taken in turn so that noise hits all alike: the median of each."""
+    found: dict[str, list[float]] = {name: [] for name in acts}
+    for round_ in range(repeat + 1):
+        for name, act in acts.items():
+            start = time.process_time()
+            act()
+            if round_:  # the first opens connections and fills caches
+                found[name].append(time.process_time() - start)
+    return {name: median(each) for name, each in found.items()}
+
+
 def cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, float]:
     """CPU seconds of whole Python processes, taken in turn so that noise hits all alike."""
     with tempfile.TemporaryDirectory() as folder:
@@ -61,12 +74,35 @@ def cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, flo
 
 
 def precise_cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, float]:
-    """The same by each process's own count, from its start to the end of the script."""
+    """The same by each process's own count, from its start to the end of the script.
+
+    What is installed has its bytecode, so it is written here too.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     best = dict.fromkeys(scripts, float("inf"))
     for round_ in range(repeat + 1):
         for name, text in scripts.items():
             source = f"{text}\nimport time\nprint(time.process_time())"
-            out = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True).stdout
+            command = [sys.executable, "-c", source]
+            out = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
             if round_:
                 best[name] = min(best[name], float(out.split()[-1]))
     return best
+
+
+_PEAK = """
+from pathlib import Path
+status = Path("/proc/self/status")
+if status.exists():
+    # Not `getrusage`, which counts what the process was before it began to be Python.
+    print(int(status.read_text().partition("VmHWM:")[2].split()[0]) / 1024)
+else:
+    import resource
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 ** 2)
+"""
+
+
+def peak_of_script(text: str) -> float:
+    """Megabytes that a whole Python process held at its largest."""
+    out = subprocess.run([sys.executable, "-c", text + _PEAK], check=True, capture_output=True, text=True).stdout
+    return float(out.split()[-1])

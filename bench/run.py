@@ -10,7 +10,19 @@ import importlib
 import sys
 from pathlib import Path
 
-BENCHES = ["foundation", "loop", "streaming", "branches", "lanes", "providers", "thread"]
+BENCHES = [
+    "foundation",
+    "loop",
+    "streaming",
+    "branches",
+    "lanes",
+    "lane_streams",
+    "at_once",
+    "scale",
+    "providers",
+    "thread",
+    "stores",
+]
 
 
 def main(names: list[str]) -> int:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, create_model
 from pydantic_core import from_json
 
 from acorn._loop.stream import Streamer
-from acorn._partial.plan import plan_of
+from acorn._partial.compile import plan_of
 from acorn._partial.push import PushParser
 from acorn._schema.shape import shape_of
 from acorn.models.assemble import Assembly

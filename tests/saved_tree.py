@@ -65,7 +65,8 @@ class SavedTree(Tree):
             under_way = saved["state"]["under_way"]
             saved["state"]["under_way"] = {each: at for each, at in under_way.items() if not each.startswith(TOOL)}
             new = load(plan, saved, old.run.deps)
-            assert old.run.error is not None or new.run.history == json.loads(json.dumps(to_plain(old.run.history)))
+            was, made = old.run._book.messages, new.run._book.messages  # not `history`: nobody is handed it here
+            assert old.run.error is not None or made == json.loads(json.dumps(to_plain(was)))
             self._keep_the_record(old, new)
             self.loops[run_id] = new
             if context is not None:
@@ -80,7 +81,7 @@ class SavedTree(Tree):
 
     def _keep_the_record(self, old: Loop, new: Loop) -> None:
         """The user's code may hold the record; in another process it would be given this one."""
-        kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "history", "seconds")}
+        kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "_book", "seconds")}
         fresh = vars(new.run)
         fresh["branches"] = [record for record in old.run.branches if record.id not in self.loops]  # ended long ago
         if old.is_over:

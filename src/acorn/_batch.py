@@ -339,7 +339,7 @@ def book_of(rows: Any, owner: str, concurrency: Any, id: Any, key: Any, max_cost
 
 def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """A row as the arguments of a call: a dict by name, anything else as the one value."""
-    if isinstance(row, Mapping) and (not shape.wrapped or row.keys() == {RESULT}):
+    if isinstance(row, Mapping) and (not shape.wrapped or list(row) == [RESULT]):
         return (), {str(name): value for name, value in row.items()}
     return (row,), {}
 

@@ -49,7 +49,7 @@ def _with_branches(run: Any) -> dict[str, Any]:
         "format": FORMAT,
         "module": module_in(entries),
         "run": written_record(run),
-        "history": to_plain(run.history),
+        "history": to_plain(run._book.messages),
         "journal": [to_plain(written_entry(entry)) for entry in entries],
         "branches": [_with_branches(branch) for branch in list(run.branches)],
     }

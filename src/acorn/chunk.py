@@ -11,8 +11,8 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from acorn._partial.compile import plan_of
 from acorn._partial.frames import HIDDEN, as_value
-from acorn._partial.plan import plan_of
 from acorn._partial.push import PushParser
 from acorn._schema.shape import RESULT, Shape
 from acorn.models.assemble import CallParts
@@ -32,6 +32,7 @@ class AnswerReader:
     def __init__(self, pieces: list[str], shape: Shape) -> None:
         self._pieces = pieces
         self._shape = shape
+        self._is_empty, self._is_wrapped = shape.is_empty, shape.wrapped
         self._parser: PushParser | None = None
         self._fed = 0
         self._lock = Lock()  # a chunk may be read in another thread
@@ -60,9 +61,9 @@ class AnswerReader:
 
     def _value(self, parser: PushParser) -> Any:
         found = as_value(parser.value())
-        if found is HIDDEN or self._shape.is_empty:
+        if found is HIDDEN or self._is_empty:
             return None
-        return getattr(found, RESULT, None) if self._shape.wrapped else found
+        return getattr(found, RESULT, None) if self._is_wrapped else found
 
 
 class StreamChunk(Generic[Out]):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, cast, over
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
+from acorn._history_book import HistoryBook
 from acorn._json import excerpt, to_plain, words_of
 from acorn.errors import AcornError
 from acorn.types import Usage
@@ -61,8 +62,26 @@ class Journal:
         self.now = 0.0
 
 
+class _History:
+    """The field `history` of a run: who reads it has it from then on, and may change it."""
+
+    def __get__(self, run: Any, owner: object = None) -> Any:
+        return self if run is None else run._book.hand_out()
+
+    def __set__(self, run: Any, value: Any) -> None:
+        book = vars(run).setdefault("_book", HistoryBook())
+        if value is not self:  # as it is where a new record is given none
+            book.replace(value)
+
+
+class _Kept:
+    """What a record has beside its fields."""
+
+    _book: HistoryBook
+
+
 @dataclass(eq=False)
-class Run(Generic[Out, Deps]):
+class Run(_Kept, Generic[Out, Deps]):
     """One run of a module."""
 
     id: str
@@ -70,7 +89,7 @@ class Run(Generic[Out, Deps]):
     """The input, as an instance of the module's `initial_input`."""
     output: Out | None = None
     """What the call returned."""
-    history: list[Message] = field(default_factory=list[Message], repr=False)
+    history: list[Message] = field(default=cast(Any, _History()), repr=False)
     """The conversation, in OpenAI's format."""
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
@@ -160,15 +179,21 @@ class Run(Generic[Out, Deps]):
         # The record hangs on the error of a run, which must reach another process whatever the run was about.
         journal = Journal()
         journal.entries = [_portable_entry(entry) for entry in self.journal.entries]
+        kept = {name: value for name, value in vars(self).items() if name != "_book"}
         return {
-            **vars(self),
+            **kept,
             "deps": None,
             "input": _portable(self.input),
             "output": _portable(self.output),
-            "history": _portable(self.history),
+            "history": _portable(self._book.messages),
             "error": _portable_error(self.error),
             "journal": journal,
         }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        history = state.pop("history")
+        vars(self).update(state)
+        self.history = history
 
 
 def _portable_entry(entry: Entry) -> Entry:

@@ -142,9 +142,9 @@ def test_a_batch_inside_a_tool() -> None:
             """Many."""
             return str(await echo().amap(range(3)).results())
 
-    for way in (lambda agent: agent(1), lambda agent: asyncio.run(agent.acall(1))):
+    for is_async in (True, False):
         agent = Outer(model=ScriptedModel([call("many") & call("amany"), finish("x")]))
-        way(agent)
+        assert (asyncio.run(agent.acall(1)) if is_async else agent(1)) == "x"
         assert agent.last is not None
         results = [each["content"] for each in agent.last.history if each["role"] == "tool"]
         assert results[:2] == ["[0, 1, 2]"] * 2

@@ -82,6 +82,10 @@ def test_a_later_commit_adds_entries_and_replaces_the_rest(store: Store) -> None
         stop_reason="error",
         error="No luck",
     )
+    same = change("r", since=1, record=None, state="{}")
+    store.commit(Commit("r", this_process(), [same])).result()
+    (kept,) = store.read("r")
+    assert (kept.record, kept.state) == ('{"record": 1}', "{}")
     store.commit(Commit("r", this_process(), [later])).result()
     (kept,) = store.read("r")
     assert list(kept.entries) == ["0", "1", "2"]
@@ -159,6 +163,8 @@ def test_all_of_a_commit_is_kept_or_nothing(store: Store) -> None:
         change("b", ["x"], since=7),
         change("other", ["x"], since=1),
         change("b", ["x"], born=birth("r")),
+        change("c", ["x"], born=birth("other")),
+        change("c", ["x"], born=birth()),
     ]
     for last in wrong:
         changes = [change("r", ["1"], since=1, steps=9), change("b", ["b0"], born=birth("r")), last]
@@ -166,6 +172,8 @@ def test_all_of_a_commit_is_kept_or_nothing(store: Store) -> None:
     assert [kept.facts.id for kept in store.read("r")] == ["r"]
     assert store.read("r")[0].facts.steps == 0
     assert store.requests() == []
+    below = Commit("s", this_process(), [change("s", ["x"], born=birth("r"))])
+    assert "The run s cannot be born below 'r'" in str(refusal(store, below))
 
 
 def test_only_the_holder_commits(store: Store) -> None:

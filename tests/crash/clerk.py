@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
 
 from acorn import Paused, module, tool
 from acorn.models import ModelRequest
@@ -92,7 +91,7 @@ def main() -> None:
         sys.stdout.write(",".join(map(str, found)))
         return
     agent = Payer(store=store)
-    output: Any = agent.using(run_id="pay")(1) if rest[0] == "ask" else agent.resume("pay")
+    output: object = agent.using(run_id="pay")(1) if rest[0] == "ask" else agent.resume("pay")
     sys.stdout.write("waits" if isinstance(output, Paused) else str(output))
 
 

@@ -48,8 +48,8 @@ from tests.unit.json_documents import (
 )
 from typing_extensions import TypedDict, is_typeddict
 
+from acorn._partial.compile import plan_of
 from acorn._partial.frames import HIDDEN, as_value
-from acorn._partial.plan import plan_of
 from acorn._partial.push import PushParser
 from acorn._schema.shape import aliases_of
 from acorn.partial import Partial

@@ -69,10 +69,12 @@ TAILS: dict[str, list[Message]] = {
 
 def sent(wire: WireHistory, history: list[Message], written: list[Message] | None = None) -> list[Message]:
     """What is sent, and that its JSON is the same."""
-    messages, write = wire.prepare(history, OPENINGS, written)
+    part = wire.prepare(history, OPENINGS, written)
+    messages = part.messages()
+    assert len(part) == len(messages)
     said = [{key: value for key, value in message.items() if value is not None} for message in messages]
-    assert json.loads(write()) == said
-    assert json.loads(write()) == said
+    assert json.loads(part.json()) == said
+    assert json.loads(part.json()) == said
     return copy.deepcopy(messages)
 
 
@@ -172,5 +174,5 @@ def test_what_no_provider_takes_is_made_fit() -> None:
 
 def test_of_several_openings_the_first_that_is_gone_comes_back() -> None:
     other: Message = {"role": "user", "content": "And you?"}
-    messages, _ = WireHistory().prepare([SYSTEM, turn("a"), said("a"), ASKED], [ASKED, other])
-    assert messages[1] == other
+    part = WireHistory().prepare([SYSTEM, turn("a"), said("a"), ASKED], [ASKED, other])
+    assert part.messages()[1] == other

@@ -88,8 +88,8 @@ def _start(thread: threading.Thread) -> None:
 
 
 def result_of(future: Future[T]) -> T:
-    """What a future comes to."""
-    if future.done():
+    """What a future comes to. One of a store's own knows better how it is waited for."""
+    if future.done() or type(future) is not Future:
         return future.result()
     done: queue.SimpleQueue[Future[T]] = queue.SimpleQueue()
     future.add_done_callback(done.put)

@@ -17,8 +17,13 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from acorn._json import shorten, to_plain, words_of
 from acorn._loop.run import Loop
+<<<<<<< HEAD
 from acorn._loop.saved_run import save
 from acorn.errors import StoreError
+=======
+from acorn._loop.saved_run import save_new, save_record
+from acorn._record_json import fields_of
+>>>>>>> main
 from acorn.journal import Entry
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.port import Birth, Change, Commit, Kept, RunCancelledError, Status, Store
@@ -101,25 +106,28 @@ class Keeper:
 
     def _change(self, loop: Loop) -> Change:
         run, since = loop.run, self._entries.get(loop.run.id)
-        saved = save(loop, since or 0)
-        record = {"format": saved["format"], "module": saved["module"], "run": saved["run"]}
-        entries = [text_of(entry) for entry in saved["journal"]]
+        new, state = save_new(loop, since or 0)
+        entries = [text_of(entry) for entry in new]
         self._entries[run.id] = (since or 0) + len(entries)
+        status = status_of(loop)
+        # While it goes on, the facts beside it say all that changes of the record.
+        record = save_record(loop) if since is None or status != "running" else None
+        error = None if record is None else record["run"]["error"]
         return Change(
             run.id,
             self._birth(loop) if since is None else None,
             since or 0,
             entries,
-            text_of(record),
-            text_of(saved["state"]),
-            status_of(loop),
+            None if record is None else text_of(record),
+            text_of(state),
+            status,
             run.model,
             run.steps,
             run.usage.copy(),
             run.cost,
             run.journal.now,
             run.stop_reason,
-            None if saved["run"]["error"] is None else shorten(saved["run"]["error"]["words"]),
+            None if error is None else shorten(error["words"]),
         )
 
     def _birth(self, loop: Loop) -> Birth:
@@ -156,8 +164,13 @@ def status_of(loop: Loop) -> Status:
 
 def saved_of(kept: Kept) -> dict[str, Any]:
     """A run as `_loop/saved_run.py` writes and reads it."""
+    record, facts = json.loads(kept.record), kept.facts
+    if facts.stop_reason is None:  # what it was at its birth, or before it went on
+        usage = fields_of(facts.usage)
+        now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
+        record["run"] |= {**now, "stop_reason": None, "error": None, "output": None}
     return {
-        **json.loads(kept.record),
+        **record,
         "branch": None if kept.birth.branch is None else json.loads(kept.birth.branch),
         "since": 0,
         "journal": [json.loads(entry) for entry in kept.entries],

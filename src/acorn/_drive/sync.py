@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import queue
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -174,7 +174,7 @@ class SyncWalk(Walk):
     def _show_result(self, loop: Loop, ask_id: str, result: ToolResult) -> Generator[StreamChunk[Any]]:
         if self.streams(loop):
             try:
-                yield from self._show(loop, ask_id, [StreamChunk(tool_result=replace(result))])
+                yield self._show(loop, ask_id, StreamChunk(tool_result=replace(result)))
             except BaseException as error:
                 self.fail(loop.run.id, error)
 
@@ -212,9 +212,10 @@ class SyncWalk(Walk):
         streamer = Streamer(loop.spec.output)
         with closing(self._deltas(loop, ask)) as deltas:
             for delta in deltas:
-                yield from self._show(loop, ask.id, streamer.add(delta))
+                for chunk in streamer.add(delta):
+                    yield self._show(loop, ask.id, chunk)
         response, last = streamer.end()
-        yield from self._show(loop, ask.id, [last])
+        yield self._show(loop, ask.id, last)
         return response
 
     def _deltas(self, loop: Loop, ask: AskModel) -> Generator[Delta]:
@@ -237,15 +238,14 @@ class SyncWalk(Walk):
             raise_if_late(loop, error, self.tree.now(loop.run.id))
             raise
 
-    def _show(self, loop: Loop, ask_id: str, chunks: Iterable[StreamChunk[Any]]) -> Iterator[StreamChunk[Any]]:
-        """Chunks, when the listener of the run has seen them."""
+    def _show(self, loop: Loop, ask_id: str, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
+        """A chunk, when the listener of the run has seen it."""
+        self.marked(loop, chunk)
         listener = loop.plan.on_stream
-        for chunk in chunks:
-            self.marked(loop, chunk)
-            if listener is not None:
-                with Place(self.tree, loop.run.id, ask_id):
-                    call_sync(listener, chunk)
-            yield chunk
+        if listener is not None:
+            with Place(self.tree, loop.run.id, ask_id):
+                call_sync(listener, chunk)
+        return chunk
 
     # Beside each other
 

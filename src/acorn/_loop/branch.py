@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import SchemaSerializer, core_schema, from_json
+from pydantic_core import from_json
 
 from acorn._json import copied, words_of
 from acorn._loop import messages
@@ -28,7 +28,6 @@ from acorn.record import Message
 from acorn.types import ToolCall, ToolResult, Unfinished
 
 NOT_YET = "This call has not returned yet."
-_PLAIN = SchemaSerializer(core_schema.any_schema())
 
 _INHERITED = (
     "model",
@@ -105,24 +104,18 @@ def conversation(
 
 
 def first_branch_messages(history: Sequence[Message], prompt: str, own: Message | None) -> tuple[list[Message], int]:
-    """The branch's history, its prompt below the parent's and its own input at the end; how many are inherited."""
-    copy = _copy(history)
+    """The branch's history, its prompt below the parent's and its own input at the end; how many are inherited.
+
+    Those are the very messages, to be copied before anybody may change them.
+    """
+    made = list(history)
     if prompt.strip():
-        if copy and copy[0].get("role") == "system":
-            copy[0]["content"] = _joined(copy[0].get("content"), prompt)
+        if made and made[0].get("role") == "system":
+            made[0] = {**made[0], "content": _joined(made[0].get("content"), prompt)}
         else:
-            copy.insert(0, {"role": "system", "content": prompt})
-    inherited = len(copy)
-    return (copy if own is None else [*copy, copied(own)]), inherited
-
-
-def _copy(history: Sequence[Message]) -> list[Message]:
-    """What `copied` makes of a whole history, by a quicker way: it may be long, and every branch begins with it."""
-    try:
-        made: list[Message] = _PLAIN.to_python(list(history))
-    except Exception:  # somebody's own object in it
-        return [copied(message) for message in history]
-    return made
+            made.insert(0, {"role": "system", "content": prompt})
+    inherited = len(made)
+    return (made if own is None else [*made, copied(own)]), inherited
 
 
 def _joined(above: Any, prompt: str) -> Any:

@@ -65,8 +65,10 @@ class Parent(Conversation):
         history: list[Message] = []
         if inherits:
             turn = self.transcript.turn if self.state.phase in ("tools", "branches", "step", "judge") else None
-            at = None if turn is None else messages.find_turn(self.run.history, turn)
-            history = conversation(self.wire.copies_of(self.run.history), at, self._results_so_far(), begun)
+            book = self.transcript.book
+            at = None if turn is None else messages.find_turn(book.messages, turn)
+            copies = self.wire.copies_of(book.messages, is_ours=book.is_ours)
+            history = conversation(copies, at, self._results_so_far(), begun)
         return BranchContext(
             branch_id(self.run.id, place),
             self.run.id,

@@ -84,7 +84,7 @@ class Conversation:
     def whereabouts(self) -> int | None:
         """Where in the history the last response stands."""
         turn = self.transcript.turn
-        return None if turn is None else messages.find_turn(self.run.history, turn)
+        return None if turn is None else messages.find_turn(self.transcript.book.messages, turn)
 
     def _openings(self) -> tuple[Message, ...]:
         context = self.context
@@ -135,7 +135,7 @@ class Conversation:
 
     def _summary_request(self, now: float) -> ModelRequest:
         """What asks the same model to sum up older steps, without tools."""
-        seconds, history = self.plan.limits.seconds, self.run.history
+        seconds, history = self.plan.limits.seconds, self.transcript.book.messages
         if self._request is None:
             stretch = stretch_of(history, self.openings, self.spec.compact_at or 1)
             told = [] if stretch is None else request_messages(history, stretch, self.openings[0])
@@ -145,22 +145,15 @@ class Conversation:
         return self._request
 
     def _make_request(self) -> ModelRequest:
-        tools = self.toolset.described
-        sent, write = self.wire.prepare(self.run.history, self.openings, self.transcript.written)
-        if self._threaded is not None:
-            sent = self._threaded.wrap(sent)
-        return ModelRequest(  # by position: with so many, keywords take three times as long
-            sent,
-            tools.definitions,
-            self._temperature,
-            self._max_tokens,
-            FINISH if self.state.was_forced else None,
-            self._declared,
-            self.spec.cache,
-            None,
-            None if self._threaded is not None else write,
-            tools.json,
-        )
+        tools, transcript = self.toolset.described, self.transcript
+        book, written, transcript.written = transcript.book, transcript.written, None
+        sent = self.wire.prepare(book.messages, self.openings, written, is_ours=book.is_ours)
+        forced = FINISH if self.state.was_forced else None
+        settings = (self._temperature, self._max_tokens, forced, self._declared, self.spec.cache)
+        if self._threaded is None:
+            return ModelRequest.of(sent, tools.definitions, *settings, tools.json)
+        messages = self._threaded.wrap(sent.messages())
+        return ModelRequest(messages, tools.definitions, *settings, tools_json=tools.json)
 
 
 def _threaded() -> Any:

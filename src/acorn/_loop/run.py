@@ -3,57 +3,38 @@
     new → prompt → start → (compact →) model → (tools → branches → step → model)* → judge → done
 
 Single turn, corrections and the forced finish are turns of the same wheel. What has returned is state the
-moment it is told, so a run can be saved between any two tells. Only this file changes the phase of a run.
-There is no I/O, no clock and no chance in it: drivers perform the asks and pass the time in, and asking
-changes nothing. The methods stand in the order of the walk.
+moment it is told, so a run can be saved between any two tells. There is no I/O, no clock and no chance in
+it: drivers perform the asks and pass the time in, and asking changes nothing. What an answer means is told
+in `phases.py`, in the order of the walk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, assert_never
 
-from pydantic import BaseModel
-
-from acorn._json import copied, safe_repr, to_text
-from acorn._loop import finish, loop_guard, messages
-from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
-from acorn._loop.branch import (
-    branch_result,
-    first_branch_messages,
-)
-from acorn._loop.branching import checked_calls, checked_results
-from acorn._loop.calls import Calls
-from acorn._loop.compaction import Stretch, estimate, stretch_of, summary_text
-from acorn._loop.opening import first_messages, prompt_text
-from acorn._loop.plan import BranchTool, Plan, listed_tools
-from acorn._loop.reply import may_go_on, read_calls, refusal
+from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
+from acorn._loop.opening import prompt_text
+from acorn._loop.phases import Phases
+from acorn._loop.plan import Plan
+from acorn._loop.reply import may_go_on
 from acorn._loop.state import State
 from acorn._loop.wire_history import WireHistory
 from acorn._record_json import restored_text
-from acorn._spec import read_prompt_file
 from acorn._tools.agent import AgentTool
-from acorn._tools.collect import FINISH, gather, merge
-from acorn._tools.port import Tool
-from acorn.errors import AcornError, DeclarationError
+from acorn.errors import AcornError
 from acorn.journal import ModelAsked, RunBegun, ToolBegun
-from acorn.models.port import ModelResponse
 from acorn.record import Run
-from acorn.step import Step
 from acorn.stores.port import RunCancelledError
-from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Paused, Request
 
 
-class Loop(Calls):
+class Loop(Phases):
     """One run of one module."""
 
     def __init__(self, plan: Plan, run: Run[Any], state: State | None = None, wire: WireHistory | None = None) -> None:
         super().__init__(plan, run, state, wire)
-        self._asks: Sequence[Ask] | None = None
-        self._candidate: BaseModel | None = None
-        self._source_tools: list[tuple[Tool, ...]] = []
         self._is_torn = False
         """Whether something is being told, or was interrupted in the middle of it."""
 
@@ -95,7 +76,7 @@ class Loop(Calls):
             if ask.is_quiet:
                 return
             forced = self.state.reason if self.state.forced else None
-            count = len(ask.request.messages)
+            count = ask.request.message_count
             journal.entries.append(ModelAsked(self.run.id, self.run.steps + 1, now, id, ask.model.name, count, forced))
         elif isinstance(ask, AskTool):
             call = ask.call
@@ -252,6 +233,7 @@ class Loop(Calls):
                 result.output = branch.spec.output.revive(result.output)
         if not self.spec.sources:
             self._use_saved_tools()
+<<<<<<< HEAD
 
     # Opening
 
@@ -662,3 +644,5 @@ class Loop(Calls):
         self.run.output, self.run.stop_reason = output, reason
         self.transcript.end(output, reason, was_seen=reason == "unfinished" or self.plan.has_hooks)
         self.state.phase = "done"
+=======
+>>>>>>> main

@@ -36,18 +36,29 @@ from acorn.types import Usage
 
 def save(loop: Loop, since: int = 0) -> dict[str, Any]:
     """Everything that is needed to go on, but for functions and keys; of the journal the entries from `since` on."""
-    run, context = loop.run, loop.context
-    if not loop.is_over:
-        loop.transcript.notice_all()
+    context = loop.context
+    entries, state = save_new(loop, since)
     return {
-        "format": FORMAT,
-        "module": loop.plan.module,
-        "run": {**written_record(run), "seconds": run.journal.now},
+        **save_record(loop),
         "branch": None if context is None else context.to_json(),
         "since": since,
-        "journal": [written_entry(entry) for entry in run.journal.entries[since:]],
-        "state": {**loop.state.to_json(), "turn": loop.whereabouts()},
+        "journal": entries,
+        "state": state,
     }
+
+
+def save_new(loop: Loop, since: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Of this, what is new at each step: entries, and the machine's memory."""
+    if not loop.is_over:
+        loop.transcript.notice_all()
+    entries = [written_entry(entry) for entry in loop.journal.entries[since:]]
+    return entries, {**loop.state.to_json(), "turn": loop.whereabouts()}
+
+
+def save_record(loop: Loop) -> dict[str, Any]:
+    """And the rest, which is small."""
+    record = {**written_record(loop.run), "seconds": loop.journal.now}
+    return {"format": FORMAT, "module": loop.plan.module, "run": record}
 
 
 def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
@@ -68,7 +79,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     )
     fill_journal(run, read_entries(saved["journal"]))
     run.journal.now = kept["seconds"]
-    run.history = history_of(run.journal.entries)
+    run._book.begin(history_of(run.journal.entries))
     loop = Loop(plan, run, state)
     _count_again(loop)
     if state.phase == "done":
@@ -78,7 +89,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
         # The user has removed the turn where it is not in the history, or may yet put it back.
         called = [Called(call.id, call.name, call.raw_arguments) for call in state.calls]
         made = messages.assistant(state.response.content, called, state.response.extra)
-        turn = made if state.turn is None else run.history[state.turn]
+        turn = made if state.turn is None else run._book.messages[state.turn]
         is_open = state.phase in ("tools", "branches", "step") or (
             state.phase == "judge" and state.answered_by is not None
         )

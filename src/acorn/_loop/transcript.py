@@ -46,32 +46,30 @@ class Transcript:
         self.run = run
         self.journal = run.journal
         self._id = run.id
+        self.book = run._book
         self.turn: Message | None = None
         """The model's last turn, as it was put into the history."""
         self._unanswered: list[ToolCall] = []
-        self._noted: list[Message] = list(run.history)
-        """What the history is if nobody else has written in it."""
         self._known: list[Message] = []
         """What the journal tells of the history, as far as somebody has asked; in messages of its own."""
         self._entries_read = 0
         """How many entries that is."""
         self.written: list[Message] | None = None
-        """Copies of what we wrote last, a turn and its results, for who sends them; None if it needs a closer look."""
+        """Copies of what we wrote since the last request, for who sends them; None if it needs a closer look."""
 
     # What the run says
 
     def begin(self, history: list[Message], copies: Sequence[Message]) -> None:
         """The messages that a run begins with; a branch has the first of them from its parent, in `copies`."""
-        self.run.history, self._noted = history, list(history)
+        self.book.begin(history, len(copies))
         self.written = None if copies else [message.copy() for message in history]
         own = map(copied, history[len(copies) :])
         self._say((*copies, *own), None, len(copies))
 
     def say(self, content: Content) -> None:
         """A user message of ours, at the end."""
-        message = messages.user(copied(content))
-        self.run.history.append(message)
-        self._noted.append(message)
+        self.book.put(len(self.book.messages), [messages.user(copied(content))])
+        self.written = None
         self._say((messages.user(content),), None, 0)
 
     def _say(self, said: tuple[Message, ...], where: int | None, inherited: int) -> None:
@@ -112,10 +110,9 @@ class Transcript:
             )
         )
         if refusal is None:
-            turn = messages.assistant(content, made, extra)
+            turn = messages.assistant(content, made, copied(extra) if extra else extra)
             self.turn, self._unanswered = turn, calls
-            self.run.history.append(turn)
-            self._noted.append(turn)
+            self.book.put(len(self.book.messages), [turn])
             self.written = None if needs_a_look else [messages.assistant(content, made, {})]
 
     def resume(self, turn: Message, unanswered: list[ToolCall]) -> None:
@@ -152,7 +149,7 @@ class Transcript:
     def _put(self, placed: Sequence[ResultSaid], context: Content | None) -> None:
         assert self.turn is not None
         self.notice()
-        history: Any = self.run.history
+        history: Any = self.book.messages
         if type(history) is list and history and history[-1] is self.turn:
             where: int | None = len(history)
         else:
@@ -166,9 +163,8 @@ class Transcript:
                 self.written = None
         if context is not None:
             made.append(messages.user(copied(context)))
-        at = len(history) if where is None else where
-        history[at:at] = made
-        self._noted[at:at] = made
+            self.written = None
+        self.book.put(len(history) if where is None else where, made)
         self._unanswered = []
         journal = self.journal
         journal.entries.append(ResultsSaid(self._id, journal.step, journal.now, tuple(placed), context, where))
@@ -177,8 +173,10 @@ class Transcript:
 
     def notice(self) -> None:
         """Note what the user has changed, if it is other messages or another order."""
-        history: Any = self.run.history
-        noted = self._noted
+        history: Any = self.book.messages
+        noted = self.book.noted
+        if noted is None:  # there is no user who has it
+            return
         try:
             # Copies are equal, but may be edited yet.
             if history == noted and (not noted or (history[-1] is noted[-1] and history[0] is noted[0])):
@@ -194,10 +192,12 @@ class Transcript:
             where, behind = min(where, added[0]), min(behind, len(history) - added[-1] - 1)
         there, gone = len(history) - behind, len(noted) - behind
         self._edited(where, gone - where, history[where:there], [at - where for at in added])
-        self._noted = history.copy()
+        self.book.noted = history.copy()
 
     def notice_all(self) -> None:
         """Note whatever the user has changed, also inside of messages, at the cost of what is new."""
+        if self.book.is_ours:
+            return
         self.notice()
         entries, known = self.journal.entries, self._known
         for entry in entries[self._entries_read :]:
@@ -207,16 +207,16 @@ class Transcript:
                 known[where : where + removed] = made
         self._entries_read = len(entries)
         try:
-            if self.run.history == known:
+            if self.book.messages == known:
                 return
         except Exception:  # somebody's own `==`
             pass
-        if isinstance(self.run.history, list):  # the user may have put anything there
+        if isinstance(self.book.messages, list):  # the user may have put anything there
             self.notice_inside(known)
 
     def notice_inside(self, copies: Sequence[Message]) -> None:
         """Note messages that were edited in place since these copies were made."""
-        for at, (message, copy) in enumerate(zip(self.run.history, copies, strict=False)):
+        for at, (message, copy) in enumerate(zip(self.book.messages, copies, strict=False)):
             if _differs(message, copy):
                 self._edited(at, 1, [message], [])
 
@@ -235,7 +235,7 @@ class Transcript:
             gone = [at for at in range(where, stretch.behind) if at not in stretch.kept]
             steps = tuple(sorted({known[at] for at in gone} - set(known[stretch.behind :])))
             history[where : stretch.behind] = made
-            self._noted = history.copy()
+            self.book.noted = history.copy()
             self.written = None
         journal.entries.append(
             Compacted(
@@ -258,8 +258,7 @@ class Transcript:
 
     def mend(self) -> None:
         """After an interrupt in the midst of writing: what the journal tells is what counts."""
-        self.run.history = history_of(self.journal.entries)
-        self._noted = list(self.run.history)
+        self.book.begin(history_of(self.journal.entries))
         self.turn, self._unanswered = None, []
         for entry in self.journal.entries:
             if isinstance(entry, ModelAnswered) and entry.refusal is None:
@@ -302,8 +301,8 @@ class Transcript:
 
     def _close(self, results: Sequence[ToolResult], otherwise: str) -> tuple[ResultSaid, ...]:
         """Answer, in the record, every call of the turn that is open."""
-        open_calls, history = self._unanswered, self.run.history
         self.notice_all()
+        open_calls, history = self._unanswered, self.run.history
         said: list[ResultSaid] = []
         if not isinstance(history, list):  # the user may have put anything there
             self.turn = None

@@ -3,14 +3,14 @@
 The user may do anything to the history. Before each request it is read afresh: results find their calls,
 calls without a result get a placeholder, strays stay behind, and the user's own list is left alone. What
 was sent before is kept beside a private copy of the history it came from; while the two agree, only the
-new end is looked at.
+new end is looked at. While nobody but the run has the history, they agree without a look.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import is_
 from typing import Any
@@ -20,7 +20,7 @@ from pydantic_core import from_json, to_json
 from acorn._json import safe_repr, shorten, to_text, whole_text
 from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, fresh_ids, sent_result, tool, user
 from acorn.errors import AcornError
-from acorn.models.port import message_json
+from acorn.models.sent import Sent, SentPart
 from acorn.record import Message
 
 SYSTEM = ("system", "developer")
@@ -43,23 +43,22 @@ class WireHistory:
 
     def _begin(self) -> None:
         self._seen: list[Message] = []
-        self._sent: list[Message] = []
-        self._pieces: list[bytes] = []
+        self._sent = Sent()
         self._strays: set[str] = set()
         self._ids: set[str] = set()
         self._is_odd = False
         self._is_whole = False
         """Whether what was sent begins with a user message, as it must."""
         self._is_known = False
-        """Whether the history of the next request is known to begin with what was seen."""
+        """Whether the history begins with what was seen, unless somebody else has it and has changed it."""
 
     def forget(self) -> None:
         """The history is another from here on, and everybody knows."""
         self._begin()
 
-    def copies_of(self, history: list[Message]) -> list[Message]:
+    def copies_of(self, history: list[Message], *, is_ours: bool = False) -> list[Message]:
         """Private copies of a history, those from the last request where they still say the same."""
-        known = list(self._seen) if self._knows(history) else []
+        known = list(self._seen) if self._knows(history, is_ours) else []
         known += [_private(message) for message in history[len(known) :]]
         if self._is_odd:
             known = [_private(message) if copy is ODD else copy for message, copy in zip(history, known, strict=True)]
@@ -68,7 +67,7 @@ class WireHistory:
     def fork(self, copies: Sequence[Message]) -> WireHistory:
         """The same for a branch, which goes on from here by itself; its history begins as these copies do."""
         other = WireHistory()
-        other._seen, other._sent, other._pieces = list(self._seen), list(self._sent), list(self._pieces)
+        other._seen, other._sent = list(self._seen), self._sent.copy()
         other._strays, other._ids, other._is_odd = set(self._strays), set(self._ids), self._is_odd
         other._is_known = bool(self._seen) and len(copies) >= len(self._seen) and all(map(is_, copies, self._seen))
         return other
@@ -76,80 +75,99 @@ class WireHistory:
     def change_first(self, message: Message) -> None:
         """The system message is another or new, and the rest is not: a branch puts its prompt below its parent's."""
         is_known, self._is_known = self._is_known, False
+        sent = self._sent.messages
         copy, clean = _take(message, 0)
         content = _content(clean.get("content"))
-        if not self._sent or copy is ODD or message["role"] != "system" or content is None:
+        if not sent or copy is ODD or message["role"] != "system" or content is None:
             return  # it will be read anew
         was_there = self._seen[0] is ODD or self._seen[0]["role"] in SYSTEM
-        was_sent = self._sent[0]["role"] == "system"
+        was_sent = sent[0]["role"] == "system"
         if was_there != was_sent:
             return
         self._seen[:was_there] = [copy]
-        self._sent[:was_sent] = [_said(clean, content)]
-        if self._pieces:
-            self._pieces[:was_sent] = [to_json(self._sent[0])]
+        self._sent = self._sent.with_first(_said(clean, content), is_new=not was_sent)
         self._is_known = is_known
 
     def prepare(
-        self, history: list[Message], openings: Sequence[Message], written: list[Message] | None = None
-    ) -> tuple[list[Message], Callable[[], bytes]]:
-        """The messages to send, and their JSON on demand; `openings` are inputs, should they have been trimmed.
+        self,
+        history: list[Message],
+        openings: Sequence[Message],
+        written: list[Message] | None = None,
+        *,
+        is_ours: bool = False,
+    ) -> SentPart:
+        """The messages to send; `openings` are inputs, should they have been trimmed.
 
         `written` are copies for us to keep, of what acorn put into the history: the first messages, or the last turn
-        and its results.
+        and its results. A history that is ours is one that nobody else has.
         """
         self.before = []
-        is_known, self._is_known = self._is_known, False
-        if written is not None and self._goes_on(history, written):
+        if written is not None and self._goes_on(history, written, is_ours):
+            self._is_known = True
             if self._is_whole:  # and it ends with a result
-                messages = self._sent.copy()
-                return messages, self._writer(messages, None)
-        elif not ((is_known or self._knows(history)) and self._add(history, len(self._seen))):
+                return SentPart(self._sent, len(self._sent.messages))
+        elif not (self._knows(history, is_ours) and self._add(history, len(self._seen))):
             self.before = self._seen
             self._begin()
             self._add(history, 0)
-        messages = self._sent.copy()
-        first, last = 0, len(messages) - 1
-        while first <= last and messages[first]["role"] == "system":
-            first += 1
-        is_headless = first > last or messages[first]["role"] != "user"
-        self._is_whole = not is_headless
-        if is_headless:
-            trimmed = [opening for opening in openings if opening not in messages]
-            messages.insert(first, dict(trimmed[0]) if trimmed else user(OMITTED))
-            last += 1
-        while messages[last]["role"] == "system":
-            last -= 1
-        if messages[last]["role"] == "assistant":
-            messages.append(user(REMINDER))  # no provider takes a conversation that ends with the model's turn
-        return messages, self._writer(messages, first if is_headless else None)
+        self._is_known = not self._is_odd
+        return self._completed(openings)
 
-    def _goes_on(self, history: list[Message], written: list[Message]) -> bool:
+    def _completed(self, openings: Sequence[Message]) -> SentPart:
+        """What was sent and is new, with a user message at its beginning and something to answer at its end."""
+        messages = self._sent.messages
+        count = last = len(messages)
+        first = 0
+        while first < count and messages[first]["role"] == "system":
+            first += 1
+        self._is_whole = first < count and messages[first]["role"] == "user"
+        inserted = None
+        if not self._is_whole:
+            trimmed = [opening for opening in openings if opening not in messages]
+            inserted = dict(trimmed[0]) if trimmed else user(OMITTED)
+        while last > first and messages[last - 1]["role"] == "system":
+            last -= 1
+        is_turn = last > first and messages[last - 1]["role"] == "assistant"
+        # No provider takes a conversation that ends with the model's turn.
+        return SentPart(self._sent, count, first, inserted, user(REMINDER) if is_turn else None)
+
+    def _goes_on(self, history: list[Message], written: list[Message], is_ours: bool) -> bool:
         """Take in what was written since the last time, if nothing else has changed.
 
         Nearly every step ends like this, and what needs no repair is not searched for faults.
         """
-        expected = self._seen + written
-        try:
-            is_expected = history == expected
-        except Exception:  # somebody's own `==`
+        seen = self._seen
+        if is_ours and (self._is_known or not seen):
+            if len(history) != len(seen) + len(written):
+                return False
+        else:
+            try:
+                if history != seen + written:
+                    return False
+            except Exception:  # somebody's own `==`
+                return False
+        if self._strays:
             return False
-        if not is_expected or self._strays:
+        sendable = _sendable(written, self._ids, self._place(len(seen))) if seen else _opening(written)
+        if sendable is None:
             return False
-        if not (_is_sound(written, self._ids) if self._seen else _is_opening(written)):
-            return False
-        self._seen = expected
-        self._sent += written
-        if not written[0]["content"].strip():
-            self._sent[-len(written)] = {**written[0], "content": None}
+        seen += written
+        self._sent.messages += sendable
         return True
 
-    def _knows(self, history: list[Message]) -> bool:
+    def _knows(self, history: list[Message], is_ours: bool) -> bool:
         """Whether the history begins with what was seen last time."""
+        if is_ours and self._is_known:
+            return True
         try:
             return bool(self._seen) and history[: len(self._seen)] == self._seen
         except Exception:  # somebody's own `==`
             return False
+
+    def _place(self, at: int) -> int:
+        """Where a message stands, counted as if there always were a system message: a branch may put one before."""
+        first = self._seen[0] if self._seen else None
+        return at if isinstance(first, dict) and first["role"] in SYSTEM else at + 1
 
     def _add(self, history: Sequence[Any], known: int) -> bool:
         """Take in what is new; False where that changes what was sent for the rest."""
@@ -161,32 +179,13 @@ class WireHistory:
         self._strays |= lost
         self._seen += [copy for copy, _ in taken]
         self._is_odd = self._is_odd or any(copy is ODD for copy, _ in taken)
-        first = self._seen[0] if self._seen else None
-        # Counted as if there always were a system message: a branch may put one before its parent's conversation.
-        count = known if isinstance(first, dict) and first["role"] in SYSTEM else known + 1
+        place, sent = self._place(known), self._sent.messages
         for at, message in enumerate(tail):
             if message["role"] == "assistant":
-                self._sent += _turn(message, count + at, answers.get(at, {}), self._ids)
+                sent += _turn(message, place + at, answers.get(at, {}), self._ids)
             elif message["role"] != "tool" and (content := _content(message.get("content"))) is not None:
-                self._sent.append(_said(message, content))
+                sent.append(_said(message, content))
         return True
-
-    def _writer(self, messages: list[Message], inserted: int | None) -> Callable[[], bytes]:
-        # `_sent` and `_pieces` only ever grow; a new beginning makes new lists.
-        sent, pieces, count = self._sent, self._pieces, len(self._sent)
-
-        def write() -> bytes:
-            if len(pieces) < count:
-                pieces.extend(map(message_json, sent[len(pieces) : count]))
-            if len(pieces) == count == len(messages):
-                return b"[%s]" % b",".join(pieces)
-            parts = pieces[:count]
-            if inserted is not None:
-                parts.insert(inserted, message_json(messages[inserted]))
-            parts += map(message_json, messages[len(parts) :])
-            return b"[%s]" % b",".join(parts)
-
-        return write
 
 
 def _private(message: Any) -> Any:
@@ -194,35 +193,53 @@ def _private(message: Any) -> Any:
     return plain if copied is ODD else copied
 
 
-def _is_opening(written: Sequence[Message]) -> bool:
-    """Whether the first messages of a run can be sent as they are."""
+def _opening(written: list[Message]) -> list[Message] | None:
+    """The first messages of a run, if they can be sent as they are."""
     for message in written:
         content = message.get("content")
         if len(message) != 2 or message["role"] not in ("system", "user"):
-            return False
-        if type(content) is not str or not content.isascii() or not content.strip():
-            return False
-    return bool(written)
+            return None
+        if type(content) is not str or not _is_encodable(content) or not content.strip():
+            return None
+    return written or None
 
 
-def _is_sound(written: Sequence[Message], used: set[str]) -> bool:
-    """Whether a turn and its results, as acorn wrote them, can be sent as they are: plain text, and every id new."""
+def _sendable(written: list[Message], used: set[str], place: int) -> list[Message] | None:
+    """A turn and its results as acorn wrote them, as they are sent; None where they need a closer look."""
     turn = written[0]
     calls, content = turn.get("tool_calls"), turn.get("content")
-    if not calls or len(calls) != len(written) - 1 or type(content) is not str or not content.isascii():
-        return False
+    if not calls or len(calls) != len(written) - 1 or type(content) is not str or not _is_encodable(content):
+        return None
     ids: list[str] = []
+    are_new = True
     for at, call in enumerate(calls, start=1):
         result, function, call_id = written[at], call["function"], call["id"]
         text = result["content"]
         if not (type(call_id) is type(text) is str and _is_name(function["name"])):
-            return False
-        if not call_id or call_id in used or call_id in ids or call_id != result["tool_call_id"]:
-            return False
-        if not f"{call_id}{function['arguments']}{text}".isascii():
-            return False
+            return None
+        if not call_id or call_id != result["tool_call_id"]:
+            return None
+        if not _is_encodable(f"{call_id}{function['arguments']}{text}"):
+            return None
+        are_new = are_new and call_id not in used and call_id not in ids
         ids.append(call_id)
-    used.update(ids)
+    if are_new:
+        used.update(ids)
+        return written if content.strip() else [{**turn, "content": None}, *written[1:]]
+    ids = fresh_ids(ids, place, used)
+    made = [{**call, "id": call_id} for call, call_id in zip(calls, ids, strict=True)]
+    results = [{**result, "tool_call_id": call_id} for result, call_id in zip(written[1:], ids, strict=True)]
+    return [{**turn, "content": content if content.strip() else None, "tool_calls": made}, *results]
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether there is no half of a surrogate pair in it, which nobody can encode."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
     return True
 
 

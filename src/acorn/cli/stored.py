@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ _HEX = re.compile(r"[0-9a-f]{32}")
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def told() -> Generator[None]:
     """What goes wrong with a store is one line for the user."""
     try:
         yield

@@ -73,7 +73,6 @@ class Anthropic:
             self._settings["stop_sequences"] = [stop] if isinstance(stop, str) else list(stop)
         if user := config.get("user"):
             self._settings["metadata"] = {"user_id": user}
-        self._written = _Written()
         self._tools: tuple[object, bytes] = (None, b"")
 
     def can_force_tool(self) -> bool:
@@ -95,8 +94,8 @@ class Anthropic:
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
         head = to_json(self._settings_of(request, left_out, is_stream))[:-1]
-        system, messages = self._written.of(request)
-        parts = [head, b'"messages":' + messages]
+        system, messages = _written(request)
+        parts = [head, b'"messages":[%s]' % messages]
         if system:
             parts.append(b'"system":' + system)
         if request.tools:
@@ -267,42 +266,64 @@ class _Written:
     """The messages of one conversation, as they were written last."""
 
     def __init__(self) -> None:
-        self._last: tuple[list[tuple[dict[str, Any], Any]], list[tuple[int, bytes]]] = ([], [])
-        """The messages, each with its mark; and each turn behind the number of messages before it.
+        self._count = 0
+        self._marked: Mapping[int, Any] = {}
+        self._text = bytearray()
+        self._turns: list[tuple[int, int]] = []
+        """Each turn: how many messages are before it, and where in the text it begins."""
 
-        One value: a model may serve many conversations at once, each from its thread.
-        """
+    def copy(self) -> _Written:
+        other = _Written()
+        other._count, other._marked = self._count, self._marked
+        other._text, other._turns = self._text.copy(), self._turns.copy()
+        return other
 
-    def of(self, request: ModelRequest) -> tuple[bytes, bytes]:
-        """The system prompt, or nothing, and the messages."""
-        marked = marks(request) if request.cache else {}
-        messages = request.messages
-        first = 0
-        system: list[dict[str, Any]] = []
-        while first < len(messages) and messages[first]["role"] == "system":
-            system += _with_mark(_blocks(messages[first]["content"]), marked.get(first))
-            first += 1
-        turns = self._kept(messages, marked)
-        at = turns.pop()[0] if turns else first  # the last of them may have grown
-        turns += _turns(messages, at, marked)
-        self._last = [(message, marked.get(number)) for number, message in enumerate(messages)], turns
-        return to_json(system) if system else b"", b"[%s]" % b",".join([text for _, text in turns])
-
-    def _kept(self, messages: list[dict[str, Any]], marked: Mapping[int, Any]) -> list[tuple[int, bytes]]:
-        """The turns that are as they were."""
-        same, (seen, turns) = 0, self._last
-        for at, (message, mark) in enumerate(seen):
-            if at >= len(messages) or messages[at] is not message or marked.get(at) != mark:
-                break
-            same = at + 1
-        return [turn for turn in turns if turn[0] < same]
+    def of(self, messages: list[dict[str, Any]], count: int, marked: Mapping[int, Any]) -> bytes:
+        """The first so many messages; those that were written before are the same ones."""
+        changed = [at for at in self._marked.keys() | marked.keys() if self._marked.get(at) != marked.get(at)]
+        same = min([self._count if self._count <= count else 0, *changed])
+        turns, text = self._turns, self._text
+        while turns and turns[-1][0] >= same:
+            del text[turns.pop()[1] :]
+        start = 0
+        if turns:  # the last of them may have grown
+            start, offset = turns.pop()
+            del text[offset:]
+        for at, turn in _turns(messages, start, count, marked):
+            turns.append((at, len(text)))
+            text += b",%s" % turn if text else turn
+        self._count, self._marked = count, marked
+        return bytes(text)
 
 
-def _turns(messages: list[dict[str, Any]], start: int, marked: Mapping[int, Any]) -> list[tuple[int, bytes]]:
+def _written(request: ModelRequest) -> tuple[bytes, bytes]:
+    """The system prompt, or nothing, and the messages."""
+    part, marked = request.sent, marks(request) if request.cache else {}
+    is_shared = part is not None and not part.is_completed
+    messages = part.sent.messages if part is not None and is_shared else request.messages
+    first, count = 0, request.message_count
+    system: list[dict[str, Any]] = []
+    while first < count and messages[first]["role"] == "system":
+        system += _with_mark(_blocks(messages[first]["content"]), marked.get(first))
+        first += 1
+    if part is not None and is_shared:
+        with part.sent.lock:
+            text = part.sent.kept.setdefault("anthropic", _Written()).of(messages, count, marked)
+    else:
+        text = _Written().of(messages, count, marked)
+    return to_json(system) if system else b"", text
+
+
+def _turns(
+    messages: list[dict[str, Any]], start: int, count: int, marked: Mapping[int, Any]
+) -> list[tuple[int, bytes]]:
     """Messages from here on as turns, the user's and the model's after each other."""
+    if not start:  # the prompt is sent elsewhere
+        while start < count and messages[start]["role"] == "system":
+            start += 1
     found: list[tuple[int, bytes]] = []
     role, begun, blocks = "", start, list[dict[str, Any]]()
-    for at in range(start, len(messages)):
+    for at in range(start, count):
         message = messages[at]
         speaker = "assistant" if message["role"] == "assistant" else "user"  # what is said in the midst, by the user
         if speaker != role:

@@ -287,7 +287,7 @@ class _Attempt:
             messages = AUTHORS.readable(asked.messages, link.reader, chain.links[0].reader)
             if messages is not None:
                 changes |= {"messages": messages, "messages_json": None}
-        return replace(asked, **changes) if changes else asked
+        return asked.but(**changes) if changes else asked
 
     def first(self, delta: Delta) -> Delta:
         """The first piece of a stream; from here on nothing is handed on."""

@@ -273,20 +273,20 @@ class _Reading:
         return self.is_over or bool(self._reader.stop_reason)
 
     def read(self, data: bytes) -> Iterator[Delta]:
-        model = self._model
+        model, understand = self._model, self._reader.read
         for text in self._events.feed(data):
             self._head = None
             if text == b"[DONE]":
                 self.is_over = True
                 return
             try:
-                delta = self._reader.read(json_of(text))
+                delta = understand(json_of(text))
             except ProviderError as error:
                 model._raise_told(error, self._attempt)
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 model._raise_garbled(text, error, self._attempt)
             if delta is not None:
-                yield self._priced(delta)
+                yield delta if delta.usage is None else self._priced(delta)
         if self._head is not None and len(self._head) < 1000:
             self._head += data
 

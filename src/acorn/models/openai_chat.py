@@ -22,7 +22,7 @@ _SETTINGS = (
     *("frequency_penalty", "presence_penalty", "logit_bias", "parallel_tool_calls", "reasoning_effort", "tool_choice"),
 )
 _KNOWN = frozenset((*OURS, *PRICES, *ADDRESS, *_SETTINGS, "extra_body", "organization"))
-_THOUGHTS = tuple([b'"%s":' % name.encode() for name in THOUGHTS])
+_THOUGHTS = frozenset(THOUGHTS)
 STOPS = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
@@ -66,12 +66,13 @@ class OpenAIChat:
         return openai_address(self._config, "chat/completions")
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
-        tools = request.tools_json() if request.tools_json else to_json(request.tools)
-        messages = self._messages(request)
-        head = self._heads.of(request, left_out, is_stream)
-        if not request.tools:
-            return b'%s,"messages":%s}' % (head, messages)
-        return b'%s,"tools":%s,"messages":%s}' % (head, tools, messages)
+        before = self._heads.of(request, left_out, is_stream)
+        if request.tools:
+            tools = request.tools_json() if request.tools_json else to_json(request.tools)
+            before = b'%s,"tools":%s' % (before, tools)
+        if request.sent is not None and not request.cache and not request.sent.has_thoughts(_THOUGHTS):
+            return request.with_messages(before + b',"messages":', b"}")
+        return b'%s,"messages":%s}' % (before, _messages(request))
 
     def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> dict[str, Any]:
         made = {"model": self.name, **sampling(request, left_out, self.name, self._length)}
@@ -81,16 +82,6 @@ class OpenAIChat:
         if is_stream:
             made |= {"stream": True, "stream_options": {"include_usage": True}}
         return made
-
-    def _messages(self, request: ModelRequest) -> bytes:
-        if request.messages_json is not None and not request.cache:
-            written = request.messages_json()
-            if not any(sign in written for sign in _THOUGHTS):
-                return written
-        messages = [_sendable(message) for message in request.messages]
-        for at, mark in marks(request).items():
-            messages[at] = marked(messages[at], mark)
-        return to_json(messages)
 
     def read(self, answer: Any) -> tuple[ModelResponse, Tokens | None]:
         raise_if_failed(answer)
@@ -112,6 +103,14 @@ class OpenAIChat:
         return _Reader()
 
 
+def _messages(request: ModelRequest) -> bytes:
+    """Messages that are not sent as they are: some have marks, or the thoughts of a model."""
+    messages = [_sendable(message) for message in request.messages]
+    for at, mark in marks(request).items():
+        messages[at] = marked(messages[at], mark)
+    return to_json(messages)
+
+
 def _sendable(message: dict[str, Any]) -> dict[str, Any]:
     """Without another provider's thoughts, and without a content that is none."""
     return {
@@ -128,27 +127,32 @@ class _Reader:
         self.used: Tokens | None = None
 
     def read(self, event: Any) -> Delta | None:
-        raise_if_failed(event)
-        choices, usage = event.get("choices"), event.get("usage")
-        found = Delta(model=event.get("model") or "")
-        if usage:
-            found.usage = usage_of(usage)
-            self.used = tokens_of(found.usage)
-        if choices:
-            self._read_choice(choices[0], found)
-        has_news = found.content or found.reasoning or found.calls or found.stop_reason or usage or found.refusal
-        return found if has_news else None
-
-    def _read_choice(self, choice: Any, found: Delta) -> None:
-        delta = choice.get("delta") or {}
-        found.content = text_of(delta.get("content"))
-        found.reasoning = text_of(delta.get("reasoning_content") or delta.get("reasoning"))
-        found.refusal = delta.get("refusal") or None
-        if calls := delta.get("tool_calls"):
-            found.calls = tuple([_call_delta(call, at) for at, call in enumerate(calls)])
-            self.called += "".join([call.name for call in found.calls if call.name])
-        if reason := choice.get("finish_reason"):
-            self.stop_reason = found.stop_reason = STOPS.get(reason, "stop")
+        # A long answer has thousands of these, so nothing is looked for twice.
+        if event.get("error"):
+            raise_if_failed(event)
+        content = reasoning = ""
+        refusal = reason = None
+        calls: tuple[CallDelta, ...] = ()
+        if choices := event.get("choices"):
+            choice = choices[0]
+            delta = choice.get("delta") or {}
+            if made := delta.get("tool_calls"):
+                calls = tuple([_call_delta(call, at) for at, call in enumerate(made)])
+                self.called += "".join([call.name for call in calls if call.name])
+            if (said := delta.get("content")) is not None:
+                content = text_of(said)
+            if thought := delta.get("reasoning_content") or delta.get("reasoning"):
+                reasoning = text_of(thought)
+            refusal = delta.get("refusal") or None
+            if reason := choice.get("finish_reason"):
+                self.stop_reason = reason = STOPS.get(reason, "stop")
+        usage = None
+        if raw := event.get("usage"):
+            usage = usage_of(raw)
+            self.used = tokens_of(usage)
+        elif not (calls or content or reasoning or reason or refusal):
+            return None
+        return Delta(content, reasoning, calls, reason or None, usage, None, event.get("model") or "", refusal)
 
     def end(self) -> Delta | None:
         if self.stop_reason:
@@ -178,10 +182,10 @@ def _call(made: Mapping[str, Any]) -> RawCall:
 
 
 def _call_delta(made: Mapping[str, Any], at: int) -> CallDelta:
-    function = made.get("function") or {}
-    arguments = function.get("arguments") or ""
-    text = arguments if isinstance(arguments, str) else to_json(arguments).decode()
-    index = made.get("index")
+    function, index = made.get("function") or {}, made.get("index")
+    text = function.get("arguments") or ""
+    if not isinstance(text, str):
+        text = to_json(text).decode()
     return CallDelta(at if index is None else index, made.get("id"), function.get("name"), text)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from pydantic_core import to_json
 
 from acorn.errors import ModelError
+from acorn.models.sent import SentPart, message_json
 from acorn.types import Fallback, Usage
 
 
@@ -33,6 +34,7 @@ class ModelRequest:
     """One request, as the loop means it."""
 
     messages: list[dict[str, Any]]
+    """Of a request that the loop has made, a list when somebody first wants one."""
     tools: list[dict[str, Any]]
     """Function definitions in OpenAI's format."""
     temperature: float
@@ -50,23 +52,75 @@ class ModelRequest:
     left_out: set[str] | None = field(default=None, repr=False)
     """What the model was found not to take when this was sent before, where somebody counts how often it is."""
 
+    @classmethod
+    def of(
+        cls,
+        sent: SentPart,
+        tools: list[dict[str, Any]],
+        temperature: float,
+        max_tokens: int,
+        forced_tool: str | None,
+        declared: frozenset[str],
+        cache: Sequence[Mapping[str, Any]],
+        tools_json: Callable[[], bytes],
+    ) -> ModelRequest:
+        """A request that shares its messages with those before it."""
+        made = cls.__new__(cls)
+        made.__dict__ = {
+            "tools": tools,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "forced_tool": forced_tool,
+            "declared": declared,
+            "cache": cache,
+            "timeout": None,
+            "messages_json": sent.json,
+            "tools_json": tools_json,
+            "left_out": None,
+        }
+        return made
+
+    if not TYPE_CHECKING:  # a type checker would take any name for one that there is
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "messages" or self.sent is None:
+                raise AttributeError(f"A request has no `{name}`.")
+            self.messages = made = self.sent.messages()
+            return made
+
+    def but(self, **changes: Any) -> ModelRequest:
+        """The same request with other fields. Other `messages` have no `messages_json` of these."""
+        made = type(self).__new__(type(self))
+        made.__dict__ = {**vars(self), **changes}
+        return made
+
     def __getstate__(self) -> dict[str, Any]:
         # What writes it is bound to the run, and a copy can do without.
-        return {**vars(self), "messages_json": None, "tools_json": None}
+        return {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None}
+
+    @property
+    def sent(self) -> SentPart | None:
+        """The messages as a part of those that were sent in the same conversation, where the loop has made it."""
+        found: Any = getattr(vars(self).get("messages_json"), "__self__", None)
+        return found if isinstance(found, SentPart) else None
+
+    @property
+    def message_count(self) -> int:
+        """How many messages there are."""
+        return len(self.messages) if (sent := self.sent) is None else len(sent)
+
+    def with_messages(self, before: bytes, after: bytes) -> bytes:
+        """The messages as JSON between two texts, in one piece; what was written before is not written again."""
+        if (sent := self.sent) is not None:
+            return sent.json(before + b"[", b"]" + after)
+        messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
+        return b"%s%s%s" % (before, messages, after)
 
     def body(self, model: str) -> bytes:
-        """The request as OpenAI's JSON; what earlier requests have written is not written again."""
-        messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
+        """The request as OpenAI's JSON."""
         tools = self.tools_json() if self.tools_json else to_json(self.tools)
         head = _head(model, self.temperature, self.max_tokens, self.forced_tool)
-        return b'%s,"tools":%s,"messages":%s}' % (head, tools, messages)
-
-
-def message_json(message: Mapping[str, Any]) -> bytes:
-    """A message as JSON; a turn without words says nothing of its content, rather than null."""
-    if message.get("content", "") is not None:
-        return to_json(message)
-    return to_json({key: value for key, value in message.items() if key != "content"})
+        return self.with_messages(b'%s,"tools":%s,"messages":' % (head, tools), b"}")
 
 
 @lru_cache(maxsize=256, typed=True)
@@ -188,7 +242,7 @@ _METHODS = ("complete", "acomplete", "can_force_tool", "price")
 
 def is_model(value: object) -> TypeGuard[Model]:
     """Whether an object offers what the port asks for."""
-    return not isinstance(value, type) and not lacks(value)
+    return not isinstance(value, type | str | dict) and not lacks(value)
 
 
 def lacks(value: object) -> list[str]:

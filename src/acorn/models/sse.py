@@ -14,6 +14,9 @@ class Events:
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that are whole now. Every provider writes an event's data in one line."""
         text = self._rest + data if self._rest else data
+        if text.startswith(b"data: {") and text.find(b"\n") == len(text) - 2 and text.endswith(b"}\n\n"):
+            self._rest = b""  # one event, as many servers send them
+            return [text[6:-2]]
         lines = text.split(b"\n")
         self._rest = lines.pop()
         return [line[5:].strip() for line in lines if line.startswith(b"data:") and len(line) > 6]

@@ -7,7 +7,6 @@ and none that waits to be sent again holds a slot. Put there by `resolve`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Any, cast
@@ -25,8 +24,8 @@ from acorn.models.port import (
     Price,
     SendAgainError,
     StreamingModel,
-    message_json,
 )
+from acorn.models.sent import message_json
 from acorn.models.turns import Allowance, allowance
 from acorn.types import Usage
 
@@ -182,7 +181,7 @@ class _Sending:
         return None if timeout is None else max(0.001, timeout - (monotonic() - self._began))
 
     def request(self) -> ModelRequest:
-        return replace(self._request, timeout=self.left, left_out=self._left_out)
+        return self._request.but(timeout=self.left, left_out=self._left_out)
 
 
 def _note(turn: Turn, usage: Usage | None) -> None:

@@ -20,11 +20,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from string import punctuation
-from typing import Any, cast
+from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
+
+from acorn.models.http_response import Response
 
 _IDLE = 50.0
 """Seconds after which a connection that nobody used is not trusted any more."""
@@ -237,12 +239,9 @@ class Incoming:
         self._sock: Any = connection.sock
         self._bounded = None if post.until is None else _Bounded(self._sock, post)
         source: Any = self._bounded or self._sock
-        self._response = HTTPResponse(source, method="POST")
+        self._response = Response(source, method="POST")
         try:
             self._response.begin()
-            while self._response.status < 200:  # said on the way; the standard library knows only one such word
-                self._response.headers = cast("Any", None)
-                self._response.begin()
         except BaseException:
             self._response.close()  # it holds the socket as well
             raise
@@ -252,7 +251,7 @@ class Incoming:
         """For an answer that was compressed though nobody asked for it."""
 
     def header(self, name: str) -> str | None:
-        return self._response.getheader(name)
+        return self._response.headers.get(name)
 
     def read(self) -> bytes:
         """All of it."""

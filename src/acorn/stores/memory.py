@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -65,7 +65,7 @@ class MemoryStore:
         self._lock = threading.Lock()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> Generator[None]:
         if self._pid != os.getpid():  # whoever had the lock when this child was made is not here
             self._begin()
         with self._lock:
@@ -123,11 +123,20 @@ class MemoryStore:
             known = lengths.get(change.run_id, len(run.entries) if run is not None else None)
             if change.birth is not None and known is not None:
                 raise words.born_twice(change.run_id, self.name)
+            if change.birth is not None and not self._has_parent(
+                change.run_id, change.birth.parent, commit.root, lengths
+            ):
+                raise words.orphan(change.run_id, change.birth.parent, commit.root)
             if change.birth is None and (known is None or (run is not None and run.facts.root != commit.root)):
                 raise words.torn(change.run_id, None, change.since)
             if change.birth is None and known != change.since:
                 raise words.torn(change.run_id, known, change.since)
             lengths[change.run_id] = change.since + len(change.entries)
+
+    def _has_parent(self, run_id: str, parent: str | None, root: str, born: Container[str]) -> bool:
+        if parent is None or run_id == root:
+            return parent is None and run_id == root
+        return parent in born or (parent in self._runs and self._runs[parent].facts.root == root)
 
     def _change(self, change: Change, commit: Commit, now: float) -> None:
         run = self._runs.get(change.run_id)
@@ -141,10 +150,11 @@ class MemoryStore:
             change.stop_reason, change.error, commit.root, birth.parent, birth.item,
         )  # fmt: skip
         if run is None:
-            run = _Run(next(self._numbers), birth, facts, change.record, change.state)
+            run = _Run(next(self._numbers), birth, facts, change.record or "{}", change.state)
             run.holder = commit.holder if is_root else None
             self._runs[change.run_id] = run
-        run.facts, run.record, run.state = facts, change.record, change.state
+        run.facts, run.state = facts, change.state
+        run.record = run.record if change.record is None else change.record
         run.entries += [Heard(next(self._positions), entry) for entry in change.entries]
 
     def _ask(self, root: str, requests: Sequence[Request]) -> None:
@@ -234,6 +244,8 @@ class MemoryStore:
 
     def _below(self, run: _Run) -> list[_Run]:
         """A run and all below it; a parent is born before its branches."""
+        if run.facts.root == run.facts.id:
+            return [one for one in self._runs.values() if one.facts.root == run.facts.id]
         ids = {run.facts.id}
         found: list[_Run] = []
         for one in self._runs.values():

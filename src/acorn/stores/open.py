@@ -57,9 +57,8 @@ def _in_memory() -> Store:
 def _in_file(text: str) -> Store:
     whole = os.path.realpath(os.path.expanduser(text))
     with _guard:
-        store: Store | None = _open.get(whole)
-        if store is None:
-            store = _open[whole] = import_module("acorn.stores.sqlite").SQLiteStore(text)
+        store: Store = _open.get(whole) or import_module("acorn.stores.sqlite").SQLiteStore(text)
+        _open[whole] = store
         if store not in _recent:
             _recent.append(store)
         return store

@@ -93,8 +93,8 @@ class Change(NamedTuple):
     """How many entries of its journal are kept already."""
     entries: Sequence[str]
     """The new ones, each JSON."""
-    record: str
-    """The facts of its record, as JSON."""
+    record: str | None
+    """Its record, as JSON; None: as it was, but for what stands below."""
     state: str
     """The memory of its machine, as JSON."""
     status: Status
@@ -170,7 +170,9 @@ class Store(Protocol):
     def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
         """Hold a run from now on, and read it: the root first, each parent before its branches. None: there is none.
 
-        Refused where a live holder has it, and for a branch. A run that is over is given without being held.
+        Refused where a live holder has it, and for a branch. A run that is over (`done`, `cancelled`) is given without
+        being held. The facts are those before the claim. Of a run whose holder died, the take-overs at one step are
+        counted; the fifth is refused, and the run is `failed`.
         """
         ...
 

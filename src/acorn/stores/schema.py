@@ -40,10 +40,11 @@ FIRST: Migration = (
     # What never changes of a run, and what changes with each commit: JSON that only acorn reads.
     "CREATE TABLE births (run INTEGER PRIMARY KEY, branch TEXT, input TEXT NOT NULL, overrides TEXT)",
     "CREATE TABLE states (run INTEGER PRIMARY KEY, record TEXT NOT NULL, state TEXT NOT NULL)",
-    # The journals, in the order of the commits. A position is never given twice.
+    # The journals, in the order of the commits. A position is never given twice: where the last ones are deleted, one
+    # of root 0 keeps their place. AUTOINCREMENT would write one page more with each commit.
     """
     CREATE TABLE entries (
-      position INTEGER PRIMARY KEY AUTOINCREMENT, root INTEGER NOT NULL, run INTEGER NOT NULL, entry TEXT NOT NULL
+      position INTEGER PRIMARY KEY, root INTEGER NOT NULL, run INTEGER NOT NULL, entry TEXT NOT NULL
     )
     """,
     "CREATE INDEX entries_by_root ON entries (root)",

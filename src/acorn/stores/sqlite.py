@@ -35,8 +35,8 @@ class SQLiteStore:
     def __init__(self, path: str | os.PathLike[str], *, migrations: Sequence[Migration] = MIGRATIONS) -> None:
         self._name = os.fspath(path)
         whole, name = Path(os.path.realpath(os.path.expanduser(self._name))), self._name
-        self._reading = SharedConnection(lambda: open_file(whole, name, migrations))
-        self._writing = SharedConnection(lambda: open_file(whole, name, migrations))
+        self._reading = SharedConnection(whole, lambda: open_file(whole, name, migrations))
+        self._writing = SharedConnection(whole, lambda: open_file(whole, name, migrations))
         self._writer = Writer(self._writing, name)
         # Also when the program ends, and when the store is forgotten.
         weakref.finalize(self, _close, self._writer, self._writing, self._reading)
@@ -124,8 +124,7 @@ class SQLiteStore:
                     connection.execute("ROLLBACK")
 
         try:
-            with self._reading.use() as connection:
-                return patiently(lambda: in_one_go(connection))
+            return self._reading.use(lambda opened: patiently(lambda: in_one_go(opened())))
         except sqlite3.Error as error:
             raise explained(error, self._name) from error
 

@@ -5,12 +5,13 @@ SQLite's own waiting is unfair: whoever waits longest sleeps longest. Here every
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from acorn.errors import StoreError
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 _PATIENCE = 60.0
 """Seconds to wait for another process that is writing."""
+_GLANCE = 0.02
+"""Seconds for which a file that was there counts as there."""
 _PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")
 """What SQLite says where the same may succeed a moment later."""
 
@@ -67,38 +70,66 @@ def explained(error: Exception, name: str) -> StoreError:
 class SharedConnection:
     """Opened when first needed, used by one thread at a time, closed while the process forks."""
 
-    def __init__(self, opens: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, path: Path, opens: Callable[[], sqlite3.Connection]) -> None:
+        self._path = str(path)
         self._opens = opens
+        self._file: object = None
+        self._looked = 0.0
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         closes_at_fork(self)
 
-    @contextmanager
-    def use(self) -> Iterator[sqlite3.Connection]:
-        """The connection, while nobody else has it. After an error it is opened anew."""
+    def use(self, act: Callable[[Callable[[], sqlite3.Connection]], T]) -> T:
+        """Do something while nobody else uses it; it is handed what gives the connection.
+
+        Where that ends with an error, the connection is opened anew. A `with` and a function, as nothing else is
+        sure to let go of a lock when Ctrl-C comes.
+        """
         with self._lock:
-            if self._connection is None:
-                self._connection = self._opens()
-            try:
-                yield self._connection
-            except StoreError:
-                raise
-            except BaseException:
-                self._close()
-                raise
+            return self._do(act)
+
+    def _do(self, act: Callable[[Callable[[], sqlite3.Connection]], T]) -> T:
+        try:
+            return act(self._opened)
+        except StoreError:
+            raise
+        except BaseException:
+            self.drop()
+            raise
+
+    def _opened(self) -> sqlite3.Connection:
+        if time.monotonic() > self._looked + _GLANCE:
+            self._look()
+        if self._connection is None:
+            self._connection = self._opens()
+            self._file = self._identity()
+        return self._connection
+
+    def _look(self) -> None:
+        self._looked = time.monotonic()
+        if self._connection is not None and self._file != self._identity():
+            self.drop()  # somebody took the file away, or put another one in its place
+
+    def _identity(self) -> object:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def close(self) -> None:
         with self._lock:
-            self._close()
+            self.drop()
 
-    def _close(self) -> None:
+    def drop(self) -> None:
+        """Close it, by whoever uses it."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def before_fork(self) -> None:
         self._lock.acquire()
-        self._close()
+        self.drop()
 
     def after_fork(self, in_child: bool) -> None:
         self._lock.release()

@@ -34,13 +34,7 @@ def open_file(path: Path, name: str, migrations: Sequence[Migration]) -> sqlite3
                 with suppress(FileExistsError):
                     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
             _look(path, name, len(migrations))
-            connection = _connect(path)
-            try:
-                _prepare(connection, path, name, migrations)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
+            return patiently(lambda: _prepared(path, name, migrations))
     except OSError as error:
         raise StoreError(f"{name} cannot be opened ({error.strerror}); see who owns it and its directory.") from error
     except sqlite3.Error as error:
@@ -67,16 +61,24 @@ def _is_new(path: Path, name: str) -> bool:
 
 def _look(path: Path, name: str, newest: int) -> None:
     """Refuse what is not ours, and what is newer, without touching it."""
-    if path.stat().st_size == 0:
+    size = path.stat().st_size
+    if size == 0:
         return
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)) as connection:
             _refuse_foreign(connection, name, newest)
+            (page,) = connection.execute("PRAGMA page_size").fetchone()
     except sqlite3.DatabaseError as error:
         # A process that died, or works, while it moved pages from the log into the file: the log has them all.
-        has_log = Path(f"{path}-wal").exists()
-        if not (has_log and getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")):
+        if not (_has_log(path) and getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")):
             raise _foreign(name, str(error)) from error
+    else:
+        if size % page and not _has_log(path):
+            raise _foreign(name, "it was cut off")
+
+
+def _has_log(path: Path) -> bool:
+    return Path(f"{path}-wal").exists()
 
 
 def _refuse_foreign(connection: sqlite3.Connection, name: str, newest: int) -> int:
@@ -101,17 +103,24 @@ def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, name: str, migrations: Sequence[Migration]) -> None:
-    patiently(lambda: connection.execute("PRAGMA synchronous = FULL"))
-    if patiently(lambda: connection.execute("PRAGMA application_id").fetchone())[0] == 0:
-        patiently(lambda: _make(connection, migrations))
-    version = patiently(lambda: _refuse_foreign(connection, name, len(migrations)))
-    # Only now: a header that says so before there is anything else could be anybody's.
-    (mode,) = patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
-    if mode != "wal":
-        raise StoreError(f"{name} cannot be a store: its file system does not allow a log beside it.")
-    if version < len(migrations):
-        patiently(lambda: _migrate(connection, path, migrations))
+def _prepared(path: Path, name: str, migrations: Sequence[Migration]) -> sqlite3.Connection:
+    """Where others are in the way it begins anew: one that was refused the change to WAL would keep its lock."""
+    connection = _connect(path)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
+            _make(connection, migrations)
+        version = _refuse_foreign(connection, name, len(migrations))
+        # Only now: a header that says so before there is anything else could be anybody's.
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise StoreError(f"{name} cannot be a store: its file system does not allow a log beside it.")
+        if version < len(migrations):
+            _migrate(connection, path, migrations)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _make(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:

@@ -43,13 +43,13 @@ def kept(row: Row, root: str, status: Status, entries: Sequence[str]) -> Kept:
     return Kept(known, birth, entries, record, state)
 
 
-def change_row(change: Change, status: Status, now: float, holder: str | None) -> Row:
-    """What a change sets in `runs`, in the order of `CHANGED`."""
+def change_row(change: Change, status: Status, now: float) -> Row:
+    """What a change sets in `runs`, in the order of `CHANGED` but for the holder."""
     usage = change.usage
     return (
         status, change.model, change.steps, usage.input_tokens, usage.output_tokens, usage.cached_tokens,
         usage.reasoning_tokens, usage.requests, change.cost, now, change.seconds, change.stop_reason, change.error,
-        change.since + len(change.entries), holder,
+        change.since + len(change.entries),
     )  # fmt: skip
 
 

@@ -18,6 +18,12 @@ from acorn.types import Request
 _FORGOTTEN = 86_400.0
 """Seconds after which a process that holds nothing is forgotten."""
 _SETS = ", ".join(f"{column} = ?" for column in rows.CHANGED.split(", "))
+_UPDATE = f"UPDATE runs SET {_SETS} WHERE number = ? AND length = ?"
+# Without the holder, which stays who it is: it would write a page of an index.
+_GO_ON = f"""
+    UPDATE runs SET {_SETS.removesuffix(", holder = ?")}
+    WHERE id = ? AND length = ? AND holder = ? AND root IS NULL AND is_unwanted = 0 AND asks = 0 RETURNING number
+"""
 _INSERT = f"""
     INSERT INTO runs ({rows.BORN}, {rows.CHANGED})
     VALUES ({", ".join("?" * len(f"{rows.BORN}, {rows.CHANGED}".split(",")))})
@@ -36,9 +42,11 @@ class _Run(NamedTuple):
     attempted: int
 
 
+_SELECT = f"SELECT {', '.join(_Run._fields)} FROM runs WHERE id = ?"
+
+
 def _run(connection: Connection, run_id: str) -> _Run | None:
-    sql = f"SELECT {', '.join(_Run._fields)} FROM runs WHERE id = ?"
-    row = connection.execute(sql, rows.bindable([run_id])).fetchone()
+    row = _do(connection, _SELECT, (run_id,)).fetchone()
     return _Run(*row) if row else None
 
 
@@ -55,11 +63,15 @@ def _do(connection: Connection, sql: str, values: Sequence[Any]) -> Any:
 
 def commit(connection: Connection, commit: Commit, name: str) -> None:
     now = time.time()
+    if len(commit.changes) == 1 and not commit.requests and _goes_on(connection, commit, commit.changes[0], now):
+        return
     root = _run(connection, commit.root)
     first = commit.changes[0] if commit.changes else None
     if first is not None and first.run_id == commit.root and first.birth is not None:
         if root is not None:
             raise words.exists(commit.root, name, *_seen(connection, commit.root, root, now))
+        if first.birth.parent is not None:
+            raise words.orphan(commit.root, first.birth.parent, commit.root)
         _register(connection, commit.holder, now, lease())
         number = _bear(connection, first, None, commit.holder, now, name)
         is_unwanted, asks, changes = False, 0, commit.changes[1:]
@@ -69,6 +81,7 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
     has_root = len(changes) < len(commit.changes)
     for change in changes:
         if change.birth is not None:
+            _refuse_orphan(connection, change.run_id, change.birth.parent, number, commit.root)
             _bear(connection, change, number, None, now, name)
         elif change.run_id == commit.root:
             has_root = True
@@ -79,6 +92,18 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
         connection.execute("UPDATE runs SET updated = ? WHERE number = ?", (now, number))
     if commit.requests or asks:
         _ask(connection, number, commit.requests)
+
+
+def _goes_on(connection: Connection, commit: Commit, change: Change, now: float) -> bool:
+    """Most commits: a root that nothing stands against has something new. In one statement less; False: look closer."""
+    if change.birth is not None or change.run_id != commit.root or change.status != "running":
+        return False
+    values = (*rows.change_row(change, "running", now), change.run_id, change.since, commit.holder.id)
+    row = _do(connection, _GO_ON, values).fetchone()
+    if row is None:
+        return False
+    _keep(connection, row[0], row[0], change)
+    return True
 
 
 def _fence(connection: Connection, commit: Commit, root: _Run | None, name: str) -> tuple[int, bool, int]:
@@ -94,19 +119,25 @@ def _fence(connection: Connection, commit: Commit, root: _Run | None, name: str)
     return root.number, is_unwanted, root.asks
 
 
+def _refuse_orphan(connection: Connection, run_id: str, parent: str | None, root: int, root_id: str) -> None:
+    sql = "SELECT number FROM runs WHERE id = ? AND coalesce(root, number) = ?"
+    if parent is None or _do(connection, sql, (parent, root)).fetchone() is None:
+        raise words.orphan(run_id, parent, root_id)
+
+
 def _bear(
     connection: Connection, change: Change, root: int | None, holder: Holder | None, now: float, name: str
 ) -> int:
     assert change.birth is not None
     birth = change.birth
     holds = holder.id if holder is not None and change.status == "running" else None
-    values = (*rows.birth_row(change.run_id, birth, root), *rows.change_row(change, change.status, now, holds))
+    values = (*rows.birth_row(change.run_id, birth, root), *rows.change_row(change, change.status, now), holds)
     try:
         number = int(_do(connection, _INSERT, values).lastrowid)
     except IntegrityError as error:
         raise words.born_twice(change.run_id, name) from error
     _do(connection, "INSERT INTO births VALUES (?, ?, ?, ?)", (number, birth.branch, birth.input, birth.overrides))
-    _do(connection, "INSERT INTO states VALUES (?, ?, ?)", (number, change.record, change.state))
+    _do(connection, "INSERT INTO states VALUES (?, ?, ?)", (number, change.record or "{}", change.state))
     _append(connection, number if root is None else root, number, change.entries)
     return number
 
@@ -123,13 +154,20 @@ def _change(
 ) -> None:
     status = words.with_cancelling(change.status, is_unwanted)
     holds = holder.id if holder is not None and status == "running" else None
-    values = (*rows.change_row(change, status, now, holds), number, change.since)
-    if _do(connection, f"UPDATE runs SET {_SETS} WHERE number = ? AND length = ?", values).rowcount == 0:
+    values = (*rows.change_row(change, status, now), holds, number, change.since)
+    if _do(connection, _UPDATE, values).rowcount == 0:
         (length,) = connection.execute("SELECT length FROM runs WHERE number = ?", (number,)).fetchone()
         raise words.torn(change.run_id, length, change.since)
     if is_unwanted:
         connection.execute("UPDATE runs SET is_unwanted = 0 WHERE number = ?", (number,))
-    _do(connection, "UPDATE states SET record = ?, state = ? WHERE run = ?", (change.record, change.state, number))
+    _keep(connection, root, number, change)
+
+
+def _keep(connection: Connection, root: int, number: int, change: Change) -> None:
+    if change.record is None:
+        _do(connection, "UPDATE states SET state = ? WHERE run = ?", (change.state, number))
+    else:
+        _do(connection, "UPDATE states SET record = ?, state = ? WHERE run = ?", (change.record, change.state, number))
     _append(connection, root, number, change.entries)
 
 
@@ -282,6 +320,8 @@ def delete(connection: Connection, run_id: str, name: str) -> None:
     _, driver = _seen(connection, run_id, run, time.time())
     if driver is not None:
         raise driver
+    connection.execute("DELETE FROM entries WHERE root = 0")
+    connection.execute("INSERT INTO entries (root, run, entry) VALUES (0, 0, '')")
     for table in ("births", "states"):
         sql = f"DELETE FROM {table} WHERE run IN (SELECT number FROM runs WHERE number = ?1 OR root = ?1)"
         connection.execute(sql, (run.number,))

@@ -59,6 +59,13 @@ def torn(run_id: str, kept: int | None, since: int) -> StoreError:
     )
 
 
+def orphan(run_id: str, parent: str | None, root: str) -> StoreError:
+    return StoreError(
+        f"The run {run_id} cannot be born below {parent!r}, which is not part of the tree of {root}; nothing was "
+        f"written."
+    )
+
+
 def born_twice(run_id: str, store: str) -> StoreError:
     return StoreError(f"The branch {run_id} is in {store} already; nothing was written.")
 

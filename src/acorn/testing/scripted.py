@@ -25,6 +25,7 @@ from acorn._tools.collect import FINISH
 from acorn.errors import ModelError
 from acorn.models.http_status import is_retryable
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
+from acorn.models.sent import Sent
 from acorn.thread import parse_thread_xml, to_messages
 from acorn.types import Usage
 
@@ -127,12 +128,14 @@ class ScriptedModel:
         else:
             self._script = list(replies)
         self._lock = threading.Lock()
+        self._counted: tuple[Sent | None, int, int] = (None, 0, 0)
+        """Of the last conversation: how many messages, and how many characters in them."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_counted")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+        vars(self).update(state, _lock=threading.Lock(), _counted=(None, 0, 0))
 
     def __repr__(self) -> str:
         return f"ScriptedModel({self.name!r}, {len(self.requests)} requests)"
@@ -233,7 +236,7 @@ class ScriptedModel:
                 f"The script of `{self.name}` holds {reply!r}, which is neither a reply nor a failure."
             )
         usage = reply.usage or Usage(
-            input_tokens=sum(len(text_of(message.get("content"))) for message in request.messages) // 4,
+            input_tokens=self._characters(request) // 4,
             output_tokens=(len(reply.content) + sum(len(made.arguments) for made in reply.calls)) // 4 + 1,
             requests=1,
         )
@@ -249,6 +252,18 @@ class ScriptedModel:
             reasoning=reply.reasoning,
             refusal=reply.refusal,
         )
+
+    def _characters(self, request: ModelRequest) -> int:
+        """The length of all that a request says; of what the one before it said, it is known."""
+        part = request.sent
+        if part is None or part.is_completed:
+            return sum(len(text_of(message.get("content"))) for message in request.messages)
+        known, count, length = self._counted
+        if known is not part.sent or count > part.count:
+            count = length = 0
+        length += sum(len(text_of(message.get("content"))) for message in part.sent.messages[count : part.count])
+        self._counted = part.sent, part.count, length
+        return length
 
     def _failure(self, failure: Failure) -> ModelError:
         what = "the connection broke" if failure.status is None else f"HTTP {failure.status}"

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -96,7 +96,7 @@ def _rows(file: str) -> list[Any]:
 
 
 @contextmanager
-def _opened(file: str | None, out: TextIO) -> Iterator[TextIO]:
+def _opened(file: str | None, out: TextIO) -> Generator[TextIO]:
     if file is None:
         yield out
         return

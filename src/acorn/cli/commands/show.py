@@ -84,7 +84,7 @@ def show(
         with told():
             run = acorn.runs(book).get(run_id)
         if not (xml or as_json):
-            draw_kept(book, run, is_whole=full)
+            draw_kept(book, run, is_whole=full, out=sys.stdout)
             return FINE
         events = run.thread
     elif follow:
@@ -101,9 +101,8 @@ def show(
     return FINE
 
 
-def draw_kept(store: Store, run: Run[Any], *, is_whole: bool, out: TextIO | None = None) -> None:
+def draw_kept(store: Store, run: Run[Any], *, is_whole: bool, out: TextIO) -> None:
     """A run of a store as a tree, and what it came to."""
-    out = out or sys.stdout
     with told():
         status, heard = store.follow(run.id)
     entries = read_entries([json.loads(each.entry) for each in heard])

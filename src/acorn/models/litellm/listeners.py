@@ -8,7 +8,7 @@ LiteLLM's way. It is given the library by `library`, which alone imports it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -21,7 +21,7 @@ _NAMED_IN_A_CALL = ("callbacks", "success_callback", "logger_fn", "litellm_loggi
 
 
 @contextmanager
-def unheard(arguments: Mapping[str, Any]) -> Iterator[None]:
+def unheard(arguments: Mapping[str, Any]) -> Generator[None]:
     """A call of ours with these arguments, or what is read of its answer."""
     token = _is_ours.set(not any(arguments.get(name) for name in _NAMED_IN_A_CALL))
     try:

@@ -1,0 +1,384 @@
+"""Who was handed the history may change it in place: the next request says so, whichever door it went through.
+
+While nobody was handed it, there is nothing to compare, and nothing to copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.behaviour.conftest import Call, Script
+from tests.provider_rules import assert_request_valid
+
+import acorn
+from acorn import Run, Step, capture, current_run, module, tool
+from acorn.models import ModelRequest
+from acorn.testing import ScriptedModel, finish
+from acorn.testing import call as calls
+
+Message = dict[str, Any]
+EDITED = "Nothing at all."
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Answer(BaseModel):
+    answer: str
+
+
+@tool(repeatable=True)
+def look(place: str) -> str:
+    """Look somewhere."""
+    return f"nothing in {place}"
+
+
+class Looker(module[Question, Answer]):
+    """Look around, then answer."""
+
+    tools = [look]
+    max_steps = 300
+
+
+def scribble(history: list[Message]) -> None:
+    """Edit the first result in place."""
+    result = next(message for message in history if message["role"] == "tool")
+    result["content"] = EDITED
+
+
+def steps(count: int) -> list[Any]:
+    return [*(calls("look", place=f"room {number}") for number in range(count)), finish(answer="nowhere")]
+
+
+def is_edited(request: ModelRequest) -> bool:
+    """Whether the edit is in a request, and all forms of it agree."""
+    sent = json.loads(request.body("m"))["messages"]
+    assert [message.get("content") for message in sent] == [message["content"] for message in request.messages]
+    assert_request_valid(request)
+    return EDITED in json.dumps(request.messages)
+
+
+# The doors
+
+
+def by_step(agent: Any, step: Step) -> list[Message]:
+    return step.run.history
+
+
+def by_self(agent: Any, step: Step) -> list[Message]:
+    history: list[Message] = agent.history
+    return history
+
+
+def by_current_run(agent: Any, step: Step) -> list[Message]:
+    return current_run().history
+
+
+def by_new_messages(agent: Any, step: Step) -> list[Message]:
+    return step.run.new_messages()
+
+
+def by_a_copy(agent: Any, step: Step) -> list[Message]:
+    return copy.copy(step.run).history
+
+
+def by_replace(agent: Any, step: Step) -> list[Message]:
+    return dataclasses.replace(step.run, id="another").history
+
+
+def by_getattr(agent: Any, step: Step) -> list[Message]:
+    found: list[Message] = getattr(step.run, next(each.name for each in dataclasses.fields(Run) if "hist" in each.name))
+    return found
+
+
+def by_another_list(agent: Any, step: Step) -> list[Message]:
+    agent.history = list(agent.history)
+    return list(agent.history)
+
+
+def in_another_thread(agent: Any, step: Step) -> list[Message]:
+    found: list[list[Message]] = []
+    thread = threading.Thread(target=lambda: found.append(step.run.history))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+DOORS = [
+    by_step, by_self, by_current_run, by_new_messages, by_a_copy, by_replace, by_getattr, by_another_list,
+    in_another_thread,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kept_since", [3, 1])
+@pytest.mark.parametrize("door", DOORS)
+def test_an_edit_in_a_hook_is_in_the_next_request(
+    call: Call, door: Callable[[Any, Step], list[Message]], kept_since: int
+) -> None:
+    kept: list[Message] = []
+
+    class Scribbler(Looker):
+        """Look around, then answer."""
+
+        def on_step(self, step: Step) -> None:
+            if step.counter == kept_since:
+                kept.extend(door(self, step))
+            if step.counter == 3:
+                turn = next(message for message in kept if message["role"] == "assistant")
+                turn["content"] = EDITED
+
+    model = call.scripted(steps(5))
+    call.run(Scribbler(model=model), question="Where?")
+    assert [is_edited(request) for request in model.requests] == [False, False, False, True, True, True]
+
+
+@pytest.mark.parametrize("door", ["self", "current run", "capture"])
+def test_an_edit_in_a_tool_is_in_the_next_request(call: Call, door: str) -> None:
+    class Scribbler(Looker):
+        """Look around, then answer."""
+
+        @tool
+        def scribble(self) -> str:
+            """Change what was found."""
+            doors: dict[str, Any] = {"self": self, "current run": current_run(), "capture": runs[0]}
+            scribble(doors[door].history)
+            return "changed"
+
+    model = call.scripted([*steps(2)[:-1], calls("scribble"), *steps(2)])
+    with capture() as runs:
+        call.run(Scribbler(model=model), question="Where?")
+    assert [is_edited(request) for request in model.requests] == [False, False, False, True, True, True]
+
+
+def test_an_edit_by_a_listener_is_in_the_next_request(call: Call) -> None:
+    def hear(entry: Any) -> None:
+        if isinstance(entry, acorn.journal.ResultsSaid) and entry.step == 3:
+            scribble(runs[0].history)
+
+    model = call.scripted(steps(5))
+    with capture() as runs, acorn.listen(hear):
+        call.run(Looker(model=model), question="Where?")
+    is_in = [is_edited(request) for request in model.requests]
+    assert is_in[:3] == [False, False, False]
+    assert is_in[4:] == [True, True]  # the fourth request is made before anybody hears of the third step's results
+
+
+def test_an_edit_while_the_model_thinks_is_in_the_request_after(call: Call) -> None:
+    replies = steps(5)
+
+    def answer(request: ModelRequest) -> Any:
+        asked = len(model.requests)
+        if asked == 3:
+            scribble(runs[0].history)
+        return replies[asked - 1]
+
+    model = call.scripted(answer)
+    with capture() as runs:
+        call.run(Looker(model=model), question="Where?")
+    assert [is_edited(request) for request in model.requests] == [False, False, False, True, True, True]
+
+
+def test_an_edit_in_on_start_is_in_the_first_request(call: Call) -> None:
+    class Scribbler(Looker):
+        """Look around, then answer."""
+
+        def on_start(self, step: Step) -> None:
+            self.history[-1]["content"] = EDITED
+
+    model = call.scripted(steps(1))
+    call.run(Scribbler(model=model), question="Where?")
+    assert [is_edited(request) for request in model.requests] == [True, True]
+
+
+@pytest.mark.parametrize("form", ["a list", "a record"])
+def test_what_a_conversation_was_begun_with_is_not_the_users_any_more(call: Call, form: str) -> None:
+    earlier = call.run(Looker(model=ScriptedModel(steps(2))), question="Where?")
+    prior = earlier.history
+    replies = steps(3)
+
+    def answer(request: ModelRequest) -> Any:
+        asked = len(model.requests)
+        if asked == 2:
+            scribble(prior)
+        return replies[asked - 1]
+
+    model = call.scripted(answer)
+    call.run(Looker(model=model).using(history=prior if form == "a list" else earlier), question="And now?")
+    assert not any(is_edited(request) for request in model.requests)
+
+
+# Branches
+
+
+class Checker(module[Any, Answer]):
+    """Check what was found."""
+
+    final_output = Answer
+    tools = [look]
+    max_steps = 5
+
+
+class Parent(Looker):
+    """Look around, have it checked, then answer."""
+
+    branches = {"check": Checker}
+
+
+@pytest.mark.edits_history
+@pytest.mark.parametrize("door", ["self", "step", "the record of the parent"])
+@pytest.mark.parametrize("hook", ["on_start", "on_step"])
+def test_an_edit_in_a_branch_is_in_its_own_requests_alone(script: Script, door: str, hook: str) -> None:
+    def edit(self: Any, step: Step) -> None:
+        runs_of = {"self": self, "step": step.run, "the record of the parent": runs[0].branches[0]}
+        scribble(runs_of[door].history)
+
+    class Scribbler(Checker):
+        """Check what was found."""
+
+        def on_start(self, step: Step) -> None:
+            if hook == "on_start":
+                edit(self, step)
+
+        def on_step(self, step: Step) -> None:
+            if hook == "on_step":
+                edit(self, step)
+
+    class Above(Parent):
+        """Look around, have it checked, then answer."""
+
+        branches = {"check": Scribbler}
+
+    model = script(*steps(2)[:-1], calls("check"), *steps(1), *steps(1))
+    with capture() as runs:
+        Above(model=model)(question="Where?")
+    first_of_branch = hook == "on_start"
+    expected = [False, False, False, first_of_branch, True, False, False]
+    assert [is_edited(request) for request in model.requests] == expected
+    assert EDITED not in json.dumps(runs[0].history)
+    assert EDITED not in json.dumps(runs[0].journal.entries, default=str)
+
+
+@pytest.mark.edits_history
+def test_an_edit_in_the_parent_while_a_branch_goes_on_is_in_the_parents_requests_alone(script: Script) -> None:
+    class Watcher(Checker):
+        """Check what was found."""
+
+        def on_step(self, step: Step) -> None:
+            scribble(runs[0].history)
+
+    class Above(Parent):
+        """Look around, have it checked, then answer."""
+
+        branches = {"check": Watcher}
+
+    model = script(*steps(2)[:-1], calls("check"), *steps(1), *steps(1))
+    with capture() as runs:
+        Above(model=model)(question="Where?")
+    assert [is_edited(request) for request in model.requests] == [False, False, False, False, False, True, True]
+
+
+def test_two_branches_and_their_parent_have_each_a_history_of_their_own(script: Script) -> None:
+    model = script(*steps(2)[:-1], calls("check") & calls("check"), *steps(0), *steps(0), *steps(0))
+    run = Parent(model=model).run(question="Where?")
+    one, other = run.branches
+    held = [{id(message) for message in each.history} for each in (run, one, other)]
+    assert held[0].isdisjoint(held[1])
+    assert held[0].isdisjoint(held[2])
+    assert held[1].isdisjoint(held[2])
+    assert one.history[:5] == other.history[:5]
+
+
+# Nobody has it
+
+
+class Counted(int):
+    """A number that counts how often it is compared."""
+
+    compared: list[int] = []
+
+    def __eq__(self, other: object) -> bool:
+        self.compared.append(1)
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def comparisons(agent: module[Any, Any], count: int) -> list[int]:
+    """How often a message that stands early in the history was compared, by the time of each request."""
+    Counted.compared = []
+    found: list[int] = []
+    replies = steps(count)
+
+    def answer(request: ModelRequest) -> Any:
+        found.append(len(Counted.compared))
+        return replies[len(found) - 1]
+
+    prior = [{"role": "user", "content": "Hello", "mark": Counted(5)}, {"role": "assistant", "content": "Hello."}]
+    agent.using(model=ScriptedModel(answer), history=prior)(question="Where?")
+    return found
+
+
+class Glancing(Looker):
+    """Look around, then answer."""
+
+    def on_step(self, step: Step) -> None:
+        step.add_to_context(f"{step.run.steps} steps, {step.run.usage.total_tokens} tokens.")
+
+
+@pytest.mark.parametrize("kind", [Looker, Glancing])
+def test_a_history_that_nobody_has_is_not_compared(kind: type[Looker]) -> None:
+    first, *rest = comparisons(kind(), 20)
+    assert rest == [first] * 20
+
+
+def test_a_history_that_somebody_has_is_compared_once_a_step() -> None:
+    class Taking(Looker):
+        """Look around, then answer."""
+
+        def on_step(self, step: Step) -> None:
+            if step.counter == 10:
+                self.seen = self.history
+
+    found = comparisons(Taking(), 20)
+    between = [later - earlier for earlier, later in itertools.pairwise(found)]
+    assert between == [0] * 9 + [1] * 11
+
+
+def test_a_request_whose_messages_nobody_wants_has_no_list_of_them() -> None:
+    model = ScriptedModel(steps(5))
+    Looker(model=model)(question="Where?")
+    assert not any("messages" in vars(request) for request in model.requests)
+    assert [request.message_count for request in model.requests] == [2, 4, 6, 8, 10, 12]
+    assert [len(request.messages) for request in model.requests] == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_request_says_what_it_said_however_the_conversation_goes_on(call: Call) -> None:
+    replies, bodies = steps(5), list[bytes]()
+
+    def answer(request: ModelRequest) -> Any:
+        bodies.append(request.body("m"))
+        return replies[len(bodies) - 1]
+
+    model = call.scripted(answer)
+    call.run(Looker(model=model), question="Where?")
+    assert [request.body("m") for request in model.requests] == bodies
+    copies = [copy.deepcopy(request) for request in model.requests]
+    assert [json.loads(request.body("m")) for request in copies] == [json.loads(body) for body in bodies]
+
+
+def test_an_id_that_comes_again_and_again_is_sent_under_another_each_time() -> None:
+    model = ScriptedModel([*(calls("look", "same", place="here") for _ in range(20)), finish(answer="nowhere")])
+    Looker(model=model, loop_guard=None)(question="Where?")
+    for request in model.requests:
+        assert_request_valid(request)
+    sent = [message["tool_calls"][0]["id"] for message in model.requests[-1].messages if message.get("tool_calls")]
+    assert len(set(sent)) == len(sent) == 20

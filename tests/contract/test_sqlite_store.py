@@ -1,0 +1,486 @@
+"""A store in a SQLite file: whose file it is, who may read it, what a crash leaves of it, and how it grows older."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import shutil
+import sqlite3
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.commits import begin, birth, change, go_on
+from tests.patience import PATIENCE, comes_true
+from tests.striking import Strike
+
+from acorn import DeclarationError, StoreError
+from acorn.stores.holder import this_process
+from acorn.stores.memory import MemoryStore
+from acorn.stores.open import open_store
+from acorn.stores.port import Commit
+from acorn.stores.schema import APPLICATION_ID, FIRST
+from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.sqlite_file import file_system
+
+TORTURE = os.environ.get("ACORN_TORTURE") == "1"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SQLiteStore]:
+    made = SQLiteStore(path)
+    yield made
+    made.close()
+
+
+def refusal(path: Path) -> str:
+    """What a store in this file says, read and written; it leaves the directory as it was."""
+    before = photo(path.parent)
+    texts: list[str] = []
+    store = SQLiteStore(path)
+    acts: list[Callable[[], object]] = [store.list, lambda: begin(store, "r")]
+    for act in acts:
+        with pytest.raises(StoreError) as caught:
+            act()
+        texts.append(str(caught.value))
+    store.close()
+    gc.collect()
+    assert photo(path.parent) == before
+    assert texts[0] == texts[1]
+    return texts[0]
+
+
+def photo(folder: Path) -> dict[str, bytes | None]:
+    return {entry.name: entry.read_bytes() if entry.is_file() else None for entry in folder.iterdir()}
+
+
+# Whose file it is
+
+
+def test_only_its_owner_may_read_it(store: SQLiteStore, path: Path) -> None:
+    before = os.umask(0)
+    try:
+        begin(store, "r")
+        modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in path.parent.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {"runs.db": 0o600, "runs.db-wal": 0o600, "runs.db-shm": 0o600}
+
+
+def test_the_log_is_written_to_the_disk_with_each_commit(store: SQLiteStore, path: Path) -> None:
+    begin(store, "r")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    assert store._writing.use(lambda opened: opened().execute("PRAGMA synchronous").fetchone()) == (2,)
+
+
+def test_nothing_is_left_beside_a_file_that_was_closed(store: SQLiteStore, path: Path) -> None:
+    begin(store, "r")
+    store.list()
+    store.close()
+    assert [entry.name for entry in path.parent.iterdir()] == ["runs.db"]
+    assert not any(thread.name == "acorn-store" for thread in threading.enumerate())
+
+
+def test_a_store_that_is_forgotten_closes_itself(path: Path) -> None:
+    store = SQLiteStore(path)
+    begin(store, "r")
+    del store
+    gc.collect()
+    assert [entry.name for entry in path.parent.iterdir()] == ["runs.db"]
+
+
+def test_the_writer_ends_when_there_is_nothing_to_write(store: SQLiteStore) -> None:
+    begin(store, "r")
+    assert comes_true(lambda: not any(thread.name == "acorn-store" for thread in threading.enumerate()))
+    go_on(store, "r", 1)
+
+
+def test_an_empty_file_becomes_a_store(store: SQLiteStore, path: Path) -> None:
+    path.touch()
+    begin(store, "r")
+    assert [facts.id for facts in store.list()] == ["r"]
+
+
+def test_a_file_of_something_else_is_left_alone(path: Path) -> None:
+    path.write_bytes(b"Dear diary, today I went\n" * 400)
+    text = refusal(path)
+    assert text.startswith(f"{path} is not a store of acorn (")
+    assert text.endswith("); the file was not touched.")
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_database_of_something_else_is_left_alone(path: Path, mode: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        connection.execute("CREATE TABLE runs (id TEXT PRIMARY KEY)")
+        connection.commit()
+    assert "is not a store of acorn (a database of something else)" in refusal(path)
+
+
+def test_a_newer_file_is_left_alone(store: SQLiteStore, path: Path) -> None:
+    begin(store, "r")
+    store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 3")
+    words = f"{path} has schema 3, and this acorn knows up to 1; upgrade acorn. The file was not touched."
+    assert refusal(path) == words
+
+
+def test_a_file_that_was_cut_off_is_left_alone(store: SQLiteStore, path: Path) -> None:
+    for number in range(20):
+        begin(store, f"r{number}")
+    store.close()
+    whole = path.read_bytes()
+    for length in (1, 50, 100, 600, 4096, len(whole) // 2, len(whole) - 4096, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert "the file was not touched" in refusal(path), length
+
+
+def test_a_damaged_file_is_named(store: SQLiteStore, path: Path) -> None:
+    for number in range(50):
+        begin(store, f"r{number}")
+    store.close()
+    whole = bytearray(path.read_bytes())
+    for start in range(4096, len(whole), 4096):
+        whole[start : start + 4096] = os.urandom(4096)
+    path.write_bytes(whole)
+    damaged = SQLiteStore(path)
+    with pytest.raises(StoreError, match=r"runs\.db (is damaged|could not)"):
+        damaged.list()
+    with pytest.raises(StoreError, match=r"runs\.db (is damaged|could not)"):
+        begin(damaged, "r")
+    damaged.close()
+    assert path.read_bytes() == whole
+    assert [entry.name for entry in path.parent.iterdir()] == ["runs.db"]
+
+
+def test_what_cannot_be_a_store_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"runs\.db cannot be made: there is no directory '.*missing'; make it"):
+        SQLiteStore(tmp_path / "missing" / "runs.db").list()
+    (tmp_path / "folder").mkdir()
+    assert refusal(tmp_path / "folder").endswith("folder is a directory; a store is a file in one.")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="no directory"):
+        SQLiteStore(tmp_path / "file" / "runs.db").list()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreError, match="is no ordinary file"):
+        SQLiteStore(tmp_path / "pipe").list()
+
+
+def in_child(script: str, *arguments: object) -> str:
+    """What a process of its own prints."""
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-X", "dev", "-c", script, *map(str, arguments)],
+        capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout.strip()
+
+
+NOBODY = """
+import os, sys
+from tests.commits import begin
+from acorn import StoreError
+from acorn.stores.sqlite import SQLiteStore
+import acorn.stores.sqlite_file, encodings.idna
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+try:
+    begin(SQLiteStore(sys.argv[1]), "r")
+except StoreError as error:
+    print(error)
+"""
+
+
+def test_a_file_or_directory_without_permission_is_named() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # one that every user gets into
+        path = Path(folder) / "runs.db"
+        store = SQLiteStore(path)
+        begin(store, "r")
+        store.close()
+        path.parent.chmod(0o755)
+        path.chmod(0o444)
+        assert "runs.db may not be read and written by this user" in in_child(NOBODY, path)
+        path.chmod(0o666)
+        path.parent.chmod(0o555)
+        assert "directory" in in_child(NOBODY, path)  # no log can be made beside it
+        assert "Permission denied" in in_child(NOBODY, path.parent / "other.db")
+        path.parent.chmod(0o755)
+
+
+FULL = """
+import resource, sys
+from tests.commits import begin, go_on
+from acorn import StoreError
+from acorn.stores.sqlite import SQLiteStore
+store = SQLiteStore(sys.argv[1])
+begin(store, "r")
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+since = 1
+try:
+    while True:
+        go_on(store, "r", since, state="x" * 20_000)
+        since += 1
+except StoreError as error:
+    print(error)
+assert len(store.read("r")[0].entries) == since
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+go_on(store, "r", since)
+print(len(store.read("r")[0].entries) - since)
+"""
+
+
+def test_a_full_disk_is_named_and_goes_on_when_there_is_room(path: Path) -> None:
+    text, rest = in_child(FULL, path).splitlines()
+    assert "could not be read or written (" in text
+    assert "see whether the disk is full" in text
+    assert rest == "1"
+
+
+def test_a_file_that_was_taken_away_is_not_written_on(store: SQLiteStore, path: Path) -> None:
+    begin(store, "r")
+    store.list()
+    for entry in path.parent.iterdir():
+        entry.unlink()
+    since = iter(range(1, 1_000_000))
+
+    def is_refused() -> bool:
+        try:
+            go_on(store, "r", next(since))
+        except StoreError as error:
+            return "any more" in str(error)
+        return False
+
+    assert comes_true(is_refused)  # a file that was there counts as there for a moment
+    assert comes_true(lambda: store.list() == [])
+    begin(store, "r")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM runs").fetchone() == (1,)
+
+
+def test_a_network_is_recognised() -> None:
+    mounts = "proc /proc proc rw 0 0\n/dev/sda / ext4 rw 0 0\nhost:/x /mnt/with\\040blank nfs4 rw 0 0\n"
+    assert file_system(Path("/home/me/runs.db"), mounts) == "ext4"
+    assert file_system(Path("/mnt/with blank/runs.db"), mounts) == "nfs4"
+    assert file_system(Path("/mnt/without/runs.db"), mounts) == "ext4"
+    assert file_system(Path("/x"), "") is None
+
+
+# What a crash leaves
+
+FRAME = 24
+
+
+def committed(path: Path, commits: int) -> None:
+    """A file and its log, as a crash would leave them behind: nothing is moved from one to the other."""
+    store = SQLiteStore(path)
+    begin(store, "r")
+    for since in range(1, commits):
+        go_on(store, "r", since, state=f'"{since}"', steps=since)
+    live = path.parent / "live"
+    live.mkdir()
+    for name in ("runs.db", "runs.db-wal"):
+        shutil.copy(path.parent / name, live / name)
+    store.close()
+
+
+def assert_holds_a_prefix(folder: Path, most: int) -> int:
+    store = SQLiteStore(folder / "runs.db")
+    try:
+        (kept,) = store.read("r") or (None,)
+        if kept is None:
+            return 0
+        count = len(kept.entries)
+        assert list(kept.entries) == [str(number) for number in range(count)]
+        assert kept.facts.steps == count - 1
+        assert kept.state == ('{"state": 1}' if count == 1 else f'"{count - 1}"')
+        assert count <= most
+        whole = store._reading.use(lambda opened: opened().execute("PRAGMA integrity_check").fetchone())
+        assert whole == ("ok",)
+        go_on(store, "r", count)
+        return count
+    finally:
+        store.close()
+
+
+def test_a_log_that_was_cut_anywhere_holds_a_prefix(path: Path, tmp_path: Path) -> None:
+    commits = 40 if TORTURE else 12
+    committed(path, commits)
+    log = (tmp_path / "live" / "runs.db-wal").read_bytes()
+    (size,) = struct.unpack(">I", log[8:12])
+    frames = list(range(32, len(log) + 1, FRAME + size))
+    seed = random.Random(17)
+    cuts = frames + [seed.randrange(len(log) + 1) for _ in range(1000 if TORTURE else 25)]
+    found: dict[int, int] = {}
+    for number, cut in enumerate([*cuts, len(log)] if TORTURE else [*frames[::3], *cuts[len(frames) :], len(log)]):
+        folder = tmp_path / f"cut{number}"
+        folder.mkdir()
+        shutil.copy(tmp_path / "live" / "runs.db", folder / "runs.db")
+        (folder / "runs.db-wal").write_bytes(log[:cut])
+        found[cut] = assert_holds_a_prefix(folder, commits)
+        shutil.rmtree(folder)
+    kept = [found[cut] for cut in sorted(found)]
+    assert kept == sorted(kept)
+    assert kept[-1] == commits
+    assert len(set(kept)) > 3
+
+
+# How it grows older
+
+OLD = Path(__file__).parent / "store_v1.sql"
+
+
+def as_sql(path: Path) -> str:
+    with closing(sqlite3.connect(path)) as connection:
+        return "\n".join(connection.iterdump())
+
+
+def test_a_file_of_an_older_schema_is_brought_forward_and_kept_as_a_copy(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(OLD.read_text(encoding="utf-8"))
+    before = as_sql(path)
+    second = (
+        "CREATE TABLE added (x)",
+        "INSERT INTO added SELECT id FROM runs",
+        "ALTER TABLE runs ADD COLUMN more TEXT",
+    )
+    third = ("CREATE TABLE also (y)",)
+    store = SQLiteStore(path, migrations=(FIRST, second, third))
+    assert [facts.id for facts in store.list()] == ["kept"]
+    assert store.claim("kept", this_process())
+    go_on(store, "kept", 1)
+    assert list(store.read("kept")[0].entries) == ["0", "1"]
+    store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("SELECT x FROM added").fetchall() == [("kept",)]
+    copy = path.with_name("runs.db.v1")
+    assert as_sql(copy) == before
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["runs.db", "runs.db.v1"]
+    assert "has schema 3, and this acorn knows up to 1" in refusal(path)
+
+
+def test_the_schema_that_was_released_is_the_one_of_the_fixture(store: SQLiteStore, path: Path, tmp_path: Path) -> None:
+    store.list()
+    store.close()
+    old = tmp_path / "old.db"
+    with closing(sqlite3.connect(old)) as connection:
+        connection.executescript(OLD.read_text(encoding="utf-8"))
+    assert schema(path) == schema(old)
+
+
+def schema(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name").fetchall()
+    return [" ".join(sql.split()) for (sql,) in found]
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(store: SQLiteStore, path: Path) -> None:
+    begin(store, "r")
+    store.close()
+    before = as_sql(path)
+    newer = SQLiteStore(path, migrations=(FIRST, ("CREATE TABLE added (x)", "CREATE TABLE runs (x)")))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="already exists"):
+            newer.list()
+    newer.close()
+    assert as_sql(path) == before
+    names = sorted(entry.name for entry in path.parent.iterdir())
+    assert names == ["runs.db", "runs.db.v1", "runs.db.v1-2"]
+
+
+# From what a user writes
+
+
+def test_a_path_is_one_store_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = open_store("runs.db", "`Desk.store`")
+    assert store.name == "runs.db"
+    assert open_store(tmp_path / "runs.db", "`Desk.store`") is store
+    assert open_store("./runs.db", "`Desk.store`") is store
+    monkeypatch.chdir("/")
+    begin(store, "r")
+    assert (tmp_path / "runs.db").exists()
+    store.close()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_store("~/runs.db", "`Desk.store`") is store
+
+
+def test_a_store_is_taken_as_it_is() -> None:
+    store = MemoryStore()
+    assert open_store(store, "`Desk.store`") is store
+    assert open_store("memory", "`Desk.store`") is open_store("memory", "`Other.store`")
+
+
+def test_postgresql_says_what_it_needs() -> None:
+    with pytest.raises(
+        StoreError, match=r"`Desk.store` names a PostgreSQL database, which needs the extra `postgres`"
+    ) as caught:
+        open_store("postgresql://me:secret@host/name", "`Desk.store`")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("declared", ["", ":memory:", 3, b"runs.db", MemoryStore, "mysql://me:secret@host/x", "a\0b"])
+def test_what_is_no_store_is_a_wrong_declaration(declared: object) -> None:
+    with pytest.raises(DeclarationError, match=r"`Desk\.store` must be the path of a file") as caught:
+        open_store(declared, "`Desk.store`")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_branch_that_is_large_and_a_birth_go_into_one_file(store: SQLiteStore) -> None:
+    large = "x" * 3_000_000
+    changes = [change("r", [large], born=birth(input=large), state=large, record=large)]
+    store.commit(Commit("r", this_process(), changes)).result()
+    (kept,) = store.read("r")
+    assert (kept.entries[0], kept.birth.input, kept.state, kept.record) == (large,) * 4
+
+
+# Ctrl-C
+
+
+def test_ctrl_c_at_any_line_of_a_commit_leaves_a_store_that_works(store: SQLiteStore) -> None:
+    """The commit is written, or not; what comes after it is written behind it."""
+    begin(store, "r")
+    for at in range(1, 1_000_000, 1 if TORTURE else 3):
+        since = len(store.read("r")[0].entries)
+        strike = Strike(at)
+        with suppress(KeyboardInterrupt):
+            strike(partial(go_on, store, "r", since))
+        store.beat(this_process(), PATIENCE)
+        entries = store.read("r")[0].entries
+        assert list(entries) == [str(number) for number in range(len(entries))], strike.where
+        assert len(entries) - since in (0, 1), strike.where
+        if strike.where is None:
+            break
+
+
+def test_ctrl_c_at_any_line_of_a_list_leaves_a_store_that_works(store: SQLiteStore) -> None:
+    begin(store, "r")
+    for at in range(1, 1_000_000, 1 if TORTURE else 3):
+        strike = Strike(at)
+        with suppress(KeyboardInterrupt):
+            strike(store.list)
+        assert [facts.id for facts in store.list()] == ["r"], strike.where
+        if strike.where is None:
+            break

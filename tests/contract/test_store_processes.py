@@ -1,0 +1,298 @@
+"""Many processes on one store: each makes progress, one drives a run, and who was replaced writes nothing more."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.commits import begin, birth, change, elsewhere, go_on
+from tests.patience import comes_true
+
+from acorn import StoreError
+from acorn.stores.holder import hold, let_go, this_process
+from acorn.stores.port import Commit
+from acorn.stores.sqlite import SQLiteStore
+
+TORTURE = os.environ.get("ACORN_TORTURE") == "1"
+ROOT = Path(__file__).parents[2]
+
+
+class Child:
+    """A process that does with the store what it is told."""
+
+    def __init__(self, path: Path, **environment: str) -> None:
+        places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests" / "store_child.py"), str(path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": places, **environment},
+        )  # fmt: skip
+
+    def tell(self, *words: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def do(self, *words: Any) -> Any:
+        self.tell(*words)
+        return self.hear()
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SQLiteStore]:
+    made = SQLiteStore(path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(path: Path) -> Iterator[Callable[..., Child]]:
+    children: list[Child] = []
+
+    def new(**environment: str) -> Child:
+        children.append(Child(path, **environment))
+        return children[-1]
+
+    yield new
+    for child in children:
+        child.end()
+
+
+def test_eight_processes_write_to_one_file_and_each_gets_on(
+    store: SQLiteStore, path: Path, start: Callable[..., Child]
+) -> None:
+    children = [start() for _ in range(8)]
+    for child in children:
+        child.tell("work", 12, 10 if TORTURE else 0)
+    done = [child.hear() for child in children]
+    assert all(isinstance(count, int) for count in done), done
+    if TORTURE:
+        assert min(done) * 3 >= statistics.median(done), done
+    for child, count in zip(children, done, strict=True):
+        (kept,) = store.read(f"run-{child.process.pid}")
+        assert list(kept.entries) == [str(number) for number in range(count)]
+
+
+def test_of_two_processes_that_claim_a_run_one_wins(store: SQLiteStore, start: Callable[..., Child]) -> None:
+    children = [start(), start()]
+    for number in range(10):
+        begin(store, f"r{number}", status="waiting")
+        for child in children:
+            child.tell("claim", f"r{number}")
+        answers = [child.hear() for child in children]
+        winners = [answer for answer in answers if answer == ["waiting"]]
+        losers = [answer for answer in answers if isinstance(answer, dict)]
+        assert (len(winners), len(losers)) == (1, 1)
+        winner = children[answers.index(winners[0])]
+        assert f"is being driven by process {winner.process.pid} on" in losers[0]["error"]
+
+
+def test_a_run_of_a_process_that_was_killed_is_taken_at_once(store: SQLiteStore, start: Callable[..., Child]) -> None:
+    child = start(ACORN_LEASE="100000")
+    child.do("begin", "r")
+    child.do("go on", "r", 1)
+    with pytest.raises(StoreError, match=f"driven by process {child.process.pid}"):
+        store.claim("r", this_process())
+    child.process.kill()
+    os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not buried
+    assert [facts.status for facts in store.list()] == ["stopped"]
+    kept = store.claim("r", this_process())
+    assert kept is not None
+    assert list(kept[0].entries) == ["0", "1"]
+    go_on(store, "r", 2)
+
+
+def test_a_frozen_process_that_was_replaced_writes_nothing_more(
+    store: SQLiteStore, start: Callable[..., Child]
+) -> None:
+    child = start(ACORN_LEASE="0.2")
+    child.do("begin", "r")
+    child.do("begin", "kept")
+    child.process.send_signal(signal.SIGSTOP)
+    assert comes_true(lambda: store.follow("r")[0] == "stopped")
+    assert store.claim("r", this_process())
+    child.process.send_signal(signal.SIGCONT)
+    answer = child.do("go on", "r", 1)
+    assert f"r was taken over by process {this_process().pid} on" in answer["error"]
+    assert "while this process was silent for" in answer["error"]
+    assert child.do("go on", "kept", 1) == child.process.pid  # nobody took that one
+    go_on(store, "r", 1)
+    assert list(store.read("r")[0].entries) == ["0", "1"]
+
+
+def test_a_process_that_drives_a_run_is_heard_of(store: SQLiteStore, start: Callable[..., Child]) -> None:
+    child = start(ACORN_LEASE="4")
+    child.do("begin", "r")
+    child.do("hold", "r")
+    (before,) = heard(store)
+    assert comes_true(lambda: heard(store) > [before])
+    assert child.do("status", "r") == "running"
+
+
+def heard(store: SQLiteStore) -> list[float]:
+    found = store._reading.use(lambda opened: opened().execute("SELECT heard FROM holders").fetchall())
+    return [when for (when,) in found]
+
+
+# A forked child
+
+
+def forked(act: Callable[[], object]) -> int:
+    """The exit code of a child that does it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_is_another_holder_and_uses_the_store_too(store: SQLiteStore) -> None:
+    here = this_process()
+    begin(store, "parent")
+    store.list()
+
+    def in_child() -> None:
+        assert this_process() != here
+        assert this_process().pid == os.getpid()
+        begin(store, "child")
+        go_on(store, "child", 1)
+        with pytest.raises(StoreError, match=f"driven by process {here.pid}"):
+            store.claim("parent", this_process())
+        store.close()
+
+    assert forked(in_child) == 0
+    go_on(store, "parent", 1)
+    assert [facts.status for facts in store.list()] == ["stopped", "running"]
+    assert list(store.read("child")[0].entries) == ["0", "1"]
+
+
+def test_a_child_goes_on_when_its_parent_has_closed_the_file(store: SQLiteStore, path: Path) -> None:
+    """It has locks of its own: the log is not thrown away under it."""
+    begin(store, "parent")
+    store.list()
+    ready, go = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        begin(store, "child")
+        os.write(ready[1], b"x")
+        os.read(go[0], 1)
+        for since in range(1, 20):
+            go_on(store, "child", since)
+        os._exit(0)
+    os.read(ready[0], 1)
+    store.close()
+    assert Path(f"{path}-wal").exists()
+    os.write(go[1], b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    for end in (*ready, *go):
+        os.close(end)
+    assert len(store.read("child")[0].entries) == 20
+
+
+def test_forks_amid_many_commits_lose_nothing(store: SQLiteStore) -> None:
+    def drive(run_id: str) -> None:
+        begin(store, run_id)
+        for since in range(1, 30):
+            go_on(store, run_id, since)
+
+    threads = [threading.Thread(target=drive, args=(f"r{number}",)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    codes: list[int] = []
+    while any(thread.is_alive() for thread in threads):
+        codes.append(forked(lambda: begin(store, f"child-{os.getpid()}")))
+    assert set(codes) <= {0}
+    for number in range(6):
+        assert len(store.read(f"r{number}")[0].entries) == 30
+    assert len(store.list(limit=None)) == 6 + len(codes)
+
+
+def test_a_forked_child_beats_for_itself(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACORN_LEASE", "2")
+    begin(store, "r")
+    hold(store, "r")
+
+    def in_child() -> None:
+        begin(store, "child")
+        hold(store, "child")
+        (before,) = heard_of(store, this_process().id)
+        assert comes_true(lambda: heard_of(store, this_process().id) > [before])
+
+    assert forked(in_child) == 0
+    let_go(store, "r")
+
+
+def heard_of(store: SQLiteStore, holder: str) -> list[float]:
+    sql = "SELECT heard FROM holders WHERE id = ?"
+    found = store._reading.use(lambda opened: opened().execute(sql, (holder,)).fetchall())
+    return [when for (when,) in found]
+
+
+# The end of a process
+
+ENDING = """
+import sys
+from tests.commits import begin, change
+from acorn.stores.holder import hold, this_process
+from acorn.stores.port import Commit
+from acorn.stores.sqlite import SQLiteStore
+store = SQLiteStore(sys.argv[1])
+begin(store, "r")
+hold(store, "r")
+store.list()
+for since in range(1, 300):
+    store.commit(Commit("r", this_process(), [change("r", [str(since)], since=since)]))
+"""
+
+
+def test_what_was_committed_when_a_process_ends_is_written(store: SQLiteStore, path: Path) -> None:
+    places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", ENDING, str(path)],
+        env={**os.environ, "PYTHONPATH": places}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [entry.name for entry in path.parent.iterdir()] == ["runs.db"]
+    assert len(store.read("r")[0].entries) == 300
+
+
+def test_a_holder_of_another_machine_counts_by_its_lease(store: SQLiteStore) -> None:
+    begin(store, "r", elsewhere())
+    with pytest.raises(StoreError, match="driven by process 812 on host-a"):
+        store.claim("r", this_process())
+    store.beat(elsewhere(), 0)
+    assert store.claim("r", this_process())
+    late = store.commit(Commit("r", elsewhere(), [change("b", [], born=birth("r"))]))
+    assert isinstance(late.exception(), StoreError)

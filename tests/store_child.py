@@ -1,0 +1,64 @@
+"""A process that drives runs of a store as it is told, line by line: `python store_child.py FILE`.
+
+A line is JSON: a list of a word and its arguments. The answer is JSON too: what came of it, or what went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from tests.commits import begin, go_on
+
+from acorn import StoreError
+from acorn.stores.holder import hold, this_process
+from acorn.stores.sqlite import SQLiteStore
+
+
+def main(path: str) -> None:
+    store = SQLiteStore(path)
+    for line in sys.stdin:
+        try:
+            answer: Any = act(store, *json.loads(line))
+        except StoreError as error:
+            answer = {"error": str(error), "kind": type(error).__name__}
+        print(json.dumps(answer), flush=True)  # noqa: T201
+    store.close()
+
+
+def act(store: SQLiteStore, word: str, *arguments: Any) -> Any:
+    match word:
+        case "begin":
+            begin(store, *arguments)
+        case "go on":
+            go_on(store, *arguments)
+        case "claim":
+            kept = store.claim(arguments[0], this_process())
+            return None if kept is None else [one.facts.status for one in kept]
+        case "hold":
+            hold(store, *arguments)
+        case "status":
+            return store.follow(*arguments)[0]
+        case "work":
+            return work(store, *arguments)
+        case _:
+            raise AssertionError(word)
+    return os.getpid()
+
+
+def work(store: SQLiteStore, least: int, seconds: float) -> int:
+    """So many commits at least, and as many as the time allows."""
+    run_id = f"run-{os.getpid()}"
+    begin(store, run_id)
+    since, limit = 1, time.monotonic() + seconds
+    while since < least or time.monotonic() < limit:
+        go_on(store, run_id, since)
+        since += 1
+    return since
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

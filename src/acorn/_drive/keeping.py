@@ -17,13 +17,9 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from acorn._json import shorten, to_plain, words_of
 from acorn._loop.run import Loop
-<<<<<<< HEAD
-from acorn._loop.saved_run import save
-from acorn.errors import StoreError
-=======
 from acorn._loop.saved_run import save_new, save_record
 from acorn._record_json import fields_of
->>>>>>> main
+from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.port import Birth, Change, Commit, Kept, RunCancelledError, Status, Store
@@ -168,7 +164,7 @@ def saved_of(kept: Kept) -> dict[str, Any]:
     if facts.stop_reason is None:  # what it was at its birth, or before it went on
         usage = fields_of(facts.usage)
         now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
-        record["run"] |= {**now, "stop_reason": None, "error": None, "output": None}
+        record["run"] |= {**now, "stop_reason": None, "error": None, "output": None, "waits_for": None}
     return {
         **record,
         "branch": None if kept.birth.branch is None else json.loads(kept.birth.branch),

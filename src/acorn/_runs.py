@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
-from acorn._drive.keeping import saved_of
+from acorn._drive.keeping import read_whole, saved_of
 from acorn._json import excerpt, to_plain
 from acorn._loop.people import check_answer
 from acorn._loop.saved_run import hang_records
@@ -56,8 +56,9 @@ class Runs:
         if not kept:
             raise self._unknown(run_id)
         root, *below = kept
-        run: Run[Any] = read_record(Run, saved_of(root), None)
-        hang_records(run, [saved_of(each) for each in below])
+        with read_whole(run_id, self._store):
+            run: Run[Any] = read_record(Run, saved_of(root), None)
+            hang_records(run, [saved_of(each) for each in below])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:

@@ -173,6 +173,25 @@ def test_a_named_run_rests_and_goes_on_by_its_name(store: Any) -> None:
     assert [chunk.result for chunk in chunks] == ["done"]
 
 
+def test_a_run_that_has_gone_on_does_not_wait_any_more(store: Any) -> None:
+    class Looker(module[Order, str]):
+        """Look."""
+
+        max_steps = 5
+
+        @tool(approval=True)
+        def look(self) -> str:
+            """Look."""
+            outputs.append(acorn.runs(store).get(acorn.current_run().id).output)
+            return "seen"
+
+    outputs: list[Any] = []
+    paused: Any = Looker(model=ScriptedModel([call("look")]), store=store)(order="17")
+    assert isinstance(acorn.runs(store).get(paused.run_id).output, Paused)
+    assert Looker(model=ScriptedModel([finish("done")]), store=store).resume(paused.run_id, answer=True) == "done"
+    assert outputs == [None]
+
+
 def test_a_stream_ends_with_what_is_asked(store: Any) -> None:
     agent = desk(store, ASKS)
     last = list(agent.stream(order="17"))[-1]

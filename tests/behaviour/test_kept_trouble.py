@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.patience import PATIENCE, waiting_for_nothing
+from tests.patience import PATIENCE, comes_true, waiting_for_nothing
 
 import acorn
-from acorn import StoreError, module, tool
+from acorn import ModelError, Step, StoreError, module, tool
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
-from acorn.stores.port import Commit
-from acorn.testing import Reply, ScriptedModel, call, finish
+from acorn.stores.port import Commit, Holder
+from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
 class Question(BaseModel):
@@ -83,14 +85,14 @@ class Desk(module[Question, Answer]):
         return str(found)
 
 
-def model(*script: Reply) -> ScriptedModel:
-    def answer(request: ModelRequest) -> Reply:
+def model(*script: Reply | Failure) -> ScriptedModel:
+    def answer(request: ModelRequest) -> Reply | Failure:
         said = [message["role"] for message in request.messages]
         deep = [at for at, each in enumerate(request.messages) if each["role"] == "user" and "deep" in str(each)]
         if deep:
             inside: Reply = [call("look"), finish(answer="found")][said[deep[0] :].count("assistant")]
             return inside
-        reply: Reply = script[said.count("assistant")]
+        reply: Reply | Failure = script[said.count("assistant")]
         return reply
 
     return ScriptedModel(answer)
@@ -181,7 +183,7 @@ def test_a_store_that_fails_is_the_error_of_that_item() -> None:
 def test_a_disk_that_is_full_is_told_and_the_file_stays_whole(tmp_path: Path) -> None:
     program = """
         import resource, signal, sys
-        from acorn import StoreError, module, tool
+        from acorn import ModelError, Step, StoreError, module, tool
         from acorn.testing import ScriptedModel, call, finish
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -289,3 +291,52 @@ def test_a_task_that_is_cancelled_while_it_commits_leaves_a_run_that_goes_on() -
     asyncio.run(cancelled())
     assert acorn.runs(store).list()[0].status == "stopped"
     assert asyncio.run(agent.acall(question="why?")) == Answer(answer="x")
+
+
+@pytest.mark.parametrize("error", [None, StoreError("Away."), RuntimeError("Away.")])
+def test_a_run_is_held_while_a_hook_takes_its_time(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+    monkeypatch.setenv("ACORN_LEASE", "0.02")
+
+    class Beating(MemoryStore):
+        beats = 0
+
+        def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
+            self.beats += 1
+            if error is not None and self.beats == 1:
+                raise error
+            return super().beat(holder, seconds)
+
+    class Hooked(Desk):
+        """Answer."""
+
+        def on_step(self, step: Step) -> None:
+            if not is_resumed:
+                raise KeyboardInterrupt
+            already = store.beats
+            assert comes_true(lambda: store.beats > already + 2)
+
+    store, is_resumed = Beating(), False
+    with pytest.raises(KeyboardInterrupt):
+        Hooked(model=model(call("look"), finish(answer="x")), store=store).using(run_id="a")(question="why?")
+    is_resumed = True
+    assert Hooked(model=model(call("look"), finish(answer="x")), store=store).resume("a") == Answer(answer="x")
+
+
+def test_what_cannot_be_read_is_told_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "runs.db"
+    agent = Desk(model=model(Failure(status=503)), store=file).using(run_id="a")
+    with pytest.raises(ModelError):
+        agent(question="why?")
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE states SET state = '{}'")
+    with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
+        agent.resume("a")
+    with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
+        agent(question="why?")
+    (facts,) = acorn.runs(file).list()
+    assert facts.status == "failed"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE states SET record = 'x'")
+    with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
+        acorn.runs(file).get("a")
+    acorn.runs(file).delete("a")

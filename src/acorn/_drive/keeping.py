@@ -7,9 +7,9 @@ to load what was committed, in whatever process; nothing is replayed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from acorn._json import shorten, to_plain, words_of
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import save_new, save_record
 from acorn._record_json import fields_of
-from acorn.errors import StoreError
+from acorn.errors import AcornError, StoreError
 from acorn.journal import Entry
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.port import Birth, Change, Commit, Kept, RunCancelledError, Status, Store
@@ -172,6 +172,20 @@ def saved_of(kept: Kept) -> dict[str, Any]:
         "journal": [json.loads(entry) for entry in kept.entries],
         "state": json.loads(kept.state),
     }
+
+
+@contextmanager
+def read_whole(run_id: str, store: Store) -> Generator[None]:
+    """What is kept may be damaged, or of an acorn to come."""
+    try:
+        yield
+    except AcornError:
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"The run {run_id} in {store.name} cannot be read ({shorten(words_of(error))}); another version of acorn "
+            f"may have written it. It was left as it is."
+        ) from error
 
 
 def text_of(plain: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from acorn._drive.keeping import Keeper, Origin, saved_of, text_of
+from acorn._drive.keeping import Keeper, Origin, read_whole, saved_of, text_of
 from acorn._drive.run_tree import Tree
 from acorn._json import to_plain
 from acorn._loop.plan import Plan
@@ -72,12 +72,13 @@ def kept_tree(
     root, *below = found
     run_id, facts = root.facts.id, root.facts
     try:
-        loop = load(plan, saved_of(root), plan.deps)
+        with read_whole(run_id, store):
+            loop = load(plan, saved_of(root), plan.deps)
+            saved = {each.facts.id: saved_of(each) for each in below}
         if loop.is_over and loop.run.error is not None:
             raise StoreError(f"The run {run_id} has failed and cannot go on: {facts.error}") from loop.run.error
         if facts.status == "cancelled":
             raise StoreError(f"The run {run_id} was cancelled, so it does not go on; begin another one.")
-        saved = {each.facts.id: saved_of(each) for each in below}
         said = _answers(store, run_id, given, is_one=is_one)
         if loop.is_over:
             return Tree(loop, saved)

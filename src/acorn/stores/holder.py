@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from acorn._log import logger
-from acorn.errors import DeclarationError, StoreError
+from acorn.errors import DeclarationError
 from acorn.stores.port import Holder, Store
 
 _LEASE = 20.0
@@ -135,7 +135,7 @@ class _Heartbeat:
                     return
             try:
                 unwanted = self.store.beat(this_process(), lease())
-            except StoreError as error:  # the next commit says it too, where somebody hears it
+            except Exception as error:  # the next commit says it too, where somebody hears it
                 logger.warning("The heartbeat did not reach %s: %s", self.store.name, error)
                 continue
             for run_id in unwanted:

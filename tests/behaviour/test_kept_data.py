@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
+from tests.photo import Photo
 
 import acorn
 from acorn import LimitError, ModelError, StoreError, current_run, module, tool
@@ -368,7 +369,7 @@ def test_parts_of_a_result_come_back(store: Any) -> None:
         @tool
         def look(self) -> Any:
             """Look."""
-            return ["A picture:", acorn.Image(data=b"\x89PNG\r\n\x1a\n" + bytes(range(256)))]
+            return ["A picture:", Photo(url="https://a.example/b.png")]
 
         @tool
         def stop(self) -> str:

@@ -16,12 +16,14 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, NamedTuple
 
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from acorn._drive.bridge import result_of, start_thread
+from acorn._drive.kept_tree import made_aside
 from acorn._drive.run_tree import Tree
 from acorn._json import excerpt
 from acorn._schema.shape import RESULT, Shape
@@ -94,8 +96,8 @@ class Book(Generic[Out]):
         self._rows: Iterator[tuple[int, Any]] = enumerate(rows)
         self._began = time.monotonic()
         self._keys: set[str] = set()
-        self.items: list[Item[Out]] = []
-        """Those that have ended, in that order."""
+        self._outcomes: dict[int, Any] = {}
+        """Of those that have ended, the output or the error: all records together would be too much to keep."""
         self.is_over = False
         self.progress = Progress(total=len(rows) if hasattr(rows, "__len__") else None)  # type: ignore[arg-type]
 
@@ -138,7 +140,7 @@ class Book(Generic[Out]):
             progress.usage.add(record.usage)
             if record.cost is not None:
                 progress.cost = (progress.cost or 0.0) + record.cost
-        self.items.append(item)
+        self._outcomes[job.at] = output if failure is None else failure
         self.look()
         return item
 
@@ -152,19 +154,16 @@ class Book(Generic[Out]):
         return replace(progress, usage=progress.usage.copy())
 
     def results(self) -> list[Any]:
-        ordered = sorted(self.items, key=lambda item: item.index)
-        return [item.output if item.error is None else item.error for item in ordered]
+        return [self._outcomes[at] for at in sorted(self._outcomes)]
 
 
 class Batch(Generic[Out]):
     """Runs side by side in threads; iterate over it, once, for the items as they end."""
 
     def __init__(self, book: Book[Out], begin: Begin, drive: Callable[[Tree, str], Run[Any]]) -> None:
-        self._book, self._begin, self._drive = book, begin, drive
-        self._news: queue.SimpleQueue[tuple[_Job, Run[Any] | None, BaseException | None]] = queue.SimpleQueue()
-        self._trees: dict[int, tuple[Tree, str]] = {}
-        self._lock = threading.Lock()
-        self._steps = self._go()
+        self._book = book
+        # Which does not know the batch, so that a loop that is left ends what is under way.
+        self._steps = _Threads(book, begin, drive).go()
 
     def __iter__(self) -> Iterator[Item[Out]]:
         return self._steps
@@ -180,7 +179,17 @@ class Batch(Generic[Out]):
             pass
         return self._book.results()
 
-    def _go(self) -> Generator[Item[Out]]:
+
+class _Threads(Generic[Out]):
+    """The runs of a batch, each in a thread."""
+
+    def __init__(self, book: Book[Out], begin: Begin, drive: Callable[[Tree, str], Run[Any]]) -> None:
+        self._book, self._begin, self._drive = book, begin, drive
+        self._news: queue.SimpleQueue[tuple[_Job, Run[Any] | None, BaseException | None]] = queue.SimpleQueue()
+        self._trees: dict[int, tuple[Tree, str]] = {}
+        self._lock = threading.Lock()
+
+    def go(self) -> Generator[Item[Out]]:
         book, progress = self._book, self._book.progress
         has_more = True
         try:
@@ -214,8 +223,9 @@ class Batch(Generic[Out]):
         try:
             tree, run_id = self._begin(job.row, job.at, job.run_id)
             with self._lock:
-                if self._book.is_over:
-                    return  # it has not begun, or goes on from where it was
+                if self._book.is_over:  # it has not begun, or goes on from where it was
+                    tree.give_back()
+                    return
                 self._trees[job.at] = tree, run_id
             run = self._drive(tree, run_id)
         except BaseException as error:
@@ -242,8 +252,8 @@ class AsyncBatch(Generic[Out]):
     """The same on the event loop: `async for item in agent.amap(rows)`."""
 
     def __init__(self, book: Book[Out], begin: Begin, drive: Callable[[Tree, str], Awaitable[Run[Any]]]) -> None:
-        self._book, self._begin, self._drive = book, begin, drive
-        self._steps = self._go()
+        self._book = book
+        self._steps = _Tasks(book, begin, drive).go()
 
     def __aiter__(self) -> AsyncGenerator[Item[Out]]:
         return self._steps
@@ -259,7 +269,14 @@ class AsyncBatch(Generic[Out]):
             pass
         return self._book.results()
 
-    async def _go(self) -> AsyncGenerator[Item[Out]]:
+
+class _Tasks(Generic[Out]):
+    """The runs of a batch, each in a task."""
+
+    def __init__(self, book: Book[Out], begin: Begin, drive: Callable[[Tree, str], Awaitable[Run[Any]]]) -> None:
+        self._book, self._begin, self._drive = book, begin, drive
+
+    async def go(self) -> AsyncGenerator[Item[Out]]:
         book, progress = self._book, self._book.progress
         news: asyncio.Queue[tuple[_Job, Run[Any] | None, BaseException | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[None]] = set()
@@ -296,7 +313,7 @@ class AsyncBatch(Generic[Out]):
         run: Run[Any] | None = None
         failure: BaseException | None = None
         try:
-            run = await self._drive(*await asyncio.to_thread(self._begin, job.row, job.at, job.run_id))
+            run = await self._drive(*await made_aside(partial(self._begin, job.row, job.at, job.run_id)))
         except BaseException as error:
             failure = error
         news.put_nowait((job, run, failure))

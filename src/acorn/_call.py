@@ -6,11 +6,10 @@ which a program that only declares modules does not need.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import os
 import sys
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -36,7 +35,8 @@ from acorn._declared import (
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.keeping import Keeper, Origin
-from acorn._drive.kept_tree import check_input, claimed, is_final, kept_tree, recorded_failure
+from acorn._drive.kept_tree import check_fit, claimed, is_final, kept_tree, made_aside, recorded_failure
+from acorn._drive.record import given_again
 from acorn._drive.run_tree import RestingError, Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
@@ -104,7 +104,10 @@ def run(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run
 
 
 async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    return await adriven(*_begin(agent, args, kwargs))
+    loop = new_loop(agent, args, kwargs)
+    if brought_by(agent).run_id is None:
+        return await adriven(*_planted(agent, loop))
+    return await adriven(*await made_aside(partial(_planted, agent, loop)))
 
 
 def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
@@ -112,11 +115,12 @@ def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) ->
 
 
 def resume_stream(agent: Agent[Out, Any], run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk[Out]]:
-    return _stream(*_resume(agent, run_id, answers, is_one=False))
+    found = _resume(agent, run_id, answers, is_one=False)  # what is wrong is told before anything is shown
+    return _stream(lambda: found)
 
 
 async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
-    return await adriven(*await asyncio.to_thread(_resume, agent, run_id, given, is_one=is_one))
+    return await adriven(*await made_aside(partial(_resume, agent, run_id, given, is_one=is_one)))
 
 
 def batch(
@@ -132,23 +136,32 @@ def abatch(
 
 
 def driven(tree: Tree, run_id: str) -> Run[Any, Any]:
-    if not tree.loops[run_id].is_over:  # one that was kept may have ended
+    if not _is_given_again(tree, run_id):
         drive(tree, run_id)
     return tree.loops[run_id].run
 
 
 async def adriven(tree: Tree, run_id: str) -> Run[Any, Any]:
-    if not tree.loops[run_id].is_over:
+    if not _is_given_again(tree, run_id):
         await adrive(tree, run_id)
     return tree.loops[run_id].run
 
 
+def _is_given_again(tree: Tree, run_id: str) -> bool:
+    """Whether a run that was kept had ended, and only shows what it came to."""
+    loop = tree.loops[run_id]
+    if loop.is_over:
+        given_again(loop.run, loop.plan.agent)
+    return loop.is_over
+
+
 def stream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Out]]:
-    return _stream(*_begin(agent, args, kwargs))
+    return _stream(partial(_planted, agent, new_loop(agent, args, kwargs)))
 
 
 def astream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk[Out]]:
-    return _astream(*_begin(agent, args, kwargs))
+    make = partial(_planted, agent, new_loop(agent, args, kwargs))
+    return _astream(make, is_named=brought_by(agent).run_id is not None)
 
 
 def branch(agent: Agent[Any, Any], which: type[Agent[Out, Any]] | Agent[Out, Any], inputs: dict[str, Any]) -> Out:
@@ -190,7 +203,11 @@ def branch_all(
 
 
 def _begin(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
-    loop = new_loop(agent, args, kwargs)
+    return _planted(agent, new_loop(agent, args, kwargs))
+
+
+def _planted(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
+    """The tree of a run, which is held from now on where it was begun before."""
     if loop.spec.store is None and brought_by(agent).run_id is None:
         return Tree(loop), loop.run.id
     return _begin_kept(agent, loop)
@@ -214,9 +231,8 @@ def _begin_kept(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
     """A run that is kept; by the name it was given, it may be one that was begun before."""
     run_id, store, origin = loop.run.id, _store_of(loop.plan.spec), _origin(agent)
     if brought_by(agent).run_id is not None:
-        found = claimed(store, run_id, origin.agent)
+        found = claimed(store, run_id, origin.agent, loop.run.input)
         if found is not None:
-            check_input(found, loop.run.input, store)
             return kept_tree(found, loop.plan, store, origin), run_id
     return Tree(loop, keeper=Keeper(store, run_id, origin)), run_id
 
@@ -243,6 +259,7 @@ def _begin_item(agent: Agent[Any, Any], row: Any, item: BatchItem, run_id: str, 
     store = _store_of(loop.spec)
     before = store.read(run_id)
     if before and before[0].facts.status == "failed":
+        check_fit(before[0], store, agent_name(type(agent)), loop.run.input)
         if not retry:
             raise recorded_failure(before, loop.plan)
         if is_final(before[0]):
@@ -255,7 +272,7 @@ def _resume(agent: Agent[Any, Any], run_id: str, given: Any, *, is_one: bool) ->
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     _check_deps_below(plan.spec, plan.deps, [])
     store, origin = _store_of(plan.spec), _origin(agent)
-    found = claimed(store, run_id, origin.agent)
+    found = claimed(store, run_id, origin.agent, may_have_moved=True)
     if found is None:
         raise StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
     return kept_tree(found, plan, store, origin, given, is_one=is_one), run_id
@@ -485,15 +502,17 @@ def _branching(born: _Birthplace, which: Branch, inputs: dict[str, Any]) -> Gene
         raise BranchError(f"The branch failed: {unfinished(context.path)}")
 
 
-def _stream(tree: Tree, run_id: str) -> Generator[StreamChunk[Any]]:
-    if not tree.loops[run_id].is_over:
+def _stream(make: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk[Any]]:
+    tree, run_id = make()  # only now: a stream that nobody reads holds nothing
+    if not _is_given_again(tree, run_id):
         yield from walk(tree, run_id, iterates=True)
     run = tree.loops[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 
-async def _astream(tree: Tree, run_id: str) -> AsyncGenerator[StreamChunk[Any]]:
-    if not tree.loops[run_id].is_over:
+async def _astream(make: Callable[[], tuple[Tree, str]], *, is_named: bool) -> AsyncGenerator[StreamChunk[Any]]:
+    tree, run_id = await made_aside(make) if is_named else make()
+    if not _is_given_again(tree, run_id):
         async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
             async for chunk in chunks:
                 yield chunk

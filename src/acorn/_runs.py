@@ -9,8 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
-from acorn._drive.keeping import saved_of
+from acorn._drive.keeping import read_whole, saved_of
 from acorn._json import excerpt, to_plain
+from acorn._loop.people import check_answer
 from acorn._loop.saved_run import hang_records
 from acorn._record_json import read_entries, read_record
 from acorn.errors import StoreError
@@ -55,8 +56,9 @@ class Runs:
         if not kept:
             raise self._unknown(run_id)
         root, *below = kept
-        run: Run[Any] = read_record(Run, saved_of(root), None)
-        hang_records(run, [saved_of(each) for each in below])
+        with read_whole(run_id, self._store):
+            run: Run[Any] = read_record(Run, saved_of(root), None)
+            hang_records(run, [saved_of(each) for each in below])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:
@@ -79,8 +81,12 @@ class Runs:
         return self._store.requests(run_id)
 
     def answer(self, request_id: str, value: Any) -> None:
-        """Answer a request; the run goes on when it is resumed."""
-        self._store.answer(request_id, to_plain(value))
+        """Answer a request; the run goes on when it is resumed. What is no answer to it is an `InputError`."""
+        plain = to_plain(value)
+        for request in self._store.requests():
+            if request.id == request_id:
+                check_answer(request, plain)
+        self._store.answer(request_id, plain)
 
     def cancel(self, run_id: str) -> None:
         """End a run: one that rests at once, one that is driven somewhere at its next commit."""

@@ -115,6 +115,23 @@ def test_what_is_no_answer_is_refused_and_the_request_stays_open(store: Any, ans
     assert desk(store, ASKS).resume(paused.run_id, answer=True) == "done"
 
 
+@pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": 1, "arguments": {}}])
+def test_what_is_no_answer_is_not_kept_without_the_class_either(store: Any, answer: Any) -> None:
+    paused: Any = desk(store, ASKS)(order="17")
+    with pytest.raises(InputError, match="request"):
+        acorn.runs(store).answer(paused.request.id, answer)
+    acorn.runs(store).answer(paused.request.id, True)
+    assert desk(store, ASKS).resume(paused.run_id) == "done"
+
+
+def test_arguments_that_do_not_fit_are_told_to_the_model_where_nobody_knew_better(store: Any) -> None:
+    paused: Any = desk(store, ASKS)(order="17")
+    acorn.runs(store).answer(paused.request.id, {"approved": True, "arguments": {"amount": "much"}})
+    agent = desk(store, ASKS)
+    assert agent.resume(paused.run_id) == "done"
+    assert agent.refunded == []
+
+
 def test_several_requests_are_answered_one_by_one(store: Any) -> None:
     script = [call("ask_human", question="Which?") & call("ask_human", question="Why?"), finish("done")]
     paused: Any = desk(store, script)(order="17")
@@ -154,6 +171,25 @@ def test_a_named_run_rests_and_goes_on_by_its_name(store: Any) -> None:
     assert agent(order="17") == "done"
     chunks = list(agent.stream(order="17"))
     assert [chunk.result for chunk in chunks] == ["done"]
+
+
+def test_a_run_that_has_gone_on_does_not_wait_any_more(store: Any) -> None:
+    class Looker(module[Order, str]):
+        """Look."""
+
+        max_steps = 5
+
+        @tool(approval=True)
+        def look(self) -> str:
+            """Look."""
+            outputs.append(acorn.runs(store).get(acorn.current_run().id).output)
+            return "seen"
+
+    outputs: list[Any] = []
+    paused: Any = Looker(model=ScriptedModel([call("look")]), store=store)(order="17")
+    assert isinstance(acorn.runs(store).get(paused.run_id).output, Paused)
+    assert Looker(model=ScriptedModel([finish("done")]), store=store).resume(paused.run_id, answer=True) == "done"
+    assert outputs == [None]
 
 
 def test_a_stream_ends_with_what_is_asked(store: Any) -> None:

@@ -125,6 +125,9 @@ class Terminal:
         assert is_seen(self.screen), f"never seen; the screen is:\n{self.screen.text}"
         return self.screen
 
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
     def interrupt(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
 

@@ -216,6 +216,15 @@ def test_a_batch_answers_line_by_line(acorn: Acorn, store: Path, tmp_path: Path)
     }
 
 
+def test_what_unicode_calls_a_line_is_text(acorn: Acorn, tmp_path: Path) -> None:
+    rows, table = tmp_path / "in.jsonl", tmp_path / "in.csv"
+    rows.write_text('"a\u2028b\x85c"\r\n"d"\n', encoding="utf-8")
+    table.write_text("result\na\u2028b\x85c\nd\n", encoding="utf-8")
+    for file in (rows, table):
+        ended = acorn("batch", f"{DESK}:Echo", file)
+        assert len(lines(ended)) == 2, ended.err
+
+
 def test_a_batch_reads_csv(acorn: Acorn, tmp_path: Path) -> None:
     rows = tmp_path / "in.csv"
     rows.write_text("result\nhello\nthere\n")
@@ -265,3 +274,63 @@ def test_an_agent_without_a_text_field_cannot_be_talked_with(acorn: Acorn, store
     ended = acorn("chat", f"{DESK}:Counting", "--store", store)
     assert ended.code == 2
     assert "cannot be talked with" in ended.err
+
+
+def test_a_class_that_has_moved_is_named(acorn: Acorn, store: Path, tmp_path: Path) -> None:
+    old, new = tmp_path / "old_desk.py", tmp_path / "new_desk.py"
+    old.write_text(DESK.read_text())
+    acorn("run", f"{old}:Desk", "order 17", "--store", store)
+    (facts,) = library.runs(store).list()
+    old.rename(new)
+    sys.modules.pop("old_desk", None)
+    ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
+    assert ended.code == 2
+    assert "--agent FILE:CLASS" in ended.err
+    assert library.runs(store).list()[0].status == "waiting"
+    ended = acorn("resume", facts.id[:8], "--yes", "--store", store, "--agent", f"{new}:Desk")
+    assert (ended.code, ended.output) == (0, "settled")
+
+
+def test_a_program_that_was_killed_is_gone_on_with_by_the_command_line(store: Path, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import os, signal, sys\n"
+        "from acorn import module, tool\n"
+        "from acorn.testing import ScriptedModel, call, finish\n"
+        "def answer(request):\n"
+        "    said = [each['role'] for each in request.messages]\n"
+        "    deep = [at for at, each in enumerate(request.messages) if 'deep' in str(each['content'])]\n"
+        "    if deep:\n"
+        "        return [call('look'), call('stop'), finish('found')][said[deep[0]:].count('assistant')]\n"
+        "    return [call('inner', result='deep'), finish('settled')][said.count('assistant')]\n"
+        "class Inner(module[str, str]):\n"
+        "    'Inside.'\n"
+        "    max_steps = 5\n"
+        "    @tool\n"
+        "    def look(self) -> str:\n"
+        "        'Look.'\n"
+        "        print('looked', file=sys.stderr)\n"
+        "        return 'seen'\n"
+        "    @tool\n"
+        "    def stop(self) -> str:\n"
+        "        'Stop.'\n"
+        "        if __name__ == '__main__':\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return 'went on'\n"
+        "class Outer(module[str, str]):\n"
+        "    'Outside.'\n"
+        "    max_steps = 5\n"
+        "    model = ScriptedModel(answer)\n"
+        "    branches = {'inner': Inner}\n"
+        f"    store = {str(store)!r}\n"
+        "if __name__ == '__main__':\n"
+        "    Outer()('why?')\n"
+    )
+    killed = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (facts,) = library.runs(store).list()
+    assert facts.status == "stopped"
+    words = [sys.executable, "-m", "acorn", "resume", facts.id[:8], "--store", str(store)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (ended.returncode, ended.stdout.strip()) == (0, '"settled"'), ended.stderr
+    assert "looked" not in ended.stderr, "what was committed in the branch is not done again"

@@ -247,8 +247,8 @@ class AsyncWalk(Walk):
             try:
                 await asyncio.shield(asyncio.wrap_future(future))
             except Exception as error:
-                self.tree.lose(error)
-                raise
+                failure = self.tree.not_kept(error)
+                raise failure from failure.__cause__
 
     async def keep_end(self) -> None:
         """The same when the walk is over; what cannot be kept now fails a run that was well."""

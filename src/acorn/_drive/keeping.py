@@ -7,17 +7,19 @@ to load what was committed, in whatever process; nothing is replayed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from acorn._json import shorten, to_plain
+from acorn._json import shorten, to_plain, words_of
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import save_new, save_record
 from acorn._record_json import fields_of
+from acorn.errors import AcornError, StoreError
 from acorn.journal import Entry
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.port import Birth, Change, Commit, Kept, RunCancelledError, Status, Store
@@ -45,7 +47,16 @@ class Keeper:
         self._entries = {each.facts.id: len(each.entries) for each in kept}
         """By run, how many entries of its journal are kept."""
         self._changed: set[str] = set()
-        self._is_held = False
+        self._first: Future[None] | None = None
+        """The commit that bears the run, where it is a new one."""
+        self._is_claimed = bool(kept)
+        before = kept[0].facts.status if kept else "stopped"
+        self._left: Status = "stopped" if before == "running" else before
+        """What the run is at where nothing more can be kept."""
+
+    def begin(self) -> None:
+        """The root is driven from now on, and others are to know."""
+        hold(self.store, self._root)
 
     def hear(self, entry: Entry) -> None:
         """Something has happened in a run."""
@@ -55,20 +66,39 @@ class Keeper:
         """Hand over what is new; None where nothing is."""
         if not self._changed:
             return None
-        if not self._is_held:
-            hold(self.store, self._root)
-            self._is_held = True
         changes = [self._change(loop) for run_id, loop in loops.items() if run_id in self._changed]
         self._changed.clear()
         is_resting = status_of(loops[self._root]) == "waiting"
         requests = [each for loop in loops.values() for each in loop.requests()] if is_resting else ()
-        return self.store.commit(Commit(self._root, this_process(), changes, requests))
+        self._left = "stopped"
+        future = self.store.commit(Commit(self._root, this_process(), changes, requests))
+        self._first = self._first or future
+        return future
 
     def end(self, lost: Exception | None) -> None:
         """The root is not driven any longer, as far as this process is concerned."""
         let_go(self.store, self._root)
-        if isinstance(lost, RunCancelledError):  # from when somebody wanted it, nothing is kept
-            self.store.release(self._root, this_process(), "cancelled")
+        if lost is not None:  # so the store believes that it goes on
+            self._release("cancelled" if isinstance(lost, RunCancelledError) else self._left)
+
+    def give_back(self) -> None:
+        """The root was claimed, and nobody drives it after all."""
+        self._release(self._left)
+
+    def failure(self, error: Exception) -> StoreError:
+        """What went wrong in a store, as an error of ours."""
+        if isinstance(error, StoreError):
+            return error
+        failed = StoreError(f"The run {self._root} could not be kept in {self.store.name}: {words_of(error)}")
+        failed.__cause__ = error
+        return failed
+
+    def _release(self, status: Status) -> None:
+        # Another thread of this process may have begun a run by this name: that one is not ours.
+        first = self._first
+        if self._is_claimed or (first is not None and first.done() and first.exception() is None):
+            with suppress(Exception):  # what the store failed of is known
+                self.store.release(self._root, this_process(), status)
 
     def _change(self, loop: Loop) -> Change:
         run, since = loop.run, self._entries.get(loop.run.id)
@@ -134,7 +164,7 @@ def saved_of(kept: Kept) -> dict[str, Any]:
     if facts.stop_reason is None:  # what it was at its birth, or before it went on
         usage = fields_of(facts.usage)
         now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
-        record["run"] |= {**now, "stop_reason": None, "error": None, "output": None}
+        record["run"] |= {**now, "stop_reason": None, "error": None, "output": None, "waits_for": None}
     return {
         **record,
         "branch": None if kept.birth.branch is None else json.loads(kept.birth.branch),
@@ -142,6 +172,20 @@ def saved_of(kept: Kept) -> dict[str, Any]:
         "journal": [json.loads(entry) for entry in kept.entries],
         "state": json.loads(kept.state),
     }
+
+
+@contextmanager
+def read_whole(run_id: str, store: Store) -> Generator[None]:
+    """What is kept may be damaged, or of an acorn to come."""
+    try:
+        yield
+    except AcornError:
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"The run {run_id} in {store.name} cannot be read ({shorten(words_of(error))}); another version of acorn "
+            f"may have written it. It was left as it is."
+        ) from error
 
 
 def text_of(plain: Any) -> str:

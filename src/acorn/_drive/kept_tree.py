@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from acorn._drive.keeping import Keeper, Origin, saved_of
+from pydantic import BaseModel
+
+from acorn._drive.keeping import Keeper, Origin, read_whole, saved_of, text_of
 from acorn._drive.run_tree import Tree
 from acorn._json import to_plain
 from acorn._loop.plan import Plan
 from acorn._loop.saved_run import hang_records, load
-from acorn._record_json import read_record
+from acorn._record_json import read_record, restored
 from acorn.errors import StoreError
 from acorn.record import Run
 from acorn.stores.holder import this_process
@@ -19,27 +23,43 @@ from acorn.stores.port import Kept, Store
 from acorn.types import Request
 
 
-def claimed(store: Store, run_id: str, agent: str) -> Sequence[Kept] | None:
-    """The run of that class, held by this process from now on; None where there is none."""
-    holder = this_process()
-    found = store.claim(run_id, holder)
-    if found is not None and found[0].birth.agent != agent:
-        _give_back(store, found)
-        raise StoreError(
-            f"The run {run_id} in {store.name} is one of `{found[0].birth.agent}`, not of `{agent}`; go on with it by "
-            f"that class."
-        )
+def claimed(
+    store: Store, run_id: str, agent: str, given: BaseModel | None = None, *, may_have_moved: bool = False
+) -> Sequence[Kept] | None:
+    """The run of that class, and of that input if one is given, held by this process from now on; None: there is none.
+
+    Whoever resumes a run says that it is one of the class, whose file may have moved since.
+    """
+    found = store.claim(run_id, this_process())
+    if found is not None:
+        try:
+            check_fit(found[0], store, agent, given, may_have_moved=may_have_moved)
+        except BaseException:
+            _give_back(store, found)
+            raise
     return found
 
 
-def check_input(found: Sequence[Kept], given: Any, store: Store) -> None:
-    """A name stands for one input."""
-    if json.loads(found[0].birth.input) != json.loads(json.dumps(to_plain(given))):
-        _give_back(store, found)
+def check_fit(kept: Kept, store: Store, agent: str, given: BaseModel | None, *, may_have_moved: bool = False) -> None:
+    """A name stands for one class and one input; the class of the input may have got further fields since."""
+    run_id, known = kept.facts.id, kept.birth.agent
+    is_its_class = known.partition(":")[2] == agent.partition(":")[2] if may_have_moved else known == agent
+    if not is_its_class:
         raise StoreError(
-            f"The run {found[0].facts.id} in {store.name} was begun with another input; call it with that one, or "
-            f"give another `run_id`."
+            f"The run {run_id} in {store.name} is one of `{known}`, not of `{agent}`; go on with it by that class."
         )
+    if given is None:
+        return
+    before, now = json.loads(kept.birth.input), _plain(given)
+    if before != now and _plain(restored(type(given), before, "input")) != now:
+        raise StoreError(
+            f"The run {run_id} in {store.name} was begun with another input; call it with that one, or give another "
+            f"`run_id`."
+        )
+
+
+def _plain(given: BaseModel) -> Any:
+    return json.loads(text_of(to_plain(given)))
 
 
 def kept_tree(
@@ -52,23 +72,48 @@ def kept_tree(
     root, *below = found
     run_id, facts = root.facts.id, root.facts
     try:
-        loop = load(plan, saved_of(root), plan.deps)
+        with read_whole(run_id, store):
+            loop = load(plan, saved_of(root), plan.deps)
+            saved = {each.facts.id: saved_of(each) for each in below}
         if loop.is_over and loop.run.error is not None:
             raise StoreError(f"The run {run_id} has failed and cannot go on: {facts.error}") from loop.run.error
         if facts.status == "cancelled":
             raise StoreError(f"The run {run_id} was cancelled, so it does not go on; begin another one.")
-        saved = {each.facts.id: saved_of(each) for each in below}
         said = _answers(store, run_id, given, is_one=is_one)
         if loop.is_over:
             return Tree(loop, saved)
         answers = {each.request.id: each.value for each in store.answers(run_id)}
-        tree = Tree(loop, saved, {**answers, **said}, Keeper(store, run_id, origin, found))
+        # What was kept is not judged again, since nobody could mend it: where it does not fit, the model is told.
+        tree = Tree(loop, saved, said, Keeper(store, run_id, origin, found), answers)
         for request_id, value in said.items():  # they were judged, and are kept before anything comes of them
             store.answer(request_id, value)
         return tree
     except BaseException:
         _give_back(store, found)
         raise
+
+
+async def made_aside(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
+    """Make a tree in a thread, since its store may take a while; where nobody waits any more, it is given back."""
+    guard, made, is_left = threading.Lock(), list[tuple[Tree, str]](), False
+
+    def act() -> None:
+        found = make()
+        with guard:
+            made.append(found)
+            if not is_left:
+                return
+        found[0].give_back()
+
+    try:
+        await asyncio.to_thread(act)
+    except asyncio.CancelledError:
+        with guard:
+            is_left = True
+        for tree, _ in made:
+            tree.give_back()
+        raise
+    return made[0]
 
 
 def is_final(kept: Kept) -> bool:

@@ -34,6 +34,15 @@ def close_record(run: Run[Any], agent: object, began: float, where: Whereabouts)
     if run.error is not None:
         with suppress(AttributeError, TypeError):  # an exception with slots has no room for it
             run.error.run = run  # type: ignore[attr-defined]
+    _remember(run, agent, where)
+
+
+def given_again(run: Run[Any], agent: object) -> None:
+    """A run that had ended before is the last one here."""
+    _remember(run, agent, _whereabouts())
+
+
+def _remember(run: Run[Any], agent: object, where: Whereabouts) -> None:
     last: LastRuns | None = vars(agent).get(LAST)
     (last or vars(agent).setdefault(LAST, LastRuns())).remember(where, run)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
@@ -76,15 +77,16 @@ class Tree:
         saved: Mapping[str, Mapping[str, Any]] | None = None,
         answers: Mapping[str, Any] | None = None,
         keeper: Keeper | None = None,
+        kept_answers: Mapping[str, Any] | None = None,
     ) -> None:
         self._saved = dict(saved or {})
         """Branches as they were saved, by the ids of their runs: found again when their parents ask for them."""
-        self._answers = dict(answers or {})
+        if answers:
+            check_answers(root, self._saved, answers)
+        self._answers = {**(kept_answers or {}), **(answers or {})}
         """What people said while the tree rested, by the ids of the requests; each run takes its own as it goes on."""
         self.can_rest = getattr(root.spec, "store", None) is not None
         """Whether a run that waits for people will be found again."""
-        if self._answers:
-            check_answers(root, self._saved, self._answers)
         if self._saved:
             hang_records(root.run, self._saved.values())
         self.loops: dict[str, Loop] = {root.run.id: root}
@@ -110,10 +112,13 @@ class Tree:
             began, where = open_record(run)
             heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
             if self.keeper is not None:
+                if run_id == self.root:
+                    self.keeper.begin()
                 heard = (*heard, Heard(self.keeper.hear, is_vital=True))
             self._lives[run_id] = _Life(began, where, heard, len(run.journal.entries))
             loop, now = self.loops[run_id], self.now(run_id)
-            loop.start(now, datetime.now(UTC))
+            with self._vital():
+                loop.start(now, datetime.now(UTC))
             if self._answers:
                 loop.take_answers(self._answers, now)
             if heard:
@@ -170,6 +175,9 @@ class Tree:
                 raise self.lost
             try:
                 loop.tell(ask_id, outcome, monotonic() - life.began)
+            except StoreError as error:
+                self.lose(error)
+                raise
             finally:
                 if life.heard:
                     self._hand_over(run_id)
@@ -262,9 +270,10 @@ class Tree:
         with self._lock:
             parent = self._alive(context.parent_id)
             saved = self._saved.pop(context.run_id, None)
-            if saved is not None and _is_of(saved, context, plan):
+            if saved is not None:
                 whole = parent.branch_plan(context, plan)
-                child = load(whole, saved, whole.deps)
+                with self._vital():
+                    child = load(whole, saved, whole.deps)
             else:
                 child = parent.branch(context, plan)
             self.loops[context.run_id] = child
@@ -275,9 +284,14 @@ class Tree:
         with self._lock:
             parent, now = self._alive(parent_id), self.now(parent_id)
             inside, depth = self._whereabouts(place, parent_id)
-            context = parent.birth(
-                name, plan.spec.input.is_empty, given, place_id, now, inside=inside, caller_depth=depth
-            )
+            while True:
+                context = parent.birth(
+                    name, plan.spec.input.is_empty, given, place_id, now, inside=inside, caller_depth=depth
+                )
+                saved = self._saved.get(context.run_id)
+                if saved is None or _is_of(saved, context, plan):
+                    break
+                place_id += "+"  # code that is called anew wants something else by now
             is_known = context.run_id in self._saved
             self.branch(context, plan)
             if not is_known:
@@ -326,12 +340,36 @@ class Tree:
         if self.keeper is None or self.lost is not None:
             return None
         with self._lock:
-            return self.keeper.commit(self.loops)
+            try:
+                return self.keeper.commit(self.loops)
+            except Exception as error:  # the store may be the user's
+                failure = self.not_kept(error)
+                raise failure from failure.__cause__
+
+    def not_kept(self, error: Exception) -> Exception:
+        """What has happened could not be kept: the error that all of it ends with."""
+        failure = error if self.keeper is None else self.keeper.failure(error)
+        self.lose(failure)
+        return failure
+
+    def give_back(self) -> None:
+        """Nobody drives the tree after all."""
+        if self.keeper is not None:
+            self.keeper.give_back()
 
     def lose(self, error: Exception) -> None:
-        """What has happened could not be kept, so no run of the tree goes on."""
+        """No run of the tree goes on: what was kept stays as it is."""
         with self._lock:
             self.lost = self.lost or error
+
+    @contextmanager
+    def _vital(self) -> Iterator[None]:
+        """Where a kept run does not fit its class any more, it stays as it is for a class that it fits."""
+        try:
+            yield
+        except StoreError as error:
+            self.lose(error)
+            raise
 
     # Who listens
 
@@ -375,8 +413,12 @@ def check_answers(root: Loop, saved: Mapping[str, Mapping[str, Any]], answers: M
 
 
 def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool:
-    """Whether this is the branch that was begun at this place, and not another class or input by now."""
-    return bool(saved["module"] == plan.module and saved["run"]["input"] == to_plain(context.input))
+    """Whether this is the branch that was begun at this place, and not another class or input by now.
+
+    The file of the class may have another name, `__main__` for one.
+    """
+    is_same = saved["module"].partition(":")[2] == plan.module.partition(":")[2]
+    return bool(is_same and saved["run"]["input"] == to_plain(context.input))
 
 
 def _hang(branches: list[Run[Any]], run: Run[Any]) -> None:

@@ -346,8 +346,8 @@ class SyncWalk(Walk):
             try:
                 result_of(future)
             except Exception as error:
-                self.tree.lose(error)
-                raise
+                failure = self.tree.not_kept(error)
+                raise failure from failure.__cause__
 
     def keep_end(self) -> None:
         """The same when the walk is over; what cannot be kept now fails a run that was well."""

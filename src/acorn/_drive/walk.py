@@ -78,6 +78,8 @@ class Walk:
         try:
             tree.branch(ask.context, ask.make())
         except Exception as error:  # the class is the user's, and so is its `__init__`
+            if error is tree.lost:
+                self.fail(run_id, error)
             self.take(run_id, ask.id, BranchEnd(None, error))
             return
         self.calls[child_id] = (run_id, ask)
@@ -181,9 +183,11 @@ class Walk:
 
     def not_kept(self, error: Exception) -> None:
         """The end of the walk could not be kept: that fails a run that was well until now, but hides nothing before."""
-        first = self.tree.loops[self.root].run.error
+        run = self.tree.loops[self.root].run
+        first = run.error
         if first is None:
             self.tree.spoil(self.root, error)
+            error.run = run  # type: ignore[attr-defined]
             raise error
         first.add_note(f"The end of the run could not be kept either: {words_of(error)}")
 

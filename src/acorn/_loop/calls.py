@@ -21,7 +21,8 @@ from acorn._loop.reply import prepare
 from acorn._loop.state import State
 from acorn._loop.wire_history import WireHistory
 from acorn._sampling import adopted
-from acorn.errors import AcornError, InputError, StoreError
+from acorn._tools.agent import AgentTool
+from acorn.errors import InputError, StoreError
 from acorn.journal import HumanAnswered, HumanAsked
 from acorn.models.port import ModelResponse
 from acorn.record import TOOL, Run
@@ -55,6 +56,8 @@ class Calls(Parent):
         for call in state.calls:
             if call.id in done:
                 continue
+            if call.id in state.branches:
+                self._check_declared(state.branches[call.id])
             found = prepare(call, self.toolset, self.run, was_cut and self._is_half(call), self.plan.start)
             if isinstance(found, AskTool):
                 has_tools = True
@@ -70,6 +73,15 @@ class Calls(Parent):
         for call_id in state.answers:
             self._use_answer(call_id)
         return has_tools
+
+    def _check_declared(self, context: BranchContext) -> None:
+        """Of a loaded run: a branch that was under way must still be one."""
+        found = self.toolset.named.get(context.name) or self.toolset.branches.get(context.name)
+        if not isinstance(found, BranchTool | AgentTool):
+            raise StoreError(
+                f"The branch `{context.name}` of the saved run is not declared on `{self.spec.owner}` any more; "
+                f"declare it to go on."
+            )
 
     def _is_half(self, call: ToolCall) -> bool:
         """Whether the token limit fell into these arguments: half an object, or nothing yet."""
@@ -233,12 +245,8 @@ class Calls(Parent):
 
     def _list_branches(self) -> Iterator[Ask]:
         for call_id, context in self.state.branches.items():
-            branch = self._prepared.get(call_id)
-            if not isinstance(branch, BranchTool):
-                raise AcornError(
-                    f"The branch `{context.name}` of the saved run is not declared on `{self.spec.owner}` any more; "
-                    f"declare it to go on."
-                )
+            branch = self._prepared[call_id]
+            assert isinstance(branch, BranchTool)
             yield self._branch_ask(call_id, context, branch)
 
     def _branch_ask(self, call_id: str, context: BranchContext, branch: BranchTool) -> AskBranch:

@@ -75,6 +75,18 @@ class Phases(Calls):
             self._give_up_once()
             self._prepare(now)
             self._end_tools_if_done(now)
+        else:
+            self._pass_over_lost_hook(now)
+
+    def _pass_over_lost_hook(self, now: float) -> None:
+        """Of a loaded run: its class has no such hook any more."""
+        phase, plan = self.state.phase, self.plan
+        if phase == "start" and plan.on_start is None:
+            self._ask_model(now)
+        elif phase == "step" and plan.on_step is None:
+            self._take_step(None, now)
+        elif phase == "judge" and plan.on_finish is None and self._candidate is not None:
+            self._accept(self.spec.output.unwrap(self._candidate))
 
     def _read_prompt(self) -> Callable[[], Any]:
         prompt = self.spec.prompt

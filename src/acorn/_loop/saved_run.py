@@ -28,6 +28,7 @@ from acorn._record_json import (
     written_entry,
     written_record,
 )
+from acorn._schema.shape import RESULT
 from acorn.journal import BranchBegun, BranchEnded, Called, Compacted, ModelAnswered
 from acorn.record import Run
 from acorn.types import Usage
@@ -119,6 +120,9 @@ def _close(run: Run[Any], plan: Plan, kept: Mapping[str, Any]) -> None:
         run.error = read_error(kept["error"])
         return
     run.output = read_output(kept, plan.spec.output)
+    shape, plain = plan.spec.output, kept["output"]
+    if plan.on_finish is None and plain is not None and not shape.is_empty:  # which may return anything instead
+        restored(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
 
 
 def hang_records(run: Run[Any], saved: Iterable[Mapping[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from acorn import AcornError, StoreError
+from acorn import AcornError, InputError, StoreError
 from acorn._loop.settings import OBJECT
 from acorn.cli.exit import CommandError, message_of
 from acorn.cli.load_target import Agent, load
@@ -28,7 +28,7 @@ def told() -> Generator[None]:
     """What goes wrong with a store is one line for the user."""
     try:
         yield
-    except StoreError as error:
+    except (InputError, StoreError) as error:
         raise CommandError(message_of(error)) from error
 
 
@@ -74,8 +74,19 @@ def agent_of(kept: Kept, store: Store, target: str | None, debug: bool) -> Agent
     notes: Mapping[str, Any] = json.loads(birth.overrides) if birth.overrides else {}
     module, _, name = birth.agent.partition(":")
     file = notes.get("file")
+    if target is None and not name.isidentifier():
+        raise CommandError(
+            f"`{name}` cannot be found from outside, since it is inside something else; go on with the run in its own "
+            f"program, by `resume`, or say `--agent`"
+        )
     source = target or (f"{file}:{name}" if file and Path(file).is_file() else f"{module}:{name}")
-    agent = load(source, debug=debug)
+    try:
+        agent = load(source, debug=debug)
+    except CommandError as error:
+        if target is None:
+            words = f"the class of the run is not where it was: {error}; say where it is by `--agent FILE:CLASS`"
+            raise CommandError(words, error.code, debug=debug) from error
+        raise
     settings = dict(notes.get("settings", {}))
     if settings.get("model") == OBJECT:
         del settings["model"]

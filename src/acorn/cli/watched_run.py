@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any, TextIO
 
 from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, Unfinished, capture, listen
@@ -81,7 +82,12 @@ class WatchedRun:
             paused = None if self.run is None else self.run.output
             if code != WAITING or not isinstance(paused, Paused) or not _can_ask():
                 return code
-            answers = {request.id: _asked(request) for request in paused.requests}
+            try:
+                answers = {request.id: self._asked(request) for request in paused.requests}
+            except (EOFError, KeyboardInterrupt) as error:
+                write(sys.stderr, "\n")
+                self._say_what_is_asked(paused)
+                return WAITING if isinstance(error, EOFError) else INTERRUPTED
             start = partial(resume_stream, self.agent, paused.run_id, answers)
 
     def _go(self, start: Start) -> int:
@@ -201,8 +207,8 @@ class WatchedRun:
     def _command(self) -> str:
         assert self.run is not None
         named = self.own.store or (self.agent.store if self.agent.store != named_store(None) else None)
-        where = f" --store {named}" if isinstance(named, str | Path) else ""
-        return f"acorn resume {short(self.run.id)}{where}"
+        where = f" --store {quote(str(named))}" if isinstance(named, str | Path) else ""
+        return f"acorn resume {quote(short(self.run.id))}{where}"
 
     def _say_how_to_go_on(self) -> None:
         if self.agent.store is not None and self.run is not None:
@@ -216,6 +222,17 @@ class WatchedRun:
             write_line(f"answer with: {self._command} {how}")
         else:
             write_line(f"answer each with `acorn answer REQUEST VALUE`, then: {self._command}")
+
+    def _asked(self, request: Request) -> Any:
+        """What somebody at the terminal says."""
+        question = clean(self._hide(request.question))
+        if request.kind == "approval":
+            write(sys.stderr, f"{question} [y/N, or why not] ")
+            said = _line().strip()
+            return True if said.lower() in ("y", "yes") else False if said.lower() in ("", "n", "no") else said
+        choices = f" ({', '.join(request.choices)})" if request.choices else ""
+        write(sys.stderr, f"{question}{clean(choices)} ")
+        return _line()
 
     def _print_error(self, error: dict[str, Any]) -> None:
         """For machines; if it cannot be written, the line for people still comes."""
@@ -248,21 +265,10 @@ def _can_ask() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _asked(request: Request) -> Any:
-    """What somebody at the terminal says."""
-    if request.kind == "approval":
-        write(sys.stderr, f"{clean(request.question)} [y/N, or why not] ")
-        said = _line().strip()
-        return True if said.lower() in ("y", "yes") else False if said.lower() in ("", "n", "no") else said
-    choices = f" ({', '.join(request.choices)})" if request.choices else ""
-    write(sys.stderr, f"{clean(request.question + choices)} ")
-    return _line()
-
-
 def _line() -> str:
     line = sys.stdin.readline()
     if not line:  # the end of what is typed
-        raise KeyboardInterrupt
+        raise EOFError
     return line.rstrip("\n")
 
 

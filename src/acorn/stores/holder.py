@@ -10,12 +10,13 @@ import os
 import secrets
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from acorn._log import logger
-from acorn.errors import DeclarationError, StoreError
+from acorn.errors import DeclarationError
 from acorn.stores.port import Holder, Store
 
 _LEASE = 20.0
@@ -103,21 +104,26 @@ def hold(store: Store, run_id: str, cancelled: _Cancelled | None = None) -> None
             heartbeat = _Heartbeat(store)
             threading.Thread(target=heartbeat.beat, name="acorn-heartbeat", daemon=True).start()
             _beating[id(store)] = heartbeat
-        heartbeat.runs[run_id] = cancelled
+        heartbeat.runs[run_id] = cancelled or heartbeat.runs.get(run_id)
+        heartbeat.counts[run_id] += 1
 
 
 def let_go(store: Store, run_id: str) -> None:
     """The run is driven no more; when it was the last one, the store soon hears of this process no more."""
     with _guard:
         heartbeat = _beating.get(id(store))
-        if heartbeat is not None:
-            heartbeat.runs.pop(run_id, None)
+        if heartbeat is not None and run_id in heartbeat.runs:
+            heartbeat.counts[run_id] -= 1
+            if heartbeat.counts[run_id] <= 0:
+                del heartbeat.runs[run_id], heartbeat.counts[run_id]
 
 
 class _Heartbeat:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.runs: dict[str, _Cancelled | None] = {}
+        self.counts: Counter[str] = Counter()
+        """How often each is held: two threads may both begin a run by one name, until the store says whose it is."""
         self._rest = threading.Event()
 
     def beat(self) -> None:
@@ -129,7 +135,7 @@ class _Heartbeat:
                     return
             try:
                 unwanted = self.store.beat(this_process(), lease())
-            except StoreError as error:  # the next commit says it too, where somebody hears it
+            except Exception as error:  # the next commit says it too, where somebody hears it
                 logger.warning("The heartbeat did not reach %s: %s", self.store.name, error)
                 continue
             for run_id in unwanted:

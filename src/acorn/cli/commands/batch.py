@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Generator, Iterator
@@ -83,9 +84,9 @@ def _rows(file: str) -> list[Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"`{file}` cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if file.lower().endswith(".csv"):
-        return list(csv.DictReader(text.splitlines(keepends=True)))
+        return list(csv.DictReader(io.StringIO(text, newline="")))
     found: list[Any] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # a text may hold what else Unicode calls a line's end
         if line.strip():
             try:
                 found.append(json.loads(line))

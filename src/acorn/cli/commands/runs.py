@@ -64,8 +64,8 @@ def answer(
         if len(found) > 1:
             raise CommandError(f"`{request}` may be {len(found)} requests; write more of its id")
         whole = found[0].id if found else request
-        answered = book.answer(whole, value_of(value))
-        root = book.read(answered.run_id)[0].facts.root
+        acorn.runs(book).answer(whole, value_of(value))
+        root = book.read(found[0].run_id)[0].facts.root
     write_line(f"answered; go on with: acorn resume {short(root)}{_where(store)}")
     return FINE
 

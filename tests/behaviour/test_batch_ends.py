@@ -1,0 +1,210 @@
+"""Batches that are left, fail to be fed, or are made anywhere; what is under way ends and goes on later."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
+
+import acorn
+from acorn import ModelError, StoreError, module, tool
+from acorn.models import ModelRequest, ModelResponse
+from acorn.stores import MemoryStore
+from acorn.testing import Failure, Reply, ScriptedModel, call, finish
+
+
+class Echo(module[int, int]):
+    """Echo."""
+
+    max_steps = 5
+
+
+def number_in(request: ModelRequest) -> int:
+    said = next(str(each["content"]) for each in reversed(request.messages) if each["role"] == "user")
+    return int(said.partition("<result>")[2].partition("</result>")[0])
+
+
+def echoed(request: ModelRequest) -> Reply:
+    return finish(number_in(request))
+
+
+def echo(store: Any = None, answer: Callable[[ModelRequest], Any] = echoed) -> Echo:
+    return Echo(model=ScriptedModel(answer), store=store)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
+
+
+def rows_that_fail() -> Iterator[int]:
+    yield 0
+    yield 1
+    raise RuntimeError("no more")
+
+
+def nothing_runs(store: Any) -> bool:
+    return comes_true(lambda: all(facts.status != "running" for facts in acorn.runs(store).list()))
+
+
+def test_rows_that_cannot_be_read_end_the_batch_and_lose_nothing(store: Any) -> None:
+    with pytest.raises(RuntimeError, match="no more"):
+        echo(store).map(rows_that_fail(), concurrency=4, id="b").results()
+
+    async def asynchronous() -> Any:
+        return await echo(store).amap(rows_that_fail(), concurrency=4, id="b").results()
+
+    assert nothing_runs(store)
+    with pytest.raises(RuntimeError, match="no more"):
+        asyncio.run(asynchronous())
+    assert nothing_runs(store)
+    assert echo(store).map(range(3), id="b").results() == [0, 1, 2]
+
+
+def test_a_loop_that_is_left_ends_what_is_under_way(store: Any) -> None:
+    began, may_end = threading.Semaphore(0), threading.Event()
+
+    def slow(request: ModelRequest) -> Reply:
+        began.release()
+        if number_in(request) > 0:
+            assert may_end.wait(PATIENCE)
+        return echoed(request)
+
+    before = threading.active_count()
+    for item in echo(store, slow).map(range(100), concurrency=4, id="b"):
+        assert item.output == 0
+        for _ in range(4):
+            assert began.acquire(timeout=PATIENCE)
+        break
+    assert sorted(facts.status for facts in acorn.runs(store).list()) == ["done", "stopped", "stopped", "stopped"]
+    may_end.set()
+    assert comes_true(lambda: threading.active_count() <= before + 2), "the store may have threads of its own"
+    assert sorted(facts.status for facts in acorn.runs(store).list()) == ["done", "stopped", "stopped", "stopped"]
+    assert echo(store).map(range(8), id="b").results() == list(range(8))
+
+
+class Stuck(ScriptedModel):
+    """Answers the first row, and the others never."""
+
+    def __init__(self) -> None:
+        super().__init__(echoed)
+        self.began = asyncio.Event()
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        if number_in(request) > 0:
+            self.began.set()
+            await asyncio.sleep(AGES)
+        return await super().acomplete(request)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_an_async_loop_that_is_left_or_cancelled_ends_what_is_under_way(store: Any, is_cancelled: bool) -> None:
+    async def left() -> None:
+        agent = Echo(model=Stuck(), store=store)
+        async for _ in agent.amap(range(100), concurrency=4, id="b"):
+            break
+
+    async def cancelled() -> None:
+        model = Stuck()
+        batch = Echo(model=model, store=store).amap(range(100), concurrency=4, id="b")
+        task = asyncio.ensure_future(batch.results())
+        await model.began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with waiting_for_nothing():
+        asyncio.run(cancelled() if is_cancelled else left())
+    assert nothing_runs(store)
+    assert echo(store).map(range(8), id="b").results() == list(range(8))
+
+
+def test_a_batch_inside_a_tool() -> None:
+    class Outer(module[int, str]):
+        """Do many."""
+
+        max_steps = 3
+
+        @tool
+        def many(self) -> str:
+            """Many."""
+            return str(echo().map(range(3)).results())
+
+        @tool
+        async def amany(self) -> str:
+            """Many."""
+            return str(await echo().amap(range(3)).results())
+
+    for is_async in (True, False):
+        agent = Outer(model=ScriptedModel([call("many") & call("amany"), finish("x")]))
+        assert (asyncio.run(agent.acall(1)) if is_async else agent(1)) == "x"
+        assert agent.last is not None
+        results = [each["content"] for each in agent.last.history if each["role"] == "tool"]
+        assert results[:2] == ["[0, 1, 2]"] * 2
+
+
+def test_a_key_that_cannot_be_told_is_the_error_of_its_item(store: Any) -> None:
+    came = echo(store).map([4, 0, 2], id="a", key=lambda row: 8 // row).results()
+    assert (came[0], came[2]) == (4, 2)
+    assert isinstance(came[1], ZeroDivisionError)
+
+
+def test_one_batch_twice_at_once_does_each_row_once(store: Any) -> None:
+    asked: list[int] = []
+
+    def counted(request: ModelRequest) -> Reply:
+        asked.append(number_in(request))
+        return echoed(request)
+
+    together, came = threading.Barrier(2), list[list[Any]]()
+
+    def go() -> None:
+        together.wait(PATIENCE)
+        came.append(echo(store, counted).map(range(20), id="a").results())
+
+    threads = [threading.Thread(target=go) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(PATIENCE)
+    assert all(found == at or isinstance(found, StoreError) for one in came for at, found in enumerate(one))
+    assert echo(store).map(range(20), id="a").results() == list(range(20))
+    assert sorted(asked) == list(range(20))
+
+
+def test_what_failed_of_another_row_or_class_is_not_this_row_s(store: Any) -> None:
+    class Other(module[int, int]):
+        """Other."""
+
+    def failing(request: ModelRequest) -> Failure:
+        return Failure(status=400)
+
+    (first,) = echo(store, failing).map([1], id="a").results()
+    assert isinstance(first, ModelError)
+    (again,) = echo(store).map([1], id="a").results()
+    assert isinstance(again, ModelError)
+    for retry_failed in (False, True):
+        (changed,) = echo(store).map([2], id="a", retry_failed=retry_failed).results()
+        assert isinstance(changed, StoreError)
+        assert "another input" in str(changed)
+        (foreign,) = (
+            Other(model=ScriptedModel(echoed), store=store).map([1], id="a", retry_failed=retry_failed).results()
+        )
+        assert isinstance(foreign, StoreError)
+        assert "not of" in str(foreign)
+    assert echo(store).map([1], id="a", retry_failed=True).results() == [1]
+
+
+def test_records_of_items_that_nobody_has_are_let_go() -> None:
+    batch = echo().map(range(5), concurrency=1)
+    records = [weakref.ref(item.run) for item in batch]
+    gc.collect()
+    assert [each() for each in records[:-1]] == [None] * 4
+    assert batch.results() == [0, 1, 2, 3, 4]

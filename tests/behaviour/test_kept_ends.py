@@ -1,0 +1,308 @@
+"""Every end that a kept run may have come to, and what `resume` makes of it; two at once, and streams left early."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.patience import PATIENCE, waiting_for_nothing
+
+import acorn
+from acorn import LimitError, ModelError, ParseError, StoreError, Unfinished, current_run, module, tool
+from acorn.models import ModelRequest
+from acorn.stores import MemoryStore
+from acorn.testing import Failure, Reply, ScriptedModel, call, finish
+
+
+class Question(BaseModel):
+    question: str
+
+
+class Answer(BaseModel):
+    answer: str
+
+
+class Desk(module[Question, Answer]):
+    """Answer."""
+
+    max_steps = 9
+    act: Callable[[], Any]
+
+    @tool
+    def look(self) -> Any:
+        """Look."""
+        return self.act()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
+
+
+SCRIPT = [call("look"), finish(answer="x")]
+
+
+def by_turn(request: ModelRequest) -> Reply:
+    reply: Reply = SCRIPT[sum(message["role"] == "assistant" for message in request.messages)]
+    return reply
+
+
+def desk(store: Any, act: Callable[[], Any] = lambda: "seen", **settings: Any) -> Desk:
+    agent = Desk(model=ScriptedModel(by_turn), store=store, **settings)
+    agent.act = act
+    return agent
+
+
+def status_of(store: Any) -> str:
+    (facts,) = acorn.runs(store).list()
+    return facts.status
+
+
+Way = Callable[[Desk, str], Any]
+
+
+def resumed(agent: Desk, run_id: str) -> Any:
+    return agent.resume(run_id)
+
+
+def aresumed(agent: Desk, run_id: str) -> Any:
+    return asyncio.run(agent.aresume(run_id))
+
+
+def streamed(agent: Desk, run_id: str) -> Any:
+    return list(agent.using(run_id=run_id).stream(question="why?"))[-1].result
+
+
+def astreamed(agent: Desk, run_id: str) -> Any:
+    async def last() -> Any:
+        return [chunk async for chunk in agent.using(run_id=run_id).astream(question="why?")][-1].result
+
+    return asyncio.run(last())
+
+
+WAYS = pytest.mark.parametrize("way", [resumed, aresumed, streamed, astreamed])
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+@WAYS
+def test_a_run_that_was_deleted_is_not_there(store: Any, way: Way) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        desk(store, stop).using(run_id="a")(question="why?")
+    acorn.runs(store).delete("a")
+    if way in (resumed, aresumed):
+        with pytest.raises(StoreError, match="There is no run 'a'"):
+            way(desk(store), "a")
+    else:  # by its name it begins anew
+        assert way(desk(store), "a") == Answer(answer="x")
+
+
+@WAYS
+def test_a_run_that_was_cancelled_stays_so(store: Any, way: Way) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        desk(store, stop).using(run_id="a")(question="why?")
+    acorn.runs(store).cancel("a")
+    with pytest.raises(StoreError, match="was cancelled"):
+        way(desk(store), "a")
+    assert status_of(store) == "cancelled"
+
+
+@WAYS
+def test_what_an_unfinished_run_left_is_given_again(store: Any, way: Way) -> None:
+    agent = desk(store, max_steps=None)
+    first = agent.using(run_id="a")(question="why?")
+    assert isinstance(first, Unfinished)
+    again = way(desk(store, max_steps=None), "a")
+    assert isinstance(again, Unfinished)
+    assert again.tool_results[0].output == "seen"
+    assert status_of(store) == "done"
+
+
+@WAYS
+def test_a_failure_for_good_is_told_again(store: Any, way: Way) -> None:
+    agent = Desk(model=ScriptedModel([Reply("no"), Reply("no")]), store=store, parse_retries=0, max_steps=None)
+    with pytest.raises((ParseError, ModelError)) as caught:
+        agent.using(run_id="a")(question="why?")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="failed and cannot go on") as again:
+            way(desk(store), "a")
+        assert isinstance(again.value.__cause__, type(caught.value))
+        assert status_of(store) == "failed"
+
+
+@WAYS
+def test_a_limit_that_is_still_there_ends_it_again(store: Any, way: Way) -> None:
+    def agent(**settings: Any) -> Desk:
+        return desk(store, **settings)
+
+    with pytest.raises(LimitError):
+        agent(max_total_tokens=25).using(run_id="a")(question="why?")
+    before = acorn.runs(store).get("a").usage.total_tokens
+    with pytest.raises(LimitError):
+        way(agent(max_total_tokens=25), "a")
+    assert acorn.runs(store).get("a").usage.total_tokens == before
+    assert status_of(store) == "failed"
+    assert way(agent(max_total_tokens=1_000_000), "a") == Answer(answer="x")
+
+
+@WAYS
+def test_a_failure_that_may_pass_is_tried_again(store: Any, way: Way) -> None:
+    agent = Desk(model=ScriptedModel([Failure(status=503)]), store=store)
+    with pytest.raises(ModelError):
+        agent.using(run_id="a")(question="why?")
+    with pytest.raises(ModelError):
+        way(Desk(model=ScriptedModel([Failure(status=503)]), store=store), "a")
+    assert way(desk(store), "a") == Answer(answer="x")
+
+
+@WAYS
+def test_a_run_that_is_driven_here_is_not_driven_twice(store: Any, way: Way) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def act() -> str:
+        began.set()
+        assert may_end.wait(PATIENCE)
+        return "seen"
+
+    outputs: list[Any] = []
+    first = threading.Thread(target=lambda: outputs.append(desk(store, act).using(run_id="a")(question="why?")))
+    first.start()
+    assert began.wait(PATIENCE)
+    with pytest.raises(StoreError, match="is being driven by process"):
+        way(desk(store), "a")
+    may_end.set()
+    first.join(PATIENCE)
+    assert outputs == [Answer(answer="x")]
+    assert way(desk(store), "a") == Answer(answer="x")
+
+
+@WAYS
+def test_a_run_cannot_resume_itself_from_inside(store: Any, way: Way) -> None:
+    said: list[str] = []
+
+    def act() -> str:
+        try:
+            way(desk(store), current_run().id)
+        except StoreError as error:
+            said.append(str(error))
+        return "seen"
+
+    assert desk(store, act)(question="why?") == Answer(answer="x")
+    assert "is being driven" in said[0]
+
+
+@WAYS
+def test_a_run_may_be_resumed_inside_a_tool_of_another(store: Any, way: Way) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        desk(store, stop).using(run_id="a")(question="why?")
+    assert desk(store, lambda: way(desk(store), "a").answer)(question="how?") == Answer(answer="x")
+    assert {facts.status for facts in acorn.runs(store).list()} == {"done"}
+
+
+def test_one_name_in_many_threads_is_one_run(store: Any) -> None:
+    together = threading.Barrier(8)
+    looked: list[int] = []
+    came: list[Any] = []
+
+    def go() -> None:
+        agent = desk(store, lambda: looked.append(1)).using(run_id="a")
+        together.wait(PATIENCE)
+        try:
+            came.append(agent(question="why?"))
+        except StoreError as error:
+            came.append(error)
+
+    threads = [threading.Thread(target=go) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(PATIENCE)
+    assert looked == [1]
+    assert len(came) == 8
+    for each in came:
+        assert each == Answer(answer="x") or "driven by process" in str(each) or "already" in str(each)
+    assert Answer(answer="x") in came
+    assert len(acorn.runs(store).list()) == 1
+    assert status_of(store) == "done"
+
+
+def test_a_stream_that_nobody_reads_holds_nothing(store: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        desk(store, stop).using(run_id="a")(question="why?")
+    stream = desk(store).using(run_id="a").stream(question="why?")
+    astream = desk(store).using(run_id="a").astream(question="why?")
+    assert desk(store).resume("a") == Answer(answer="x")
+    assert list(stream)[-1].result == Answer(answer="x")
+
+    async def last() -> Any:
+        return [chunk async for chunk in astream][-1].result
+
+    assert asyncio.run(last()) == Answer(answer="x")
+
+
+def test_a_stream_left_early_goes_on_by_its_name(store: Any) -> None:
+    looked: list[int] = []
+    agent = desk(store, lambda: looked.append(1)).using(run_id="a")
+    for chunk in agent.stream(question="why?"):
+        if chunk.tool_result is not None:
+            break
+    assert status_of(store) == "stopped"
+    assert acorn.runs(store).get("a").stop_reason == "cancelled"
+    assert list(agent.stream(question="why?"))[-1].result == Answer(answer="x")
+    assert looked == [1]
+
+
+def test_an_async_stream_left_early_goes_on_by_its_name(store: Any) -> None:
+    looked: list[int] = []
+    agent = desk(store, lambda: looked.append(1)).using(run_id="a")
+
+    async def some() -> None:
+        async for chunk in agent.astream(question="why?"):
+            if chunk.tool_result is not None:
+                break
+
+    asyncio.run(some())
+    assert status_of(store) == "stopped"
+    assert astreamed(agent, "a") == Answer(answer="x")
+    assert looked == [1]
+
+
+def test_a_cancelled_task_leaves_a_run_that_goes_on(store: Any) -> None:
+    looked: list[int] = []
+
+    class Waits(module[Question, Answer]):
+        """Wait."""
+
+        max_steps = 9
+
+        @tool
+        async def look(self) -> str:
+            """Look."""
+            looked.append(1)
+            if len(looked) == 1:
+                began.set()
+                await asyncio.sleep(10 * PATIENCE)
+            return "seen"
+
+    began = asyncio.Event()
+    agent = Waits(model=ScriptedModel(by_turn), store=store).using(run_id="a")
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(agent.acall(question="why?"))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with waiting_for_nothing():
+        asyncio.run(cancelled())
+    assert status_of(store) == "stopped"
+    assert asyncio.run(agent.acall(question="why?")) == Answer(answer="x")
+    assert looked == [1, 1]

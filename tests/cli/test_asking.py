@@ -1,0 +1,56 @@
+"""A run that waits for people asks whoever sits at the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import AGENTS
+from tests.cli.screen import Terminal
+
+import acorn
+
+DESK = AGENTS / "desk.py"
+
+
+def begun(store: Path, cls: str = "Desk") -> Terminal:
+    return Terminal(["run", f"{DESK}:{cls}", "order 17", "--store", str(store)], width=200)
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [("y", "20.0 paid"), ("n", "did not approve"), ("", "did not approve"), ("too much", "The reason: too much")],
+)
+def test_an_approval_is_asked_for_there_and_then(tmp_path: Path, typed: str, read: str) -> None:
+    terminal = begun(tmp_path / "runs.db")
+    terminal.until(lambda screen: "why not]" in screen.text)
+    terminal.type(f"{typed}\n")
+    assert terminal.end() == 0
+    assert "settled" in terminal.screen.text
+    (facts,) = acorn.runs(tmp_path / "runs.db").list()
+    results = [str(each["content"]) for each in acorn.runs(tmp_path / "runs.db").get(facts.id).history]
+    assert any(read in each for each in results)
+
+
+def test_a_question_is_asked_there_and_then(tmp_path: Path) -> None:
+    terminal = begun(tmp_path / "runs.db", "Curious")
+    terminal.until(lambda screen: "Which colour?" in screen.text)
+    terminal.type("7\n")
+    assert terminal.end() == 0
+    assert '"7"' in terminal.screen.text
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_whoever_does_not_answer_is_told_how_to_go_on(tmp_path: Path, is_interrupted: bool) -> None:
+    store = tmp_path / "runs.db"
+    terminal = begun(store)
+    terminal.until(lambda screen: "why not]" in screen.text)
+    if is_interrupted:
+        terminal.interrupt()
+    else:
+        terminal.type("\x04")
+    assert terminal.end() == (130 if is_interrupted else 3)
+    (facts,) = acorn.runs(store).list()
+    assert facts.status == "waiting"
+    assert f"answer with: acorn resume {facts.id[:8]} --store {store} --yes" in terminal.screen.text.replace("\n", "")
+    assert "Traceback" not in terminal.screen.text

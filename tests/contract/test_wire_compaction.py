@@ -33,7 +33,7 @@ class Looker(module[Any, str]):
 
 def reply(request: Request) -> Reply:
     body = request.body
-    text = json.dumps(body["messages"])
+    text = json.dumps(body.get("messages") or body["input"])
     if not body.get("tools"):
         assert FACT in text
         return Reply("It was found that the code is 4711.", usage=Usage(300, 20, requests=1))

@@ -306,3 +306,26 @@ def test_a_cancelled_task_leaves_a_run_that_goes_on(store: Any) -> None:
     assert status_of(store) == "stopped"
     assert asyncio.run(agent.acall(question="why?")) == Answer(answer="x")
     assert looked == [1, 1]
+
+
+@WAYS
+@pytest.mark.parametrize("limit", [{"max_seconds": 0.0001}, {"max_total_tokens": 11}])
+def test_a_run_that_was_stopped_while_it_asked_the_model_asks_only_what_it_can_pay(
+    store: Any, way: Way, limit: dict[str, Any]
+) -> None:
+    def interrupted(request: ModelRequest) -> Reply:
+        if len(request.messages) > 2:
+            raise KeyboardInterrupt
+        return by_turn(request)
+
+    agent = Desk(model=ScriptedModel(interrupted), store=store)
+    agent.act = lambda: "seen"
+    with pytest.raises(KeyboardInterrupt):
+        agent.using(run_id="a")(question="why?")
+    later = desk(store, **limit)
+    with pytest.raises(LimitError):
+        way(later, "a")
+    assert not later.model.requests
+    last = desk(store, max_steps=1)
+    assert way(last, "a") == Answer(answer="x")
+    assert [request.forced_tool for request in last.model.requests] == ["__finish__"]

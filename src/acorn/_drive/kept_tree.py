@@ -76,7 +76,10 @@ def kept_tree(
             loop = load(plan, saved_of(root), plan.deps)
             saved = {each.facts.id: saved_of(each) for each in below}
         if loop.is_over and loop.run.error is not None:
-            raise StoreError(f"The run {run_id} has failed and cannot go on: {facts.error}") from loop.run.error
+            raise StoreError(
+                f"The run {run_id} has failed and cannot go on ({facts.error}); begin another one, or delete this one to "
+                f"use its id again."
+            ) from loop.run.error
         if facts.status == "cancelled":
             raise StoreError(f"The run {run_id} was cancelled, so it does not go on; begin another one.")
         said = _answers(store, run_id, given, is_one=is_one)

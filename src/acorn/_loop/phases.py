@@ -64,8 +64,9 @@ class Phases(Calls):
         prompt = self.spec.prompt
         if self.state.phase == "prompt" and not prompt.file and self.plan.prompt is None:
             self._begin(prompt.text, now)
-        elif self.state.phase == "model" and not self.state.under_way:
-            self._ask_model(now)  # in a loaded run; its limits may be others now
+        elif self.state.phase == "model":  # in a loaded run; its limits may be others now, or used up
+            self._force_at_last_step()
+            self._ask_model(now)
         elif self.state.phase == "compact":
             under_way = self.state.under_way
             self._ask_model(now)

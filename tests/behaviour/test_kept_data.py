@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
+from tests.photo import Photo
 
 import acorn
 from acorn import LimitError, ModelError, StoreError, current_run, module, tool
@@ -357,3 +358,36 @@ def test_no_key_gets_into_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     acorn.runs(file)._store.close()
     for each in tmp_path.iterdir():
         assert CANARY.encode() not in each.read_bytes(), each
+
+
+def test_parts_of_a_result_come_back(store: Any) -> None:
+    class Desk(module[Question, Answer]):
+        """Answer."""
+
+        max_steps = 9
+
+        @tool
+        def look(self) -> Any:
+            """Look."""
+            return ["A picture:", Photo(url="https://a.example/b.png")]
+
+        @tool
+        def stop(self) -> str:
+            """Stop."""
+            stopped.append(1)
+            if len(stopped) == 1:
+                raise KeyboardInterrupt
+            return "on"
+
+    stopped: list[int] = []
+    for script in ([call("look"), call("stop"), finish(answer="x")], [call("look") & call("stop"), finish(answer="x")]):
+        stopped.clear()
+        agent = Desk(model=by_turn(*script), store=store)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            agent(question="why?")
+        agent.resume(caught.value.run.id)  # type: ignore[attr-defined]
+        undisturbed = Desk(model=by_turn(*script))
+        undisturbed(question="why?")
+        assert agent.last is not None
+        assert undisturbed.last is not None
+        assert agent.last.history == undisturbed.last.history

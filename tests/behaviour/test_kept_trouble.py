@@ -22,7 +22,7 @@ import acorn
 from acorn import ModelError, Step, StoreError, module, tool
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
-from acorn.stores.port import Commit, Holder
+from acorn.stores.port import Commit, Holder, Kept
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
@@ -340,3 +340,50 @@ def test_what_cannot_be_read_is_told_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
         acorn.runs(file).get("a")
     acorn.runs(file).delete("a")
+
+
+@pytest.mark.parametrize("way", ["aresume", "acall", "astream", "amap"])
+def test_a_task_that_is_cancelled_while_it_claims_gives_the_run_back(way: str) -> None:
+    class Slow(MemoryStore):
+        def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
+            if not is_slow:
+                return super().claim(run_id, holder)
+            began.set()
+            assert may_go_on.wait(PATIENCE)
+            try:
+                return super().claim(run_id, holder)
+            finally:
+                has_claimed.set()
+
+    began, may_go_on, has_claimed = threading.Event(), threading.Event(), threading.Event()
+    store, is_slow = Slow(), False
+    agent = Desk(model=model(Failure(status=503)), store=store).using(run_id="a")
+    (first,) = agent.map([{"question": "why?"}], id="b").results()
+    assert isinstance(first, ModelError)
+    with pytest.raises(ModelError):
+        agent(question="why?")
+    is_slow = True
+
+    async def go() -> None:
+        match way:
+            case "aresume":
+                await agent.aresume("a")
+            case "acall":
+                await agent.acall(question="why?")
+            case "astream":
+                async for _ in agent.astream(question="why?"):
+                    pass
+            case _:
+                await agent.amap([{"question": "why?"}], id="b", retry_failed=True).results()
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(go())
+        await asyncio.to_thread(began.wait, PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_go_on.set()
+        await asyncio.to_thread(has_claimed.wait, PATIENCE)
+
+    asyncio.run(cancelled())
+    assert comes_true(lambda: [each.status for each in acorn.runs(store).list()] == ["failed", "failed"])

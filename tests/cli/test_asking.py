@@ -28,6 +28,8 @@ def test_an_approval_is_asked_for_there_and_then(tmp_path: Path, typed: str, rea
     assert terminal.end() == 0
     assert "settled" in terminal.screen.text
     (facts,) = acorn.runs(tmp_path / "runs.db").list()
+    assert f"{facts.usage.total_tokens} tokens" in terminal.screen.text
+    assert terminal.screen.text.count("look()") == 1
     results = [str(each["content"]) for each in acorn.runs(tmp_path / "runs.db").get(facts.id).history]
     assert any(read in each for each in results)
 

@@ -334,3 +334,14 @@ def test_a_program_that_was_killed_is_gone_on_with_by_the_command_line(store: Pa
     ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (ended.returncode, ended.stdout.strip()) == (0, '"settled"'), ended.stderr
     assert "looked" not in ended.stderr, "what was committed in the branch is not done again"
+
+
+def test_a_run_that_goes_on_shows_what_it_does_and_its_totals(acorn: Acorn, store: Path) -> None:
+    facts = waiting(acorn, store)
+    ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
+    (facts,) = library.runs(store).list()
+    assert "step 1: refund(amount=20.0) -> 20.0 paid" in ended.err
+    assert f"finished: 1 step, {facts.usage.total_tokens} tokens" in ended.err
+    assert "look()" not in ended.err, "what was shown before"
+    again = acorn("resume", facts.id[:8], "--store", store)
+    assert f"finished: 1 step, {facts.usage.total_tokens} tokens" in again.err

@@ -7,7 +7,7 @@ code begins stands in the same tree as those that the model calls.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -365,7 +365,7 @@ class Tree:
             self.lost = self.lost or error
 
     @contextmanager
-    def _vital(self) -> Iterator[None]:
+    def _vital(self) -> Generator[None]:
         """Where a kept run does not fit its class any more, it stays as it is for a class that it fits."""
         try:
             yield

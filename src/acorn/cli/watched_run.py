@@ -45,6 +45,7 @@ from acorn.cli.save_target import Saver, save_target
 from acorn.cli.stdio import descriptor_of
 from acorn.cli.stored import named_store, short
 from acorn.cli.view.views import View, view_of
+from acorn.journal import Entry
 
 Start = Callable[[], Any]
 """Begins the run, or goes on with it; the chunks."""
@@ -75,10 +76,11 @@ class WatchedRun:
     def run(self) -> Run[Any] | None:
         return self.runs[0] if self.runs else None
 
-    def perform(self, start: Start) -> int:
-        """Run it and print what came of it; the exit code."""
+    def perform(self, start: Start, past: Sequence[Entry] = ()) -> int:
+        """Run it and print what came of it; the exit code. `past` is what happened in it before."""
+        were_shown = False
         while True:
-            code = self._go(start)
+            code = self._go(start, past, were_shown=were_shown)
             paused = None if self.run is None else self.run.output
             if code != WAITING or not isinstance(paused, Paused) or not _can_ask():
                 return code
@@ -89,8 +91,9 @@ class WatchedRun:
                 self._say_what_is_asked(paused)
                 return WAITING if isinstance(error, EOFError) else INTERRUPTED
             start = partial(resume_stream, self.agent, paused.run_id, answers)
+            past, were_shown = _entries_of(self.run), True
 
-    def _go(self, start: Start) -> int:
+    def _go(self, start: Start, past: Sequence[Entry], *, were_shown: bool) -> int:
         stream = self._start(start)
         failure: BaseException | None = None
         try:
@@ -100,6 +103,7 @@ class WatchedRun:
                 nullcontext() if self.saver is None else listen(self.saver.hear),
                 view_of(self.agent, self.spec, self.out, self._hide) as view,
             ):
+                view.recall(past, were_shown=were_shown)
                 self._watch(stream, view)
         except BaseException as error:  # the provider's, the model's, the user's own, or an end from outside
             failure = error
@@ -250,6 +254,13 @@ class WatchedRun:
 
     def _hide(self, text: str) -> str:
         return without_keys(text, self.secrets)
+
+
+def _entries_of(run: Run[Any] | None) -> list[Entry]:
+    """What has happened in a run and its branches, each behind its parent's."""
+    if run is None:
+        return []
+    return [*run.journal.entries, *(entry for branch in run.branches for entry in _entries_of(branch))]
 
 
 def text_in(output: Any) -> str | None:

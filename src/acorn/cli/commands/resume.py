@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from json import loads
 from typing import Annotated, Any
 
 import typer
 
 from acorn._call import resume_stream
 from acorn._declared import spec_of
+from acorn._record_json import read_entries
 from acorn.cli.commands.runs import RunArgument, StoreOption
 from acorn.cli.exit import CommandError
 from acorn.cli.options.arguments import OWN, OwnOptions
@@ -48,12 +50,14 @@ def resume(
     run_id = whole_id(book, run)
     with told():
         root = book.read(run_id)[0]
+        past = [loads(heard.entry) for heard in book.follow(run_id)[1]]
         answers = _answers(book, run_id, _value(answer, yes, no)) if said else {}
     found = agent_of(root, book, agent, debug)
     if model is not None:
         found = found.using(model=model)
     own = OwnOptions(model, None, json, save, store, debug)
-    return WatchedRun(found, spec_of(found), own, out).perform(lambda: resume_stream(found, run_id, answers))
+    watched = WatchedRun(found, spec_of(found), own, out)
+    return watched.perform(lambda: resume_stream(found, run_id, answers), read_entries(past))
 
 
 def _value(answer: str | None, yes: bool, no: str | None) -> Any:

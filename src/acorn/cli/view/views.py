@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
@@ -33,6 +33,10 @@ _PER_SECOND = 10
 
 class View(Protocol):
     """Where a run is seen while it goes on; it listens to what happens, and is fed what is still coming in."""
+
+    def recall(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
+        """What happened before, in a run that goes on."""
+        ...
 
     def feed(self, chunk: StreamChunk[Any], run: Run[Any] | None) -> None: ...
     def end(self, how: str, run: Run[Any] | None) -> None: ...
@@ -106,6 +110,15 @@ class LiveView:
             if self._tree.root.run_id is None:
                 self._began = time.monotonic() - entry.at
             self._tree.hear(entry)
+
+    def recall(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
+        with self._lock:
+            for entry in entries:
+                self._tree.hear(entry)
+                self._began = time.monotonic() - entry.at
+            if were_shown:
+                self._tree.root.parts.clear()
+                self._tree.root.was_interrupted = False
 
     def feed(self, chunk: StreamChunk[Any], run: Run[Any] | None) -> None:
         with self._lock:
@@ -183,6 +196,10 @@ class PlainView:
             where = f"[{one_line(branch.label)}] " if branch.label else ""
             for line in self._lines(branch, complete):
                 self._say(f"{where}{line}")
+
+    def recall(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
+        for entry in entries:
+            self._tree.hear(entry)
 
     def feed(self, chunk: StreamChunk[Any], run: Run[Any] | None) -> None:
         """What is still coming in is no line yet."""

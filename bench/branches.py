@@ -9,9 +9,9 @@ from measure import Line
 from pydantic import BaseModel
 
 from acorn import Step, Usage, module, tool
-from acorn._call import _plan
 from acorn._loop.asks import AskModel
 from acorn._loop.run import Loop
+from acorn._planning import plan_for
 from acorn.models import ModelRequest, ModelResponse, RawCall
 from acorn.record import current_place
 
@@ -98,7 +98,7 @@ BEGUN: list[float] = []
 
 def begin() -> float:
     """CPU seconds from the parent's conversation to the body of the branch's first request."""
-    place, plan = current_place(), _plan(Checker())
+    place, plan = current_place(), plan_for(Checker())
     assert place is not None
     parent: Loop = place.tree.loops[place.run_id]
     given = plan.spec.input.from_call("check", (), {})

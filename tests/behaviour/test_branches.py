@@ -1463,11 +1463,11 @@ def test_the_seconds_of_branches_count(call: Call, script: Script) -> None:
             assert isinstance(raised.value.__cause__, LimitError)
 
     slow = Reply(delay=PATIENCE) & TRUE
-    run = run_main(call, script(calling("check"), slow, DONE), max_seconds=2)
+    run = run_main(call, script(calling("check"), slow, DONE), max_seconds=4)
     assert run.seconds < PATIENCE / 2
     assert "LimitError: `Checker` used up its `max_seconds`" in told(run)[0]
     assert (run.output, run.stop_reason) == ("yes", "limit")
-    run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=2)
+    run = run_main(call, script(calling("look"), slow, DONE), Slow, max_seconds=4)
     assert run.seconds < PATIENCE / 2
     assert run.output == "yes"
 

@@ -13,12 +13,12 @@ import pytest
 from tests.provider_rules import assert_complete
 
 from acorn import Run, Step, Usage, module, tool
-from acorn._call import new_loop
 from acorn._drive.aio import adrive
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import load, save
+from acorn._planning import new_loop
 from acorn.journal import BranchBegun
 from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish

@@ -17,11 +17,11 @@ from tests.provider_rules import assert_complete, assert_request_valid, assert_t
 from tests.saved_tree import SavedTree
 
 from acorn import DeclarationError, LimitError, Run, Step, StreamChunk, listen, module, tool
-from acorn._call import new_loop
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive
 from acorn._history import history_of
 from acorn._loop.saved_run import load, save
+from acorn._planning import new_loop
 from acorn.journal import Compacted, Entry, ModelAnswered
 from acorn.models import ModelRequest, Price
 from acorn.testing import AnyModel, Reply, ScriptedModel, finish

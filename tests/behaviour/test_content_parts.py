@@ -15,10 +15,10 @@ from tests.photo import Photo, Sketch, Sound, image
 from tests.provider_rules import assert_valid
 
 from acorn import LimitError, Run, Step, Usage, module, tool
-from acorn._call import new_loop
 from acorn._content import text_of
 from acorn._history import history_of
 from acorn._loop.saved_run import load, save
+from acorn._planning import new_loop
 from acorn.journal import MessagesSaid, ResultsSaid, ToolReturned
 from acorn.models import ModelRequest
 from acorn.testing import Reply, finish

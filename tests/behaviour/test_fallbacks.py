@@ -19,9 +19,9 @@ from tests.patience import PATIENCE, comes_true
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import DeclarationError, ModelError, Run, Step, StreamChunk, ToolResult, Usage, module, tool
-from acorn._call import new_loop
 from acorn._loop.asks import AskHook
 from acorn._loop.saved_run import load, save
+from acorn._planning import new_loop
 from acorn.journal import Fallback, ModelAnswered, ModelAsked
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.circuit import FAILURES, OPEN_FOR, Circuits, Pass

@@ -13,12 +13,12 @@ import pytest
 from tests.provider_rules import assert_complete, assert_request_valid
 
 from acorn import LimitError, ModelError, ParseError, Run, Step, Usage, listen, module, tool
-from acorn._call import new_loop
 from acorn._drive.aio import adrive
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive, walk
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import load, save
+from acorn._planning import new_loop
 from acorn.journal import Entry, Failed, Finished, Interrupted, ToolBegun, ToolReturned
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 from acorn.thread import to_messages

@@ -17,8 +17,8 @@ from tests.behaviour.conftest import Call, Script
 from tests.provider_rules import assert_complete, assert_request_valid
 
 from acorn import DeclarationError, LimitError, Run, Step, ToolResult, Usage, capture, module, tool
-from acorn._call import new_loop
 from acorn._loop.asks import AskModel, AskTool
+from acorn._planning import new_loop
 from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling

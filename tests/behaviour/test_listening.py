@@ -14,10 +14,10 @@ import pytest
 from pydantic import BaseModel
 
 from acorn import AcornError, ModelError, Run, Step, Usage, capture, listen, module, tool
-from acorn._call import new_loop
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive
 from acorn._loop.run import Loop
+from acorn._planning import new_loop
 from acorn.journal import (
     BranchBegun,
     BranchEnded,

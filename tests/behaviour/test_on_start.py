@@ -11,11 +11,11 @@ from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
 
 from acorn import AcornError, DeclarationError, ParseError, Step, Usage, current_run, listen, module, tool
-from acorn._call import _plan, new_loop
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive
 from acorn._history import history_of
 from acorn._loop.saved_run import load, save
+from acorn._planning import new_loop, plan_for
 from acorn.journal import Entry
 from acorn.models import ModelRequest
 from acorn.testing import ScriptedModel, finish
@@ -261,7 +261,7 @@ def test_a_run_that_is_loaded_does_not_call_it_again() -> None:
     loop = new_loop(agent, (), {"question": "?"})
     with pytest.raises(KeyboardInterrupt):
         drive(Tree(loop), loop.run.id)
-    again = load(_plan(agent), json.loads(json.dumps(save(loop))))
+    again = load(plan_for(agent), json.loads(json.dumps(save(loop))))
     drive(Tree(again), again.run.id)
     assert (called, again.run.output) == (["start"], "nowhere")
     assert [request.temperature for request in model.requests] == [0.5, 0.5]

@@ -34,11 +34,11 @@ from acorn import (
     module,
     tool,
 )
-from acorn._call import new_loop
 from acorn._drive.aio import adrive, awalk
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive, walk
 from acorn._loop.saved_run import load, save
+from acorn._planning import new_loop
 from acorn.journal import Entry, HumanAnswered, HumanAsked, Rested, ToolBegun, ToolReturned
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore

@@ -10,11 +10,11 @@ import pytest
 from tests.provider_rules import assert_complete
 
 from acorn import Run, listen, module, tool
-from acorn._call import new_loop
 from acorn._drive.aio import adrive
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive
 from acorn._loop.saved_run import load, save
+from acorn._planning import new_loop
 from acorn.journal import BranchBegun, BranchEnded, Entry
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, finish

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from acorn import ModelError, Run, Step, current_run, listen, module, tool
-from acorn._call import new_loop
 from acorn._drive.aio import adrive
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive
@@ -23,6 +22,7 @@ from acorn._loop.asks import Ask, AskHook, AskModel, AskTool
 from acorn._loop.branch_context import branch_id
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import load, save
+from acorn._planning import new_loop
 from acorn.journal import BranchBegun, Entry
 from acorn.models import ModelRequest
 from acorn.record import Place

@@ -22,13 +22,13 @@ from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_run, module, tool
-from acorn._call import new_loop
 from acorn._drive.run_tree import Tree
 from acorn._drive.tools import attempt
 from acorn._json import to_plain
 from acorn._loop.asks import AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import load, save
+from acorn._planning import new_loop
 from acorn.models import ModelRequest, Price
 from acorn.record import Place
 from acorn.testing import Reply, ScriptedModel, call, finish

@@ -14,10 +14,10 @@ from tests.contract.conftest import Wire
 from tests.loopback import Fault, Request
 
 from acorn import ModelError, Run, Step, module, tool
-from acorn._call import new_loop
 from acorn._drive.tools import attempt
 from acorn._loop.asks import AskHook, AskModel, AskTool
 from acorn._loop.saved_run import save
+from acorn._planning import new_loop
 from acorn._secrets import redact, secrets_in
 from acorn.testing import Reply, call, finish
 

@@ -58,6 +58,8 @@ FLOORS = {
     "_drive": 6,
     "_module": 7,
     "_batch": 7,
+    "_planning": 7,
+    "_beginning": 7,
     "_call": 7,
     "_runs": 7,
     "__init__": 7,

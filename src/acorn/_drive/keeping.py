@@ -20,7 +20,6 @@ from acorn._loop.run import Loop
 from acorn._loop.saved_run import save_new, save_record
 from acorn._record_json import fields_of
 from acorn.errors import AcornError, StoreError
-from acorn.journal import Entry
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.port import Birth, Change, Commit, Kept, RunCancelledError, Status, Store
 
@@ -46,7 +45,8 @@ class Keeper:
         self._root, self._origin = root, origin
         self._entries = {each.facts.id: len(each.entries) for each in kept}
         """By run, how many entries of its journal are kept."""
-        self._changed: set[str] = set()
+        self.changed: set[str] = set()
+        """The runs in which something has happened since the last commit."""
         self._first: Future[None] | None = None
         """The commit that bears the run, where it is a new one."""
         self._is_claimed = bool(kept)
@@ -58,16 +58,12 @@ class Keeper:
         """The root is driven from now on, and others are to know."""
         hold(self.store, self._root)
 
-    def hear(self, entry: Entry) -> None:
-        """Something has happened in a run."""
-        self._changed.add(entry.run_id)
-
     def commit(self, loops: Mapping[str, Loop]) -> Future[None] | None:
         """Hand over what is new; None where nothing is."""
-        if not self._changed:
+        if not self.changed:
             return None
-        changes = [self._change(loop) for run_id, loop in loops.items() if run_id in self._changed]
-        self._changed.clear()
+        changes = [self._change(loop) for run_id, loop in loops.items() if run_id in self.changed]
+        self.changed.clear()
         is_resting = status_of(loops[self._root]) == "waiting"
         requests = [each for loop in loops.values() for each in loop.requests()] if is_resting else ()
         self._left = "stopped"

@@ -31,7 +31,8 @@ def close_record(run: Run[Any], agent: object, began: float, where: Whereabouts)
     An iterator that is dropped may be closed in another one.
     """
     run.seconds = time.monotonic() - began
-    if run.error is not None:
+    # What ends a whole tree, such as a store that failed, is also the error of branches, which may end last.
+    if run.error is not None and (run.branch is None or getattr(run.error, "run", None) is None):
         with suppress(AttributeError, TypeError):  # an exception with slots has no room for it
             run.error.run = run  # type: ignore[attr-defined]
     _remember(run, agent, where)

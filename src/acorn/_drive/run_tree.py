@@ -52,14 +52,17 @@ class RestingError(BaseException):
 class _Life:
     """What a run has while it goes on, beside its machine."""
 
-    __slots__ = ("began", "failed", "handed", "heard", "is_closed", "where")
+    __slots__ = ("began", "failed", "handed", "heard", "is_closed", "is_heard", "where")
 
-    def __init__(self, began: float, where: Whereabouts, heard: tuple[Heard, ...], handed: int) -> None:
+    def __init__(
+        self, began: float, where: Whereabouts, heard: tuple[Heard, ...], handed: int, *, is_kept: bool
+    ) -> None:
         self.began = began
         """The reading of the clock from which its seconds count."""
         self.where = where
         """The task and the thread that it began in."""
         self.heard = heard
+        self.is_heard = bool(heard) or is_kept
         """Who listens to it."""
         self.handed = handed
         """How many of its entries they have heard."""
@@ -111,17 +114,16 @@ class Tree:
             run = self._alive(run_id).run
             began, where = open_record(run)
             heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
-            if self.keeper is not None:
-                if run_id == self.root:
-                    self.keeper.begin()
-                heard = (*heard, Heard(self.keeper.hear, is_vital=True))
-            self._lives[run_id] = _Life(began, where, heard, len(run.journal.entries))
+            if self.keeper is not None and run_id == self.root:
+                self.keeper.begin()
+            handed, is_kept = len(run.journal.entries), self.keeper is not None
+            self._lives[run_id] = life = _Life(began, where, heard, handed, is_kept=is_kept)
             loop, now = self.loops[run_id], self.now(run_id)
             with self._vital():
                 loop.start(now, datetime.now(UTC))
             if self._answers:
                 loop.take_answers(self._answers, now)
-            if heard:
+            if life.is_heard:
                 self._hand_over(run_id)
 
     def asks(self, run_id: str) -> Sequence[Ask]:
@@ -139,7 +141,7 @@ class Tree:
             if self.lost is not None:
                 raise self.lost
             loop.begin(ask_id, monotonic() - life.began)
-            if life.heard:
+            if life.is_heard:
                 self._hand_over(run_id)
 
     def begin_alone(self, run_id: str) -> Ask | None:
@@ -161,7 +163,7 @@ class Tree:
             if self.lost is not None:
                 raise self.lost
             loop.begin(ask.id, now)
-            if life.heard:
+            if life.is_heard:
                 self._hand_over(run_id)
             return ask
 
@@ -179,7 +181,7 @@ class Tree:
                 self.lose(error)
                 raise
             finally:
-                if life.heard:
+                if life.is_heard:
                     self._hand_over(run_id)
             if len(self.loops) > 1 and loop.run.stop_reason is not None:
                 # A tool whose time was up, or a thread of its own, may still be at it.
@@ -374,8 +376,13 @@ class Tree:
     # Who listens
 
     def _hand_over(self, run_id: str) -> None:
-        """Let the listeners hear the new entries, in order."""
+        """Let the listeners hear the new entries, in order; who keeps the run hears that there are some."""
         life, entries = self._lives.get(run_id), self.loops[run_id].journal.entries
+        if self.keeper is not None:
+            self.keeper.changed.add(run_id)
+            if life is not None and not life.heard:
+                life.handed = len(entries)
+                return
         while life is not None and life.handed < len(entries):
             entry = entries[life.handed]
             life.handed += 1

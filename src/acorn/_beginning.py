@@ -1,0 +1,124 @@
+"""How a run begins: anew, or out of its store, by its name, by its id, or as an item of a batch."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from dataclasses import replace
+from typing import Any
+
+from acorn._batch import Begin, Book, arguments_of, book_of
+from acorn._brackets import check_deps
+from acorn._declared import (
+    BROUGHT,
+    BatchItem,
+    agent_name,
+    brought_by,
+    spec_of,
+)
+from acorn._drive.keeping import Keeper, Origin
+from acorn._drive.kept_tree import check_fit, claimed, is_final, kept_tree, recorded_failure
+from acorn._drive.run_tree import Tree
+from acorn._json import excerpt, to_plain
+from acorn._loop.run import Loop
+from acorn._loop.settings import written_settings
+from acorn._override import held, spec_within
+from acorn._planning import Agent, check_deps_below, new_loop, plan_for
+from acorn._spec import SETTINGS, Spec
+from acorn.errors import DeclarationError, StoreError
+from acorn.stores.open import open_store
+from acorn.stores.port import Store
+
+Arguments = tuple[Any, ...]
+
+
+def begun(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[Tree, str]:
+    return planted(agent, new_loop(agent, args, kwargs))
+
+
+def planted(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
+    """The tree of a run, which is held from now on where it was begun before."""
+    if loop.spec.store is None and brought_by(agent).run_id is None:
+        return Tree(loop), loop.run.id
+    return _begin_kept(agent, loop)
+
+
+def _begin_kept(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
+    """A run that is kept; by the name it was given, it may be one that was begun before."""
+    run_id, store, origin = loop.run.id, _store_of(loop.plan.spec), _origin(agent)
+    if brought_by(agent).run_id is not None:
+        found = claimed(store, run_id, origin.agent, loop.run.input)
+        if found is not None:
+            return kept_tree(found, loop.plan, store, origin), run_id
+    return Tree(loop, keeper=Keeper(store, run_id, origin)), run_id
+
+
+def resumed(agent: Agent[Any, Any], run_id: str, given: Any, *, is_one: bool) -> tuple[Tree, str]:
+    plan = plan_for(agent, held())
+    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    check_deps_below(plan.spec, plan.deps, [])
+    store, origin = _store_of(plan.spec), _origin(agent)
+    found = claimed(store, run_id, origin.agent, may_have_moved=True)
+    if found is None:
+        raise StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
+    return kept_tree(found, plan, store, origin, given, is_one=is_one), run_id
+
+
+def batch_of(
+    agent: Agent[Any, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
+) -> tuple[Book[Any], Begin]:
+    spec = spec_within(held(), agent)
+    book: Book[Any] = book_of(rows, spec.owner, concurrency, id, key, max_cost)
+    if id is None:
+        return book, lambda row, at, run_id: begun(agent, *arguments_of(row, spec.input))
+    _store_of(spec)
+    return book, lambda row, at, run_id: _begin_item(agent, row, BatchItem(id, at), str(run_id), bool(retry))
+
+
+def _begin_item(agent: Agent[Any, Any], row: Any, item: BatchItem, run_id: str, retry: bool) -> tuple[Tree, str]:
+    """The run of one row of a batch: a new one, or where it has an id, perhaps one of an earlier call.
+
+    What had failed by then fails again, unless it is to be tried again.
+    """
+    args, kwargs = arguments_of(row, spec_of(agent).input)
+    vars(named := copy.copy(agent))[BROUGHT] = replace(brought_by(agent), run_id=run_id, item=item)
+    loop = new_loop(named, args, kwargs)
+    store = _store_of(loop.spec)
+    before = store.read(run_id)
+    if before and before[0].facts.status == "failed":
+        check_fit(before[0], store, agent_name(type(agent)), loop.run.input)
+        if not retry:
+            raise recorded_failure(before, loop.plan)
+        if is_final(before[0]):
+            store.delete(run_id)
+    return _begin_kept(named, loop)
+
+
+def _store_of(spec: Spec) -> Store:
+    if spec.store is None:
+        raise DeclarationError(
+            f"`{spec.owner}` keeps no runs; say where, as in `store = 'runs.db'` on the class or "
+            f"`{spec.owner}(store='runs.db')`."
+        )
+    return open_store(spec.store, f"`{spec.owner}.store`")
+
+
+def _origin(agent: Agent[Any, Any]) -> Origin:
+    """What a store keeps beside the run: its class, and what the instance has set for itself, as far as it is data."""
+    own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
+    written = written_settings(own)
+    plain = {name: value for name, value in written.items() if isinstance(value, str | int | float | dict | None)}
+    overrides = {name: value for name, value in plain.items() if to_plain(value) == value}
+    file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
+    item = brought_by(agent).item
+    return Origin(agent_name(type(agent)), overrides, file, *((None, None) if item is None else item))
+
+
+def checked_id(run_id: Any, owner: str) -> str | None:
+    """The name of a run, as `using` takes it."""
+    if run_id is None or (isinstance(run_id, str) and run_id.strip() and len(run_id) <= 200 and run_id.isprintable()):
+        return run_id
+    raise DeclarationError(
+        f"`run_id` of `{owner}.using` must be a name of at most 200 characters such as 'order-17', "
+        f"got {excerpt(run_id)}."
+    )

@@ -1,0 +1,154 @@
+"""From an instance and the arguments of a call to a run that is ready to be driven: checked, and with its plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol, TypeVar, get_origin
+
+from acorn._brackets import check_deps, check_filled, deps_type
+from acorn._declared import (
+    Branch,
+    brought_by,
+    docstring_of,
+    has_hook,
+    instance_of,
+    module_name,
+    own_hook,
+    read_spec,
+    spec_of,
+)
+from acorn._loop.plan import BranchTool, Plan
+from acorn._loop.run import Loop
+from acorn._override import Overrides, held, prompt_within, spec_within
+from acorn._spec import SETTINGS, Spec
+from acorn._tools.agent import AgentTool
+from acorn._tools.people import asks_people, is_question
+from acorn._tools.port import Tool
+from acorn.errors import DeclarationError
+from acorn.models.port import Model
+from acorn.models.resolve import resolve
+from acorn.models.throttle import throttle
+from acorn.record import Run
+
+OPTIONS = frozenset({"history", "deps", "run_id", *SETTINGS})
+"""What `using` takes."""
+Out = TypeVar("Out")
+Deps = TypeVar("Deps")
+Arguments = tuple[Any, ...]
+
+
+class Agent(Protocol[Out, Deps]):
+    """An instance of a module class, as far as a call must know it."""
+
+    system_prompt: Any
+
+    @property
+    def last(self) -> Run[Out, Deps] | None: ...
+
+
+def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
+    """Check a call and make it a run that is ready to be driven."""
+    plan = plan_for(agent, held())
+    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    check_deps_below(plan.spec, plan.deps, [])
+    if plan.spec.store is None:
+        _check_people(agent, plan.spec, [])
+    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
+    return Loop(plan, Run(brought_by(agent).run_id or os.urandom(16).hex(), given, deps=plan.deps))
+
+
+def plan_for(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
+    spec = spec_within(overrides, agent) if overrides else spec_of(agent)
+    check_filled(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
+    brought = brought_by(agent)
+    return Plan(
+        spec,
+        _tools(agent, spec, overrides),
+        resolve=_resolve,
+        agent=agent,
+        module=module_name(type(agent)),
+        prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
+        on_start=own_hook(agent, "on_start"),
+        on_step=own_hook(agent, "on_step"),
+        on_finish=own_hook(agent, "on_finish"),
+        on_stream=own_hook(agent, "on_stream"),
+        on_human=own_hook(agent, "on_human"),
+        prior=brought.prior,
+        deps=brought.deps,
+        deps_type=deps_type(agent),
+        branches={name: _branch_tool(name, entry, overrides) for name, entry in spec.branches.items()},
+        start=partial(_start, overrides),
+    )
+
+
+def _resolve(declared: Any, spec: Spec) -> Model:
+    return resolve(declared, spec.owner, throttle(spec.owner, spec.max_concurrency, spec.rate_limit))
+
+
+def check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:
+    """Judge the deps of what an agent may start, which a model could not mend."""
+    for which in _below(spec):
+        if any(which is other for other in seen):
+            continue
+        seen.append(which)
+        own = None if isinstance(which, type) or get_origin(which) else brought_by(which).deps
+        handed = deps if own is None else own
+        started = read_spec(which)
+        check_deps(started.owner, deps_type(which), handed, spec.owner)
+        check_deps_below(started, handed, seen)
+
+
+def _check_people(which: Branch, spec: Spec, seen: list[Any]) -> None:
+    """A run without a store needs somebody to answer what it, or what it may start, asks of people."""
+    if has_hook(which, "on_human"):
+        return
+    for tool in spec.tools:
+        if asks_people(tool):
+            what = "asks people" if is_question(tool) else "needs a person's approval"
+            raise DeclarationError(
+                f"The tool `{tool.name}` of `{spec.owner}` {what}, and nobody can answer: add `store = ...` to the "
+                f"module that is called, so that the run can wait, or a method `on_human` to `{spec.owner}`."
+            )
+    for other in _below(spec):
+        if not any(other is each for each in seen):
+            seen.append(other)
+            _check_people(other, read_spec(other), seen)
+
+
+def _below(spec: Spec) -> list[Any]:
+    """What a module may start: agents that are tools, and branches."""
+    agents = [tool.function for tool in spec.tools if isinstance(tool, AgentTool)]
+    return agents + [entry["module"] if isinstance(entry, Mapping) else entry for entry in spec.branches.values()]
+
+
+def _tools(agent: Agent[Any, Any], spec: Spec, overrides: Overrides) -> tuple[Tool, ...]:
+    tools = tuple(tool.bound_to(agent) for tool in spec.tools)
+    if not overrides:
+        return tools
+    # What an agent that is a tool takes may be overridden, and its schema is kept once it is made.
+    return tuple(
+        replace(tool, parameters=partial(_parameters, overrides, tool.function))
+        if isinstance(tool, AgentTool)
+        else tool
+        for tool in tools
+    )
+
+
+def _parameters(overrides: Overrides, agent: Any) -> dict[str, Any]:
+    return spec_within(overrides, agent).input.json_schema
+
+
+def _start(overrides: Overrides, tool: AgentTool) -> BranchTool:
+    """An agent that is a tool, as a branch with a conversation of its own."""
+    which: Branch = tool.function
+    spec = spec_within(overrides, which)
+    return BranchTool(tool.name, None, spec, lambda: plan_for(instance_of(which), overrides), inherits=False)
+
+
+def _branch_tool(name: str, entry: Any, overrides: Overrides) -> BranchTool:
+    which, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
+    spec = spec_within(overrides, which)
+    return BranchTool(name, described, spec, lambda: plan_for(instance_of(which), overrides), docstring_of(which))

@@ -77,8 +77,8 @@ def kept_tree(
             saved = {each.facts.id: saved_of(each) for each in below}
         if loop.is_over and loop.run.error is not None:
             raise StoreError(
-                f"The run {run_id} has failed and cannot go on ({facts.error}); begin another one, or delete this one to "
-                f"use its id again."
+                f"The run {run_id} has failed and cannot go on ({facts.error}); begin another one, or delete this one "
+                f"to use its id again."
             ) from loop.run.error
         if facts.status == "cancelled":
             raise StoreError(f"The run {run_id} was cancelled, so it does not go on; begin another one.")

@@ -240,9 +240,11 @@ class _Threads(Generic[Out]):
         self._book.is_over = True
         with self._lock:
             trees = list(self._trees.values())
+        # What ended the batch, rows that cannot be read, say, is no failure of these runs.
+        stopped = GeneratorExit("the batch has ended") if isinstance(error, Exception) else error
         for tree, run_id in trees:
             with suppress(Exception):
-                tree.stop(run_id, error)
+                tree.stop(run_id, stopped)
                 future = tree.keep()
                 if future is not None:
                     result_of(future)

@@ -27,7 +27,6 @@ from acorn._xml.encode import DescriptionFormat, XmlStyle
 from acorn._xml.text import is_name
 from acorn.errors import DeclarationError
 from acorn.models.port import is_meant_as_model, is_model, lacks
-from acorn.stores.port import Store
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +110,10 @@ def _is_bool(value: object) -> bool:
 
 
 def _is_store(value: object) -> bool:
-    return value is None or (isinstance(value, str) and bool(value.strip())) or isinstance(value, Path | Store)
+    if value is None or isinstance(value, str | Path):
+        return value is None or bool(str(value).strip())
+    # By two of its names: the port brings a room of its own, which a program that keeps no runs does not need.
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("commit", "claim"))
 
 
 def _is_root(value: object) -> bool:

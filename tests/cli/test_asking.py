@@ -42,6 +42,7 @@ def test_a_question_is_asked_there_and_then(tmp_path: Path) -> None:
     assert '"7"' in terminal.screen.text
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("is_interrupted", [True, False])
 def test_whoever_does_not_answer_is_told_how_to_go_on(tmp_path: Path, is_interrupted: bool) -> None:
     store = tmp_path / "runs.db"

@@ -143,6 +143,7 @@ def start(*words: object, **environment: object) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_says_how_to_go_on_and_it_goes_on(tmp_path: Path, store: Path) -> None:
     busy, go = tmp_path / "busy", tmp_path / "go"
     process = start("run", f"{DESK}:Slow", "x", "--store", store, SLOW_BUSY=busy, SLOW_GO=go)

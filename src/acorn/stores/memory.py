@@ -150,7 +150,9 @@ class MemoryStore:
             change.stop_reason, change.error, commit.root, birth.parent, birth.item,
         )  # fmt: skip
         if run is None:
-            run = _Run(next(self._numbers), birth, facts, change.record or "{}", change.state)
+            run = _Run(
+                next(self._numbers), birth, facts, "{}" if change.record is None else change.record, change.state
+            )
             run.holder = commit.holder if is_root else None
             self._runs[change.run_id] = run
         run.facts, run.state = facts, change.state

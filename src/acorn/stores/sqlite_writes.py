@@ -137,7 +137,11 @@ def _bear(
     except IntegrityError as error:
         raise words.born_twice(change.run_id, name) from error
     _do(connection, "INSERT INTO births VALUES (?, ?, ?, ?)", (number, birth.branch, birth.input, birth.overrides))
-    _do(connection, "INSERT INTO states VALUES (?, ?, ?)", (number, change.record or "{}", change.state))
+    _do(
+        connection,
+        "INSERT INTO states VALUES (?, ?, ?)",
+        (number, "{}" if change.record is None else change.record, change.state),
+    )
     _append(connection, number if root is None else root, number, change.entries)
     return number
 

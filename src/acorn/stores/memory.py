@@ -121,12 +121,12 @@ class MemoryStore:
         for change in commit.changes:
             run = self._runs.get(change.run_id)
             known = lengths.get(change.run_id, len(run.entries) if run is not None else None)
-            if change.birth is not None and known is not None:
-                raise words.born_twice(change.run_id, self.name)
             if change.birth is not None and not self._has_parent(
                 change.run_id, change.birth.parent, commit.root, lengths
             ):
                 raise words.orphan(change.run_id, change.birth.parent, commit.root)
+            if change.birth is not None and known is not None:
+                raise words.born_twice(change.run_id, self.name)
             if change.birth is None and (known is None or (run is not None and run.facts.root != commit.root)):
                 raise words.torn(change.run_id, None, change.since)
             if change.birth is None and known != change.since:

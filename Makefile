@@ -26,12 +26,12 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo 'Installing acorn and what it needs into $(VENV), once; this takes a while.'
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[local]'
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[local,web]'
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
 	@echo 'Installing what the checks and tests need into $(VENV), once.'
-	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements-dev.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[local,web,postgres,fleet,mcp,otel]' --requirement requirements-dev.txt
 	@touch $@
 
 demo: $(VENV)/.installed

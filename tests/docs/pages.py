@@ -1,7 +1,7 @@
 """Pages of the documentation, run as they are written.
 
-The Python blocks of a page are one program, run in order. The id of a provider's model goes to a server on loopback that
-speaks the provider's protocol; what it answers stands on the page, where a reader does not see it:
+The Python blocks of a page are one program, run in order. The id of a provider's model goes to a server on loopback
+that speaks the provider's protocol; what it answers stands on the page, where a reader does not see it:
 
     <!-- replies
     call("search", query="Python")

@@ -75,19 +75,27 @@ def _parent(span: ReadableSpan) -> int | None:
 
 
 @contextmanager
+def no_provider() -> Iterator[None]:
+    """Whatever is set inside is unset afterwards, which OpenTelemetry has no word for."""
+    tracing: Any = trace
+    measuring: Any = metrics
+    try:
+        yield
+    finally:
+        for provider in (tracing._TRACER_PROVIDER, measuring._METER_PROVIDER):
+            if provider is not None:
+                provider.shutdown()
+        tracing._TRACER_PROVIDER, tracing._TRACER_PROVIDER_SET_ONCE = None, Once()
+        measuring._METER_PROVIDER, measuring._METER_PROVIDER_SET_ONCE = None, Once()
+
+
+@contextmanager
 def set_up() -> Iterator[Spans]:
-    """Both providers; afterwards there are none again, which OpenTelemetry has no word for."""
+    """Both providers."""
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     provider, meters = TracerProvider(), MeterProvider([reader])
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    metrics.set_meter_provider(meters)
-    try:
+    with no_provider():
+        trace.set_tracer_provider(provider)
+        metrics.set_meter_provider(meters)
         yield Spans(exporter, reader, provider)
-    finally:
-        provider.shutdown()
-        meters.shutdown()
-        tracing: Any = trace
-        measuring: Any = metrics
-        tracing._TRACER_PROVIDER, tracing._TRACER_PROVIDER_SET_ONCE = None, Once()
-        measuring._METER_PROVIDER, measuring._METER_PROVIDER_SET_ONCE = None, Once()

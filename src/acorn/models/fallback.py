@@ -31,8 +31,8 @@ from acorn.models.port import (
     tell_of,
     thinks,
 )
-from acorn.models.retrying import aclose_stream, close_stream
 from acorn.models.thoughts import AUTHORS, reader_of
+from acorn.models.wrapped import aclose_stream, close_stream
 from acorn.types import Fallback, Usage
 
 OPEN = "its circuit is open"

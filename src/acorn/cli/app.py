@@ -15,6 +15,7 @@ from acorn._startup import raise_when_interrupted
 from acorn.cli.commands.batch import batch
 from acorn.cli.commands.chat import chat
 from acorn.cli.commands.demo import demo
+from acorn.cli.commands.fork import fork
 from acorn.cli.commands.new import new
 from acorn.cli.commands.pull import pull
 from acorn.cli.commands.resume import resume
@@ -49,6 +50,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "runs": (runs, {}),
     "show": (show, {}),
     "resume": (resume, {}),
+    "fork": (fork, {}),
     "answer": (answer, {}),
     "cancel": (cancel, {}),
     "delete": (delete, {}),

@@ -22,7 +22,7 @@ from acorn._record_json import read_entries
 from acorn.cli.commands.runs import StoreOption
 from acorn.cli.exit import FINE, CommandError, print_json, write
 from acorn.cli.safe_text import clean, one_line, plural, totals_text
-from acorn.cli.stored import named_store, store_of, told, whole_id
+from acorn.cli.stored import named_store, short, store_of, told, whole_id
 from acorn.cli.view.drawing import Pen, draw
 from acorn.cli.view.tree import RunTree
 from acorn.cli.view.views import PlainView
@@ -54,7 +54,7 @@ from acorn.thread import (
     parse_events,
     serialize_thread_to_xml,
 )
-from acorn.types import Usage
+from acorn.types import ForkedFrom, Usage
 
 
 def show(
@@ -90,14 +90,14 @@ def show(
     elif follow:
         raise CommandError("`--follow` is for the runs of a store")
     else:
-        events = _read(file)
+        events, run = read_kept(file)
     if as_json:
         print_json(dump_events(events), sys.stdout)
     elif xml:
         text = serialize_thread_to_xml(events)
         write(sys.stdout, f"{clean(text) if sys.stdout.isatty() else text}\n")
     else:
-        _print(Path(file).name, events)
+        _print(Path(file).name, events, None if run is None else run.forked_from)
     return FINE
 
 
@@ -106,10 +106,15 @@ def draw_kept(store: Store, run: Run[Any], *, is_whole: bool, out: TextIO) -> No
     with told():
         status, heard = store.follow(run.id)
     entries = read_entries([json.loads(each.entry) for each in heard])
-    head = Text.assemble((one_line(run.id), "bold"), (f"  {status}", "dim"))
+    head = Text.assemble((one_line(run.id), "bold"), (f"  {status}{_origin(run.forked_from)}", "dim"))
     _draw(head, entries, out, is_whole=is_whole)
     totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)
     write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")
+
+
+def _origin(fork: ForkedFrom | None) -> str:
+    """What a run was forked from, for its heading."""
+    return "" if fork is None else f", forked from {one_line(short(fork.run or 'events'))} before step {fork.before}"
 
 
 def _follow(store: Store, run_id: str) -> int:
@@ -125,12 +130,14 @@ def _follow(store: Store, run_id: str) -> int:
     return FINE
 
 
-def _read(file: str) -> list[AgentEvent]:
+def read_kept(file: str) -> tuple[list[AgentEvent], Run[Any] | None]:
+    """The events in a file, and the record where it holds one."""
     try:
         text = Path(file).read_bytes()
         if text.lstrip().startswith(b"{"):  # a record; events are a list
-            return Run.from_json(text.decode()).thread
-        return parse_events(text)
+            run = Run.from_json(text.decode())
+            return run.thread, run
+        return parse_events(text), None
     except StoreError as error:
         raise CommandError(f"`{file}` holds no saved run: {error}") from error
     except OSError as error:
@@ -143,8 +150,8 @@ def _read(file: str) -> list[AgentEvent]:
         raise CommandError(f"`{file}` holds no saved run: {error}") from error
 
 
-def _print(title: str, events: list[AgentEvent]) -> None:
-    head = Text.assemble((one_line(title), "bold"), (f"  {plural(len(events), 'event')}", "dim"))
+def _print(title: str, events: list[AgentEvent], fork: ForkedFrom | None) -> None:
+    head = Text.assemble((one_line(title), "bold"), (f"  {plural(len(events), 'event')}{_origin(fork)}", "dim"))
     _draw(head, entries_of(events), sys.stdout, is_whole=True)
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.conftest import AGENTS, Acorn
@@ -115,6 +116,25 @@ def test_wrong_words(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> 
     ended = acorn("fork", "bad.json", "--before", 2, "--agent", SCOUT)
     assert ended.code == 2
     assert "holds no saved run" in ended.err
+
+
+def test_a_run_is_shown_as_a_test_that_passes(
+    acorn: Acorn, store: Path, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = acorn("show", run_id[:8], "--python", "--store", store)
+    assert ended.code == 0
+    assert "from scout import Scout" in ended.out
+    monkeypatch.syspath_prepend(AGENTS)
+    names: dict[str, Any] = {}
+    exec(compile(ended.out, "made.py", "exec"), names)
+    names["test_scout"]()
+    (tmp_path / "record.json").write_text(library.runs(store).get(run_id).to_json(), encoding="utf-8")
+    assert acorn("show", "record.json", "--python").out == ended.out
+    (tmp_path / "events.json").write_text(acorn("show", run_id, "--json", "--store", store).out, encoding="utf-8")
+    ended = acorn("show", "events.json", "--python")
+    assert (ended.code, ended.out) == (2, "")
+    assert "`--python` needs a record" in ended.err
+    assert "exclude each other" in acorn("show", run_id, "--python", "--xml", "--store", store).err
 
 
 def test_it_is_saved_to_a_file_as_a_whole(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:

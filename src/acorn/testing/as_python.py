@@ -95,20 +95,18 @@ class _Writer:
     def text(self) -> str:
         body = [*self._scripts(), *self._call()]
         why = _why_not(self.run)
-        head = [f"A run of `{self.own.name}` as a test: the model says again what it said, and the agent must come to"]
-        head[0] += " the same."
-        lines = ['"""' + head[0], "", *self._remarks(), '"""', "", *self._imports(bool(why)), "", ""]
+        head = f"A run of `{self.own.name}` as a test: the model says again what it said"
+        head = f'"""{head}, and the agent must come to the same.'
+        lines = [head, "", *self._remarks(), '"""', "", *self._imports(bool(why)), "", ""]
         if why:
             lines.append(f"@pytest.mark.skip(reason={why!r})")
         lines.append(f"def test_{snake_case(self.own.name)}() -> None:")
         return "\n".join([*lines, *(f"{_TAB}{line}" if line else "" for line in body)]) + "\n"
 
     def _remarks(self) -> list[str]:
-        called = {
-            entry.name for run in _tree(self.run) for entry in run.journal.entries if isinstance(entry, ToolBegun)
-        }
-        order = [entry.name for run in _tree(self.run) for entry in run.journal.entries if isinstance(entry, ToolBegun)]
-        names = [name for name in dict.fromkeys(order) if name in called and name.isidentifier()]
+        entries = [entry for run in _tree(self.run) for entry in run.journal.entries]
+        called = dict.fromkeys(entry.name for entry in entries if isinstance(entry, ToolBegun))
+        names = [name for name in called if name.isidentifier()]
         said: list[str] = []
         if names:
             said.append(f"The tools are really called: {', '.join(f'`{name}`' for name in names)}.")
@@ -344,13 +342,18 @@ def _opening(run: Run[Any]) -> str:
 def _names(module: str) -> tuple[str | None, str]:
     """From `package.file:Class` to where the class is and its name; None where that is no place to import from."""
     source, _, name = module.partition(":")
-    is_class = _is_name(name)
-    is_source = bool(source) and all(map(_is_name, source.split("."))) and source != "__main__"
+    is_class = _is_identifier(name)
+    is_source = bool(source) and all(map(_is_identifier, source.split("."))) and source != "__main__"
     return (source if is_class and is_source else None), (name if is_class else "Agent")
 
 
+def _is_identifier(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
 def _is_name(text: Any) -> bool:
-    return isinstance(text, str) and text.isascii() and text.isidentifier() and not keyword.iskeyword(text)
+    """Whether it can be the name of an argument; Python would spell others in its own way."""
+    return isinstance(text, str) and text.isascii() and _is_identifier(text)
 
 
 def _arguments(text: str) -> dict[str, Any] | None:

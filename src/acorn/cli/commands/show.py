@@ -40,6 +40,7 @@ from acorn.journal import (
     ResultsSaid,
 )
 from acorn.stores.port import Store
+from acorn.testing.as_python import as_python
 from acorn.thread import (
     AgentEvent,
     CompletionEvent,
@@ -71,11 +72,15 @@ def show(
     full: Annotated[bool, typer.Option("--full", help="Every text as a whole.")] = False,
     xml: Annotated[bool, typer.Option("--xml", help="Print the thread as one XML document.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the events as JSON.")] = False,
+    python: Annotated[
+        bool, typer.Option("--python", help="Print the run as a test with a scripted model, ready to paste.")
+    ] = False,
     store: StoreOption = None,
 ) -> int:
     """Show a run that was kept step by step, its branches as a tree."""
-    if xml and as_json:
-        raise CommandError("`--xml` and `--json` exclude each other")
+    forms = [name for name, is_wanted in (("--xml", xml), ("--json", as_json), ("--python", python)) if is_wanted]
+    if len(forms) > 1:
+        raise CommandError(f"`{forms[0]}` and `{forms[1]}` exclude each other")
     if named_store(store) is not None and not Path(file).is_file():
         book = store_of(store)
         run_id = whole_id(book, file)
@@ -83,6 +88,8 @@ def show(
             return _follow(book, run_id)
         with told():
             run = acorn.runs(book).get(run_id)
+        if python:
+            return _print_python(run, book)
         if not (xml or as_json):
             draw_kept(book, run, is_whole=full, out=sys.stdout)
             return FINE
@@ -91,6 +98,10 @@ def show(
         raise CommandError("`--follow` is for the runs of a store")
     else:
         events, run = read_kept(file)
+    if python:
+        if run is None:
+            raise CommandError(f"`{file}` holds events only; `--python` needs a record, as `run.to_json()` writes it")
+        return _print_python(run, None)
     if as_json:
         print_json(dump_events(events), sys.stdout)
     elif xml:
@@ -98,6 +109,19 @@ def show(
         write(sys.stdout, f"{clean(text) if sys.stdout.isatty() else text}\n")
     else:
         _print(Path(file).name, events, None if run is None else run.forked_from)
+    return FINE
+
+
+def _print_python(run: Run[Any], store: Store | None) -> int:
+    """The run as a test; a store knows where the class is, and what the instance had set."""
+    module, settings = None, dict[str, Any]()
+    if store is not None:
+        with told():
+            birth = store.read(run.id)[0].birth
+        module = birth.agent
+        settings = json.loads(birth.overrides).get("settings", {}) if birth.overrides else {}
+    text = as_python(run, module=module, settings=settings)
+    write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
     return FINE
 
 

@@ -219,7 +219,7 @@ def test_a_hostile_record_names_no_module_to_import(agents: Any) -> None:
         made = as_python(run)
         imports = [node for node in ast.walk(ast.parse(made)) if isinstance(node, ast.Import | ast.ImportFrom)]
         known = {"pytest", "pydantic_core", "acorn", "acorn.testing", "your_project"}
-        assert {getattr(node, "module", None) or node.names[0].name for node in imports} <= known  # type: ignore[attr-defined]
+        assert {getattr(node, "module", None) or node.names[0].name for node in imports} <= known
         assert "say where" in made
 
 

@@ -62,6 +62,7 @@ FLOORS = {
     "_beginning": 7,
     "_call": 7,
     "_runs": 7,
+    "_explaining": 7,
     "__init__": 7,
     "__main__": 8,
     "cli": 8,

@@ -15,7 +15,7 @@ from acorn.thread.kept import kept_entries, settle
 def some_steps(seed: int) -> list[AgentEvent]:
     """Events of one run in the order of its steps; a summary by chance sums up anything, and is tried elsewhere."""
     rng = random.Random(seed)
-    events = [event for _ in range(rng.randint(1, 8)) if (event := some_event(rng)).type != "summary"]
+    events: list[AgentEvent] = [event for _ in range(rng.randint(1, 8)) if (event := some_event(rng)).type != "summary"]
     for event in events:
         event.branch = event.run_id = None
     events.sort(key=lambda event: event.iteration)

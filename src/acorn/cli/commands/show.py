@@ -78,6 +78,7 @@ def show(
     store: StoreOption = None,
 ) -> int:
     """Show a run that was kept step by step, its branches as a tree."""
+    run: Run[Any] | None
     forms = [name for name, is_wanted in (("--xml", xml), ("--json", as_json), ("--python", python)) if is_wanted]
     if len(forms) > 1:
         raise CommandError(f"`{forms[0]}` and `{forms[1]}` exclude each other")

@@ -77,7 +77,9 @@ async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any])
 
 
 def fork_of(thread: Any, before: Any, owner: str) -> Any:
-    """What `using(thread=..., before=...)` brings along."""
+    """What `using(thread=..., before=...)` brings along; None and no step for what has no past."""
+    if thread is before is None:
+        return None
     from acorn._loop.fork import fork_of  # the events' classes, which a call that is no fork does not need
 
     return fork_of(thread, before, owner)

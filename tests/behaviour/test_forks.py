@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
+from tests.saved_tree import SavedTree
 
 import acorn
 from acorn import DeclarationError, InputError, Run, StoreError, listen, module, tool
+from acorn._drive.sync import drive
+from acorn._planning import new_loop
 from acorn.journal import Entry, ModelAnswered, RunBegun
 from acorn.models import ModelRequest
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
@@ -341,6 +344,18 @@ def test_an_interrupted_fork_goes_on_by_resume(tmp_path: Path) -> None:
     assert told(before(found.thread, 3)) == told(before(run.thread, 3))
 
 
+def test_a_fork_can_be_saved_and_loaded_after_every_tell() -> None:
+    run = first_run()
+    agent, _ = forked(run.thread, 3, call("search", query="x"), Reply("hm"), finish(wrong=1), finish(answer="f"))
+    loop = new_loop(agent, (), {})
+    tree = SavedTree(loop)
+    drive(tree, loop.run.id)
+    fork = tree.loops[loop.run.id].run
+    assert fork.output == Answer(answer="f")
+    assert told(before(fork.thread, 3)) == told(before(run.thread, 3))
+    assert fork.forked_from == (run.id, 3)
+
+
 def test_a_named_fork_gives_its_output_again(tmp_path: Path) -> None:
     run = first_run()
     agent, model = forked(run.thread, 3, store=tmp_path / "runs.db")
@@ -483,6 +498,12 @@ def test_a_wrong_step_is_refused(step: Any, words: str) -> None:
 def test_what_is_no_thread_is_refused(thread: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Researcher().using(thread=thread, before=1)
+
+
+def test_no_thread_is_no_fork() -> None:
+    agent, _ = forked(first_run().thread, 3)
+    with pytest.raises(InputError, match="question"):
+        agent.using(thread=None).run()
 
 
 def test_before_without_a_thread_and_a_thread_with_a_history_are_refused() -> None:

@@ -151,6 +151,14 @@ def test_the_text_is_calm_and_safe(acorn: Acorn, agent: Path) -> None:
     assert "tokens, about" in ended.out
 
 
+def test_no_key_is_shown(acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-4711-0815-abcdef")
+    for form in ((), ("--json",)):
+        ended = acorn("explain", f"{agent}:Quiet", "my canary-4711-0815-abcdef", *form)
+        assert ended.code == 0
+        assert "canary-4711" not in ended.out
+
+
 def test_wrong_words_and_a_failing_prompt_are_one_line(acorn: Acorn, agent: Path) -> None:
     for words, code, told in (
         ([f"{agent}:Researcher", "--questoin", "x"], 2, "--question"),

@@ -137,6 +137,14 @@ def test_a_run_is_shown_as_a_test_that_passes(
     assert "exclude each other" in acorn("show", run_id, "--python", "--xml", "--store", store).err
 
 
+def test_no_key_is_in_the_test(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-4711-0815-abcdef")
+    assert acorn("run", SCOUT, "--region", "canary-4711-0815-abcdef", "--store", store).code == 0
+    ended = acorn("show", library.runs(store).list()[0].id, "--python", "--store", store)
+    assert ended.code == 0
+    assert "canary-4711" not in ended.out
+
+
 def test_it_is_saved_to_a_file_as_a_whole(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
     assert acorn("fork", run_id, "--before", 3, "--store", store, "--save", "fork.json").code == 0
     events = parse_events((tmp_path / "fork.json").read_text(encoding="utf-8"))

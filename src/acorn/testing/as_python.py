@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,12 +33,19 @@ _UNKNOWN = "your_project"
 _TAB = "    "
 
 
-def as_python(run: Run[Any], *, module: str | None = None, settings: Mapping[str, Any] | None = None) -> str:
+def as_python(
+    run: Run[Any],
+    *,
+    module: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    hide: Callable[[str], str] = str,
+) -> str:
     """The text of a test file for a run; `module` says where its class is, as in `package.file:Class`.
 
-    `settings` are those that the instance had beside its class, as plain data.
+    `settings` are those that the instance had beside its class, as plain data. `hide` takes what is secret out of every
+    text of the run.
     """
-    return _Writer(run, module, settings or {}).text()
+    return _Writer(run, module, settings or {}, hide).text()
 
 
 @dataclass(eq=False)
@@ -63,8 +70,11 @@ class _Class:
 
 
 class _Writer:
-    def __init__(self, run: Run[Any], module: str | None, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, run: Run[Any], module: str | None, settings: Mapping[str, Any], hide: Callable[[str], str]
+    ) -> None:
         self.run = run
+        self._hide = hide
         self.settings = {name: value for name, value in settings.items() if name not in ("model", "store")}
         self.is_named = True
         self.classes: dict[tuple[str, str], _Class] = {}
@@ -159,7 +169,7 @@ class _Writer:
         scripts = f"{each.variable}_scripts"
         yield f"{scripts} = {{"
         for run, turns in each.runs:
-            yield f"{_TAB}{_literal(_opening(run))}: ["
+            yield f"{_TAB}{self._literal(_opening(run))}: ["
             yield from (f"{_TAB}{_TAB}{self._reply(turn)}," for turn in turns)
             yield f"{_TAB}],"
         yield "}"
@@ -175,19 +185,19 @@ class _Writer:
     def _reply(self, turn: Any) -> str:
         if isinstance(turn, Compacted):
             self.testing.add("Reply")
-            return f"Reply({_literal(turn.summary.removeprefix(INTRODUCTION))}{self._usage(turn)})"
+            return f"Reply({self._literal(turn.summary.removeprefix(INTRODUCTION))}{self._usage(turn)})"
         if isinstance(turn, ModelError):
             self.testing.add("Failure")
             return f"Failure(status={turn.status!r})" if type(turn.status) is int else "Failure()"
         options = self._usage(turn)
         if turn.stop_reason not in ("stop", "tool_calls"):
-            options += f", stop_reason={_literal(turn.stop_reason)}"
+            options += f", stop_reason={self._literal(turn.stop_reason)}"
         if turn.refusal is not None:
-            options += f", refusal={_literal(turn.refusal)}"
+            options += f", refusal={self._literal(turn.refusal)}"
         calls = list(map(self._called, turn.calls))
         if turn.content or options or not calls:
             self.testing.add("Reply")
-            calls.insert(0, f"Reply({_literal(turn.content)}{options})")
+            calls.insert(0, f"Reply({self._literal(turn.content)}{options})")
         return " & ".join(calls)
 
     def _usage(self, turn: Any) -> str:
@@ -203,21 +213,25 @@ class _Writer:
         if arguments is None:
             self.testing.add("Reply")
             self.needs.add("RawCall")
-            return f"Reply(calls=[RawCall(None, {_literal(call.name)}, {_literal(call.arguments)})])"
-        given = [f"{name}={_literal(value)}" for name, value in arguments.items()]
+            return f"Reply(calls=[RawCall(None, {self._literal(call.name)}, {self._literal(call.arguments)})])"
+        given = [f"{name}={self._literal(value)}" for name, value in arguments.items()]
         if call.name == FINISH and given:
             self.testing.add("finish")
             return f"finish({', '.join(given)})"
         self.testing.add("call")
-        return f"call({', '.join([_literal(call.name), *given])})"
+        return f"call({', '.join([self._literal(call.name), *given])})"
 
     # The call, and what came of it
 
     def _call(self) -> Iterator[str]:
         run, own = self.run, self.own
         using = dict(self._using())
+        if run.forked_from is not None:
+            yield "kept = ["
+            yield from (f"{_TAB}{self._literal(event)}," for event in self._kept(run.forked_from.before))
+            yield "]"
         given = to_plain(run.input) if run.forked_from is None else {}
-        made = f"{own.name}({', '.join(f'{name}={_literal(value)}' for name, value in self._set())})"
+        made = f"{own.name}({', '.join(f'{name}={self._literal(value)}' for name, value in self._set())})"
         if using:
             listed = ", ".join(f"{name}={value}" for name, value in using.items())
             made = f"{made}.using({listed})"
@@ -234,10 +248,10 @@ class _Writer:
             yield f"{_TAB}{target}{made}.run()"
         elif named:
             yield f"{_TAB}{target}{made}.run("
-            yield from (f"{_TAB}{_TAB}{name}={_literal(value)}," for name, value in given.items())
+            yield from (f"{_TAB}{_TAB}{name}={self._literal(value)}," for name, value in given.items())
             yield f"{_TAB})"
         else:
-            yield f"{_TAB}{target}{made}.run(**{_literal(given)})"
+            yield f"{_TAB}{target}{made}.run(**{self._literal(given)})"
         if failure is None:
             yield from self._asserts()
 
@@ -247,8 +261,7 @@ class _Writer:
     def _using(self) -> Iterator[tuple[str, str]]:
         run = self.run
         if run.forked_from is not None:
-            kept = [event for event in run.thread if event.branch is None and event.iteration < run.forked_from.before]
-            yield "thread", _literal(dump_events(kept))
+            yield "thread", "kept"
             yield "before", repr(int(run.forked_from.before))
             return
         first = next((entry for entry in run.journal.entries if isinstance(entry, MessagesSaid)), None)
@@ -256,7 +269,13 @@ class _Writer:
         if prior and prior[0].get("role") in ("system", "developer"):
             del prior[0]
         if prior:
-            yield "history", _literal(to_plain(prior))
+            yield "history", self._literal(to_plain(prior))
+
+    def _kept(self, before: int) -> list[dict[str, Any]]:
+        """The events that a fork began with, without when they happened."""
+        kept = [event for event in self.run.thread if event.branch is None and event.iteration < before]
+        times = ("timestamp", "seconds")
+        return [{name: value for name, value in each.items() if name not in times} for each in dump_events(kept)]
 
     def _failure(self) -> str | None:
         error = self.run.error
@@ -273,13 +292,26 @@ class _Writer:
             yield "assert not run.output"
             return
         if run.stop_reason is not None and run.stop_reason != "limit":
-            yield f"assert run.stop_reason == {_literal(run.stop_reason)}"
+            yield f"assert run.stop_reason == {self._literal(run.stop_reason)}"
         plain = to_plain(run.output)
         if _is_exact(plain):
             self.needs.add("to_jsonable_python")
-            yield f"assert to_jsonable_python(run.output, by_alias=False) == {_literal(plain)}"
+            yield f"assert to_jsonable_python(run.output, by_alias=False) == {self._literal(plain)}"
         else:
             yield "# The output holds a number that equals no other, so it is not compared."
+
+    def _literal(self, plain: Any) -> str:
+        """Plain data as Python writes it: whatever it says, it stays data."""
+        if isinstance(plain, dict):
+            pairs = [f"{self._literal(key)}: {self._literal(value)}" for key, value in plain.items()]
+            return f"{{{', '.join(pairs)}}}"
+        if isinstance(plain, list | tuple):
+            return f"[{', '.join(map(self._literal, plain))}]"
+        if isinstance(plain, float) and not math.isfinite(plain):
+            return f"float({str(plain)!r})"
+        if plain is None or isinstance(plain, bool | int | float):
+            return repr(plain)
+        return repr(self._hide(str.__str__(plain) if isinstance(plain, str) else str(plain)))
 
 
 _IMPORTS = {
@@ -376,19 +408,6 @@ def _is_exact(plain: Any) -> bool:
     if isinstance(plain, dict):
         return all(_is_exact(key) and _is_exact(value) for key, value in plain.items())
     return all(map(_is_exact, plain)) if isinstance(plain, list) else True
-
-
-def _literal(plain: Any) -> str:
-    """Plain data as Python writes it: whatever it says, it stays data."""
-    if isinstance(plain, dict):
-        return f"{{{', '.join(f'{_literal(key)}: {_literal(value)}' for key, value in plain.items())}}}"
-    if isinstance(plain, list | tuple):
-        return f"[{', '.join(map(_literal, plain))}]"
-    if isinstance(plain, float) and not math.isfinite(plain):
-        return f"float({str(plain)!r})"
-    if plain is None or isinstance(plain, bool | int | float):
-        return repr(plain)
-    return repr(str.__str__(plain) if isinstance(plain, str) else str(plain))
 
 
 def _by_case(name: str) -> tuple[bool, str]:

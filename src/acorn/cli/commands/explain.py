@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -14,12 +15,23 @@ from acorn._explaining import Explanation, example_input
 from acorn._explaining import explain as explain_agent
 from acorn._json import to_text
 from acorn.cli.commands.run import declared
-from acorn.cli.exit import FAILED, FINE, CommandError, error_text, line_reached, message_of, print_json, write
+from acorn.cli.exit import (
+    FAILED,
+    FINE,
+    CommandError,
+    error_text,
+    line_reached,
+    message_of,
+    print_json,
+    without_keys,
+    write,
+)
 from acorn.cli.load_target import load
 from acorn.cli.options.arguments import OWN, OwnOptions, parse
 from acorn.cli.options.help import show_help
 from acorn.cli.options.input import make_input
 from acorn.cli.safe_text import clean, one_line
+from acorn.cli.watched_run import veiled
 
 
 def explain(
@@ -62,6 +74,12 @@ def explain(
         raise
     except (Exception, SystemExit) as error:  # a prompt method's, or a source's
         raise CommandError(f"{line_reached(error)}{error_text(error)}", FAILED, debug=debug) from error
+    told = replace(
+        told,
+        input=veiled(without_keys, told.input),
+        messages=veiled(without_keys, told.messages),
+        tools=veiled(without_keys, told.tools),
+    )
     if is_example:
         told.notes.insert(0, "the input is an example, since none was given")
     if written.own.json:

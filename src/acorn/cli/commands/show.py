@@ -20,7 +20,7 @@ from acorn import Run
 from acorn._json import compact
 from acorn._record_json import read_entries
 from acorn.cli.commands.runs import StoreOption
-from acorn.cli.exit import FINE, CommandError, print_json, write
+from acorn.cli.exit import FINE, CommandError, print_json, without_keys, write
 from acorn.cli.safe_text import clean, one_line, plural, totals_text
 from acorn.cli.stored import named_store, short, store_of, told, whole_id
 from acorn.cli.view.drawing import Pen, draw
@@ -121,7 +121,7 @@ def _print_python(run: Run[Any], store: Store | None) -> int:
             birth = store.read(run.id)[0].birth
         module = birth.agent
         settings = json.loads(birth.overrides).get("settings", {}) if birth.overrides else {}
-    text = as_python(run, module=module, settings=settings)
+    text = as_python(run, module=module, settings=settings, hide=without_keys)
     write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
     return FINE
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn import errors
 from acorn._content import text_of
 from acorn._json import compact, to_plain
 from acorn._loop.compaction import INTRODUCTION
@@ -319,7 +318,15 @@ _IMPORTS = {
     "RawCall": "from acorn.models.port import RawCall",
     "Usage": "from acorn import Usage",
 }
-_ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, AcornError)}
+
+
+def _public(kind: type[AcornError]) -> set[str]:
+    """The names of our errors, from one of them down."""
+    below = [each for each in kind.__subclasses__() if each.__module__ == AcornError.__module__]
+    return {kind.__name__}.union(*map(_public, below))
+
+
+_ERRORS = _public(AcornError)
 
 
 def _why_not(run: Run[Any]) -> str | None:

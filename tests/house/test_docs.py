@@ -57,3 +57,8 @@ def test_the_page_on_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_page_on_telemetry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with no_provider():
         assert run_page("telemetry.md", tmp_path, monkeypatch) == ["chat scripted", "invoke_agent Helper"]
+
+
+def test_the_page_on_forks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_page("forks.md", tmp_path, monkeypatch)
+    assert printed == ["the card was refused True", "True"]

@@ -25,7 +25,9 @@ FLOORS = {
     "_startup": 0,
     "_waiting": 0,
     "_json": 1,
+    "_data": 1,
     "_content": 1,
+    "media": 1,
     "_schema": 1,
     "_xml": 1,
     "_partial": 1,
@@ -95,8 +97,11 @@ LATE_IMPORTS = {
 
 PUBLIC = [
     "AcornError",
+    "Audio",
     "BranchError",
     "DeclarationError",
+    "File",
+    "Image",
     "InputError",
     "LimitError",
     "ModelError",

@@ -405,7 +405,8 @@ def test_the_thread_tells_the_text_and_carries_the_rest(call: Call, script: Scri
     document = serialize_thread_to_xml(run.thread)
     assert "base64" not in document
     assert (
-        "&lt;photo description=&quot;What it is about&quot; media=&quot;1&quot; kind=&quot;image&quot; /&gt;" in document
+        "&lt;photo description=&quot;What it is about&quot; media=&quot;1&quot; kind=&quot;image&quot; /&gt;"
+        in document
     )
     assert '<event type="tool_output"' in document
     results = [event.result for event in run.thread if event.type == "tool_result"]

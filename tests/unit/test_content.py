@@ -145,7 +145,8 @@ def test_a_description_may_be_a_comment_before_it() -> None:
 def test_the_same_part_twice_is_one_part() -> None:
     text, found = written({"x": A, "y": A, "z": B})
     assert text == (
-        '<input>\n  <x media="1" kind="image" />\n  <y media="1" kind="image" />\n  <z media="2" kind="image" />\n</input>'
+        '<input>\n  <x media="1" kind="image" />\n  <y media="1" kind="image" />\n'
+        '  <z media="2" kind="image" />\n</input>'
     )
     assert found == [image("a"), image("b")]
     assert written([Photo("a"), Photo("a")])[1] == [image("a")], "equal ones are the same, as in a saved run"

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from acorn._data import Data
 from acorn._json import safe_repr, shorten, to_text, whole_text
 from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, fresh_ids, sent_result, tool, user
 from acorn.errors import AcornError
@@ -404,7 +405,14 @@ def _without(message: Message, *keys: str) -> Message:
 def _copy(value: Any, left: int) -> Any:
     """As `copied`, but a TypeError for what is not plain data, or too deep: such a message is sent another way."""
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None or (kind is float and math.isfinite(value)):
+    if (
+        kind is str
+        or kind is Data
+        or kind is int
+        or kind is bool
+        or value is None
+        or (kind is float and math.isfinite(value))
+    ):
         return value
     if kind is dict and left and all(type(key) is str for key in value):
         return {key: _copy(item, left - 1) for key, item in value.items()}

@@ -22,6 +22,7 @@ from acorn._json import safe_repr, shorten, to_text, whole_text
 from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, fresh_ids, sent_result, tool, user
 from acorn.errors import AcornError
 from acorn.models.sent import Sent, SentPart
+from acorn.models.sent_media import media_of
 from acorn.record import Message
 
 SYSTEM = ("system", "developer")
@@ -181,11 +182,15 @@ class WireHistory:
         self._seen += [copy for copy, _ in taken]
         self._is_odd = self._is_odd or any(copy is ODD for copy, _ in taken)
         place, sent = self._place(known), self._sent.messages
+        before = len(sent)
         for at, message in enumerate(tail):
             if message["role"] == "assistant":
                 sent += _turn(message, place + at, answers.get(at, {}), self._ids)
             elif message["role"] != "tool" and (content := _content(message.get("content"))) is not None:
                 sent.append(_said(message, content))
+        for message in sent[before:]:
+            if type(message.get("content")) is list:
+                self._sent.media += media_of(message)
         return True
 
 

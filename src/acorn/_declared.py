@@ -244,15 +244,14 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
             f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(once=...)` or `approval`; those are for "
             f"functions, so put them on the agent's own tools."
         )
+    whose = f"The input of `{cls.__name__}`, which is a tool of `{owner}`,"
     return AgentTool(
         options.name or snake_case(cls.__name__),
         agent,
         options,
         f"{where} (`{cls.__module__}.{cls.__qualname__}`)",
         docstring_of(cls),
-        lambda: without_media(
-            read_spec(agent).input.json_schema, f"The input of `{cls.__name__}`, a tool of `{owner}`,"
-        ),
+        lambda: without_media(read_spec(agent).input.json_schema, whose),
     )
 
 

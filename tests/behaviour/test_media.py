@@ -159,9 +159,9 @@ def test_placeholders_are_numbered_and_the_parts_follow_in_their_order(call: Cal
         "  <question>What is it?</question>\n"
         '  <photo description="What it is about" media="1" type="image/png" name="cat.png" />\n'
         "  <more>\n"
-        '    <audio media="2" type="audio/wav" name="song.wav" />\n'
-        '    <file media="3" type="application/pdf" />\n'
-        '    <image media="4" type="image" />\n'
+        '    <item media="2" type="audio/wav" name="song.wav" />\n'
+        '    <item media="3" type="application/pdf" />\n'
+        '    <item media="4" type="image" />\n'
         "  </more>\n"
         "</input>"
     )
@@ -254,7 +254,7 @@ class Kept(module[Question, Answer]):
 def test_a_record_holds_its_data_once_and_is_read_again(call: Call, script: Script) -> None:
     run = call.run(Kept(model=script(calling("shoot"), DONE)), photo=PNG, more=[PNG, PDF])
     text = run.to_json()
-    assert text.count(SECRET) == len(PNG) // 9 - 1 or text.count(by_path_url(PNG).partition(",")[2]) == 1
+    assert text.count(by_path_url(PNG).partition(",")[2]) == 1
     again: Run[Any] = Run.from_json(text, Kept)
     assert again.history == run.history
     assert again.input == run.input
@@ -284,7 +284,7 @@ def test_a_store_keeps_data_once_and_as_long_as_a_run_has_it(store: Any, tmp_pat
     assert store.media([*raw]) == raw
     record = acorn.runs(store).get("b")
     assert urls(record.history) == [by_path_url(PNG), by_path_url(ELM), by_path_url(ELM)]
-    assert [entry for entry in acorn.runs(store).follow("b")][1:] == record.journal.entries[1:]
+    assert list(acorn.runs(store).follow("b"))[1:] == record.journal.entries[1:]
     store.delete("b")
     assert store.media([*raw]) == {}
 
@@ -322,18 +322,18 @@ def test_a_run_that_was_interrupted_goes_on_with_its_media(store: Any) -> None:
 
 def test_text_that_looks_like_a_name_of_data_is_text(store: Any) -> None:
     class Odd(module):
-        initial_input = [("question", str), ("__media__x", str, Field("", alias="__media__"))][:1]
+        initial_input = dict[str, Any]
         final_output = ["answer"]
 
-    Odd(model=ScriptedModel([DONE]), store=store).using(run_id="r")(question='{"__media__": ["media-", []], "of": 1}')
-    assert acorn.runs(store).get("r").input == {"question": '{"__media__": ["media-", []], "of": 1}'}
+    odd = {"__media__": ["media-", [["x", ""]]], "of": "media-0"}
+    Odd(model=ScriptedModel([DONE]), store=store).using(run_id="r")(odd)
+    assert acorn.runs(store).get("r").input == {"result": odd}
 
 
-def test_a_conversation_goes_on_with_its_media_and_may_be_summed_up(script: Script) -> None:
+def test_a_conversation_goes_on_with_its_media_and_may_be_summed_up() -> None:
     class Short(Botanist):
         compact_at = 1
 
-    model = script(*[calling("shoot", place=str(at)) for at in range(3)], name="short")
     model = ScriptedModel(lambda request: Reply("A summary.") if not request.tools else _next(request))
     run = Short(model=model).run(photo=PNG)
     assert urls(model.requests[-1].messages)[0] == by_path_url(PNG)
@@ -353,29 +353,23 @@ def test_more_media_than_a_request_may_carry_are_refused_by_name(call: Call, scr
     class Tight(Botanist):
         max_media_bytes = 150
 
-    model = script(calling("shoot"), DONE)
-    with pytest.raises(InputError, match=r"may send 150 bytes of media .* 1\.0 kB in all, .*`photo`.*max_media_bytes"):
+    model = script(calling("shoot"))
+    with pytest.raises(
+        InputError, match=r"may send 150 bytes .* 980 bytes in all, .*`photo`.*max_media_bytes"
+    ):
         call.run(Tight(model=model), photo=PNG * 10)
     assert not model.requests
-    with pytest.raises(LimitError, match="the 2 media of a request are 196 bytes in all, .* in `photo`"):
+    with pytest.raises(LimitError, match=r"the 2 media of a request are 196 bytes in all, .* in `photo`"):
         call.run(Tight(model=model), photo=PNG)
     model = script(DONE)
     call.run(Tight(model=model, max_media_bytes=None), photo=PNG * 10)
 
 
 def test_twenty_megabytes_are_the_default(script: Script) -> None:
-    model = script(DONE)
+    model = script()
     with pytest.raises(InputError, match=r"20\.0 MB of media at once, and it is 20\.0 MB in all"):
         Botanist(model=model)(photo=PNG + bytes(20_000_000))
     assert not model.requests
-
-
-DECLARED = {
-    "photo": Answer,
-    "a list": list[Image],
-    "itself": Image,
-    "nested": Question,
-}
 
 
 @pytest.mark.parametrize("kind", [list[Image], Image, Question, dict[str, File]])
@@ -388,7 +382,7 @@ def test_no_model_can_make_an_image(kind: Any) -> None:
         return "shown"
 
     publish.__annotations__["photo"] = kind
-    with pytest.raises(DeclarationError, match="the tool `.*publish` is called with is written by the model"):
+    with pytest.raises(DeclarationError, match=r"the tool `.*publish` is called with is written by the model"):
         type("Maker", (module,), {"tools": [publish]})
 
 
@@ -396,7 +390,7 @@ def test_an_agent_that_takes_an_image_is_no_tool_for_a_model(script: Script) -> 
     model = script()
     for attributes in ({"tools": [Botanist]}, {"branches": {"look": Botanist}}):
         parent: Any = type("Parent", (module,), {**attributes, "final_output": Answer, "max_steps": 2})
-        with pytest.raises(DeclarationError, match="The input of `Botanist`, which is .*`photo` is an image"):
+        with pytest.raises(DeclarationError, match=r"The input of `Botanist`, which is .*`photo` is an image"):
             parent(model=model)()
     assert not model.requests
 

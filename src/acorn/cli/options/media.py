@@ -25,5 +25,5 @@ def read_media(text: str, node: Node, option: str) -> Image | Audio | File | str
         except OSError as error:
             raise CommandError(f"`{option} {text}` cannot be read: {error.strerror or error}") from error
         except ValueError as error:
-            found.append(str(error))
+            found.append(str(error).partition(";")[0])  # what else it says is for programs
     raise CommandError(f"`{option}`: {found[0]}")

@@ -327,7 +327,8 @@ def test_text_that_looks_like_a_name_of_data_is_text(store: Any) -> None:
 
     odd = {"__media__": ["media-", [["x", ""]]], "of": "media-0"}
     Odd(model=ScriptedModel([DONE]), store=store).using(run_id="r")(odd)
-    assert acorn.runs(store).get("r").input == {"result": odd}
+    found: Any = acorn.runs(store).get("r").input
+    assert found == {"result": odd}
 
 
 def test_a_conversation_goes_on_with_its_media_and_may_be_summed_up() -> None:
@@ -354,9 +355,7 @@ def test_more_media_than_a_request_may_carry_are_refused_by_name(call: Call, scr
         max_media_bytes = 150
 
     model = script(calling("shoot"))
-    with pytest.raises(
-        InputError, match=r"may send 150 bytes .* 980 bytes in all, .*`photo`.*max_media_bytes"
-    ):
+    with pytest.raises(InputError, match=r"may send 150 bytes .* 980 bytes in all, .*`photo`.*max_media_bytes"):
         call.run(Tight(model=model), photo=PNG * 10)
     assert not model.requests
     with pytest.raises(LimitError, match=r"the 2 media of a request are 196 bytes in all, .* in `photo`"):
@@ -377,7 +376,7 @@ def test_no_model_can_make_an_image(kind: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`Maker\.final_output` is written by the model, which cannot make"):
         type("Maker", (module,), {"final_output": kind})
 
-    def publish(photo: kind) -> str:  # type: ignore[valid-type]
+    def publish(photo: kind) -> str:
         """Show it."""
         return "shown"
 

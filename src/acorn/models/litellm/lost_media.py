@@ -24,6 +24,8 @@ def lost(medium: SentMedium, provider: str, model: str) -> str | None:
     """Why a medium cannot be sent; None where it can."""
     if medium.kind in _LOSES.get(provider, ()):
         return no_kind(medium)
+    if medium.kind == "audio" and "responses/" in model:  # it would send the base64 as text
+        return no_kind(medium)
     if medium.kind == "audio" and provider not in _HEARS and not _is_like_openai(provider):
         return no_kind(medium)
     if medium.url is None or medium.kind not in _ALL:

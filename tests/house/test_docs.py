@@ -51,3 +51,9 @@ def test_the_page_on_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert printed[0].startswith("order-17 ")
     assert sorted(said.split()[0] for said in printed[1:]) == ["0", "1"]
     assert (tmp_path / "runs.db").exists()
+
+
+def test_the_page_on_media_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_page("media.md", tmp_path, monkeypatch)
+    assert printed[:2] == ["It is on its way.", "Image(image/png, 8 bytes, 'cat.png')"]
+    assert '"sha256":"' in printed[2]

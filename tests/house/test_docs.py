@@ -36,7 +36,7 @@ def run_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
     for block in blocks:
-        exec(compile(re.sub(r'    model = ".*"', "    model = MODEL", block), page, "exec"), names)
+        exec(compile(re.sub(r'    model = ".*"', "    model = MODEL", block), page, "exec", dont_inherit=True), names)
     return printed
 
 

@@ -20,19 +20,18 @@ from acorn._data import to_saved
 from acorn._drive.keeping import Keeper
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import Whereabouts, close_record, open_record
+from acorn._drive.resting import check_answers, check_rest
 from acorn._drive.siblings import Siblings
 from acorn._log import logger
 from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.branch_context import BranchContext
-from acorn._loop.people import check_answer
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import hang_records, load
-from acorn._record_json import read_request
-from acorn.errors import AcornError, ModelError, StoreError
+from acorn.errors import ModelError, StoreError
 from acorn.record import Heard, Place, Run, listeners, unheard
-from acorn.types import Request, ToolCall
+from acorn.types import ToolCall
 
 
 class ParentEndedError(BaseException):
@@ -40,13 +39,6 @@ class ParentEndedError(BaseException):
 
     def __str__(self) -> str:
         return "the run above has ended"
-
-
-class RestingError(BaseException):
-    """A branch that the user's code has begun waits for people, and so does that code; no failure at all."""
-
-    def __str__(self) -> str:
-        return "a branch waits for people"
 
 
 class _Life:
@@ -218,7 +210,8 @@ class Tree:
         with self._lock:
             resting = [each for each in (run_id, *self._below(run_id)) if not self.loops[each].is_over]
             asked = {each: self.loops[each].requests() for each in resting}
-            self._check_rest(run_id, [request for each in resting for request in asked[each]])
+            requests = [request for each in resting for request in asked[each]]
+            check_rest(self.loops[run_id], requests, can_rest=self.can_rest)
             for each in reversed(resting):
                 loop = self.loops[each]
                 below = [request for other in self._below(each) for request in asked.get(other, ())]
@@ -226,16 +219,6 @@ class Tree:
                 loop.count_open_branches()
             for each in resting:
                 self._hand_over(each)
-
-    def _check_rest(self, run_id: str, requests: Sequence[Request]) -> None:
-        owner = self.loops[run_id].spec.owner
-        if not requests:
-            raise AcornError(f"The run {run_id} of `{owner}` has nothing left to do, and no output.")
-        if not self.can_rest:
-            raise StoreError(
-                f"`{owner}` waits for a person ({requests[0].question}), nobody answered, and a run can only rest in a "
-                f"store; set `store` on `{owner}`, or let `on_human` answer."
-            )
 
     def _stop_below(self, run_id: str) -> list[str]:
         """End what is below a run that ends; who listens is still to hear of it."""
@@ -405,18 +388,6 @@ def _tell_of_failure(run_id: str, heard: Heard, error: Exception) -> None:
     where = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
     logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, where)
     logger.debug("The listener's error:", exc_info=error)
-
-
-def check_answers(root: Loop, saved: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Any]) -> None:
-    """Judge what people said before anything goes on; what a branch's function takes is known when it is there."""
-    for request in root.requests():
-        if request.id in answers:
-            root.check_answer(request.id, answers[request.id])
-    for each in saved.values():
-        for plain in each["state"].get("requests", {}).values():
-            request = read_request(plain)
-            if request.id in answers:
-                check_answer(request, answers[request.id])
 
 
 def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool:

@@ -21,8 +21,8 @@ from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.circuit import CIRCUITS, Circuit, Circuits, Pass
 from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, Price, can_stream, thinks
-from acorn.models.retrying import aclose_stream, close_stream
 from acorn.models.thoughts import AUTHORS, reader_of
+from acorn.models.wrapped import aclose_stream, close_stream
 from acorn.types import Fallback, Usage
 
 OPEN = "its circuit is open"

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, ClassVar, NamedTuple
@@ -23,6 +24,7 @@ from acorn.errors import StoreError
 _MEDIA = "__media__"
 """The key by which a text that was saved is known to have names in it that stand for data."""
 _OF = "of"
+_HEAD = re.compile(r"data:[^,;\s]+;base64,")
 
 
 def _write(data: Data) -> str:
@@ -150,11 +152,22 @@ def to_saved(value: Any) -> Any:
     return _put_back(plain, found.mark, found.data) if found.data else plain
 
 
-def described(make: Callable[[], Any]) -> Any:
-    """Plain data to look at: a few words where data is."""
-    with Found() as found:
-        plain = make()
-    return _put_back(plain, found.mark, list(map(repr, found.data))) if found.data else plain
+def described(plain: Any) -> Any:
+    """Plain data to look at: a few words where the data of a part of a message is."""
+    if isinstance(plain, dict):
+        is_sound = plain.keys() == {"data", "format"}
+        return {key: described(Data(item) if is_sound and key == "data" else item) for key, item in plain.items()}
+    if isinstance(plain, list):
+        return [described(item) for item in plain]
+    is_data = isinstance(plain, str) and (isinstance(plain, Data) or _HEAD.match(plain))
+    return _words(plain) if is_data else plain
+
+
+def _words(text: str) -> str:
+    try:
+        return repr(Data(text))
+    except ValueError:  # it only looks like base64
+        return text
 
 
 def _put_back(plain: Any, mark: str, data: Sequence[str]) -> Any:

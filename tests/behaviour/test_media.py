@@ -36,8 +36,8 @@ from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.thread import serialize_thread_to_xml, to_messages
 
-PNG = b"\x89PNG\r\n\x1a\n" + b"oak" * 30
-ELM = b"\x89PNG\r\n\x1a\n" + b"elm" * 30
+PNG = b"\x89PNG\r\n\x1a\n." + b"oak" * 30
+ELM = b"\x89PNG\r\n\x1a\n." + b"elm" * 30
 WAV = b"RIFF\x24\x00\x00\x00WAVEfmt "
 PDF = b"%PDF-1.4 a receipt"
 SECRET = "b2Frb2Frb2Fr"
@@ -119,7 +119,7 @@ def test_what_is_no_such_value_is_refused_in_words(make: Any, words: str) -> Non
 
 def test_a_value_cannot_be_made_or_changed_otherwise_and_shows_no_data() -> None:
     photo = Image.from_bytes(PNG, name="oak.png")
-    assert repr(photo) == "Image(image/png, 98 bytes, 'oak.png')"
+    assert repr(photo) == "Image(image/png, 99 bytes, 'oak.png')"
     with pytest.raises(AttributeError, match="cannot be changed"):
         photo.name = "elm.png"  # type: ignore[misc]
     with pytest.raises(TypeError, match=r"Image\.from_path"):
@@ -182,6 +182,7 @@ def test_a_tool_may_return_media_anywhere(call: Call, script: Script) -> None:
     assert to_messages(run.thread) == run.history
 
 
+@pytest.mark.live_objects
 def test_one_string_is_shared_by_all_who_hold_it(call: Call, script: Script) -> None:
     photo = Image.from_bytes(PNG)
     data = photo.__acorn_part__()["image_url"]["url"]
@@ -238,7 +239,7 @@ def test_base64_is_neither_counted_nor_shown(caplog: pytest.LogCaptureFixture, s
     assert run.stop_reason == "finish"
     for shown in (repr(run), repr(run.history), repr(run.thread), repr(heard), str(model.requests[-1]), caplog.text):
         assert SECRET not in shown
-    assert "<image/png, 294.0 kB, " in repr(run.history)
+    assert "<image/png, 297.0 kB, " in repr(run.history)
 
 
 # What is kept
@@ -355,10 +356,10 @@ def test_more_media_than_a_request_may_carry_are_refused_by_name(call: Call, scr
         max_media_bytes = 150
 
     model = script(calling("shoot"))
-    with pytest.raises(InputError, match=r"may send 150 bytes .* 980 bytes in all, .*`photo`.*max_media_bytes"):
+    with pytest.raises(InputError, match=r"may send 150 bytes .* 990 bytes in all, .*`photo`.*max_media_bytes"):
         call.run(Tight(model=model), photo=PNG * 10)
     assert not model.requests
-    with pytest.raises(LimitError, match=r"the 2 media of a request are 196 bytes in all, .* in `photo`"):
+    with pytest.raises(LimitError, match=r"the 2 media of a request are 198 bytes in all, .* in `photo`"):
         call.run(Tight(model=model), photo=PNG)
     model = script(DONE)
     call.run(Tight(model=model, max_media_bytes=None), photo=PNG * 10)

@@ -64,7 +64,7 @@ def _medium(part: dict[str, Any], place: str) -> SentMedium:
         return SentMedium(_KINDS[given], place, data.size, None)
     if isinstance(data, str) and data[:8].lower().startswith(("http://", "https://")):
         data, url = None, data
-    size = len(data) // 4 * 3 if isinstance(data, str) else 0
+    size = Data(data).size if isinstance(data, str) else 0
     return SentMedium(_KINDS.get(given, given), place, size, url if isinstance(url, str) and not size else None)
 
 

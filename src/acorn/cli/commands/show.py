@@ -92,7 +92,7 @@ def show(
     else:
         events = _read(file)
     if as_json:
-        print_json(described(lambda: dump_events(events)), sys.stdout)
+        print_json(described(dump_events(events)), sys.stdout)
     elif xml:
         text = serialize_thread_to_xml(events)
         write(sys.stdout, f"{clean(text) if sys.stdout.isatty() else text}\n")

@@ -42,6 +42,7 @@ FLOORS = {
     "models/__init__": 2,
     "models/port": 2,
     "models/sent": 2,
+    "models/sent_media": 2,
     "models/assemble": 2,
     "stores/port": 2,
     "_tools": 3,

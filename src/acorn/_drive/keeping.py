@@ -6,6 +6,7 @@ to load what was committed, in whatever process; nothing is replayed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -54,6 +55,8 @@ class Keeper:
         before = kept[0].facts.status if kept else "stopped"
         self._left: Status = "stopped" if before == "running" else before
         """What the run is at where nothing more can be kept."""
+        self.first_span: str | None = notes_of(kept[0].birth).get("span") if kept else None
+        """The span that the run has begun with, where it was traced; when it goes on, that is linked to it."""
 
     def begin(self) -> None:
         """The root is driven from now on, and others are to know."""
@@ -136,19 +139,31 @@ class Keeper:
     def _birth(self, loop: Loop) -> Birth:
         run, context, origin = loop.run, loop.context, self._origin
         if context is None:
+            notes: dict[str, Any] = {"settings": origin.overrides, "file": origin.file}
+            if self.first_span is not None:
+                notes["span"] = self.first_span
             return Birth(
                 origin.agent,
                 None,
                 None,
                 self._text(to_saved(run.input)),
                 run.started or datetime.now(UTC),
-                self._text({"settings": origin.overrides, "file": origin.file}),
+                self._text(notes),
                 origin.batch,
                 origin.item,
             )
         born = self._text(context.to_json())
         started = run.started or datetime.now(UTC)
         return Birth(loop.plan.module, context.parent_id, born, self._text(to_saved(run.input)), started)
+
+
+def notes_of(birth: Birth) -> dict[str, Any]:
+    """What was noted beside a run when it was born; empty where that cannot be read."""
+    try:
+        found = json.loads(birth.overrides or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def status_of(loop: Loop) -> Status:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
 from traceback import format_tb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acorn._data import to_saved
 from acorn._drive.keeping import Keeper
@@ -29,9 +29,15 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import hang_records, load
+from acorn._telemetry.switch import begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
 from acorn.record import Heard, Place, Run, listeners, unheard
 from acorn.types import ToolCall
+
+if TYPE_CHECKING:
+    from acorn._telemetry.trace import Trace
+
+_NOWHERE = nullcontext()
 
 
 class ParentEndedError(BaseException):
@@ -74,6 +80,9 @@ class Tree:
         keeper: Keeper | None = None,
         kept_answers: Mapping[str, Any] | None = None,
     ) -> None:
+        check_setting()
+        self.trace: Trace | None = None
+        """Makes spans of what happens, where the program wants any."""
         self._saved = dict(saved or {})
         """Branches as they were saved, by the ids of their runs: found again when their parents ask for them."""
         if answers:
@@ -106,8 +115,13 @@ class Tree:
             run = self._alive(run_id).run
             began, where = open_record(run)
             heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
-            if self.keeper is not None and run_id == self.root:
-                self.keeper.begin()
+            if run_id == self.root:
+                if self.keeper is not None:
+                    self.keeper.begin()
+                first_part = None if self.keeper is None else self.keeper.first_span
+                self.trace = begin_trace(self.loops, self.root, first_part)
+            if self.trace is not None:
+                heard = (*heard, self._traced(self.trace, run_id))
             handed, is_kept = len(run.journal.entries), self.keeper is not None
             self._lives[run_id] = life = _Life(began, where, heard, handed, is_kept=is_kept)
             loop, now = self.loops[run_id], self.now(run_id)
@@ -117,6 +131,21 @@ class Tree:
                 loop.take_answers(self._answers, now)
             if life.is_heard:
                 self._hand_over(run_id)
+
+    def _traced(self, trace: Trace, run_id: str) -> Heard:
+        trace.open(run_id)
+        if run_id == self.root and self.keeper is not None and self.keeper.first_span is None:
+            self.keeper.first_span = trace.span_of_root()
+        return Heard(trace.hear)
+
+    def inside(self, run_id: str, ask_id: str) -> AbstractContextManager[None]:
+        """Where a model is asked: what its client traces belongs to the request."""
+        return _NOWHERE if self.trace is None else self.trace.inside(run_id, ask_id)
+
+    def first_chunk(self, run_id: str, ask_id: str) -> None:
+        """A model that is asked has begun to answer."""
+        if self.trace is not None:
+            self.trace.first_chunk(run_id, ask_id)
 
     def asks(self, run_id: str) -> Sequence[Ask]:
         loop = self.loops[run_id]
@@ -241,6 +270,13 @@ class Tree:
         if life is not None and not life.is_closed:
             life.is_closed = True
             close_record(loop.run, loop.plan.agent, life.began, life.where)
+            if run_id != self.root:
+                self.end_trace(run_id)
+
+    def end_trace(self, run_id: str) -> None:
+        """Nothing more happens in a run; of the root, when its end is kept or could not be."""
+        if self.trace is not None:
+            self.trace.close(run_id)
 
     def _alive(self, run_id: str) -> Loop:
         loop = self.loops[run_id]

@@ -195,6 +195,7 @@ class Walk:
     def let_go(self) -> None:
         if self.tree.keeper is not None and self.root == self.tree.root:
             self.tree.keeper.end(self.tree.lost)
+        self.tree.end_trace(self.root)
 
 
 def _is_resting(error: BaseException) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from acorn._log import logger
 from acorn.errors import ModelError
-from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, StreamingModel
+from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, Setback, StreamingModel, tell_of
 from acorn.models.wrapped import Wrapped, aclose_stream, close_stream
 
 LONGEST_WAIT = 60.0
@@ -164,6 +164,7 @@ class _Attempts:
                 "`%s` failed (%s); attempt %d of %d follows in %.2f s.",
                 *(self._model.name, what, failed + 1, retries.count + 1, wait),
             )
+            tell_of(Setback(self._model.name, error.status, wait))
         return wait
 
     def noted(self, outcome: Noted) -> Noted:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, get_origin
 
 from acorn._brackets import MADE_WITH, brackets_of
 from acorn._json import excerpt, safe_repr, shorten
+from acorn._schema.media import without_media
 from acorn._schema.shape import Shapes
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
 from acorn._tools.agent import AgentTool
@@ -255,13 +256,14 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
             f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(once=...)` or `approval`; those are for "
             f"functions, so put them on the agent's own tools."
         )
+    whose = f"The input of `{cls.__name__}`, which is a tool of `{owner}`,"
     return AgentTool(
         options.name or snake_case(cls.__name__),
         agent,
         options,
         f"{where} (`{cls.__module__}.{cls.__qualname__}`)",
         docstring_of(cls),
-        lambda: read_spec(agent).input.json_schema,
+        lambda: without_media(read_spec(agent).input.json_schema, whose),
     )
 
 

@@ -123,6 +123,8 @@ class module(Generic[In, Out, Deps]):
     """Model calls at once, for all runs of the class in a process."""
     max_depth: int = SETTINGS["max_depth"].default
     """How deep branches may nest."""
+    max_media_bytes: int | None = SETTINGS["max_media_bytes"].default
+    """How much of pictures, sounds and files a request may carry; None is no limit."""
     store: Any = SETTINGS["store"].default
     """Where runs are kept: a file such as `"runs.db"`, or a store; None keeps none."""
     loop_guard: str | None = SETTINGS["loop_guard"].default

@@ -37,7 +37,7 @@ def run_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
     for block in blocks:
-        exec(compile(re.sub(r'    model = ".*"', "    model = MODEL", block), page, "exec"), names)
+        exec(compile(re.sub(r'    model = ".*"', "    model = MODEL", block), page, "exec", dont_inherit=True), names)
     return printed
 
 
@@ -62,3 +62,9 @@ def test_the_page_on_telemetry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_page_on_forks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = run_page("forks.md", tmp_path, monkeypatch)
     assert printed == ["the card was refused True", "True"]
+
+
+def test_the_page_on_media_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_page("media.md", tmp_path, monkeypatch)
+    assert printed[:2] == ["It is on its way.", "Image(image/png, 8 bytes, 'cat.png')"]
+    assert '"sha256":"' in printed[2]

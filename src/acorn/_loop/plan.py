@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from acorn._json import safe_repr
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Budget, Limits
+from acorn._schema.media import without_media
 from acorn._spec import Spec
 from acorn._tools.agent import AgentTool, first_paragraph
 from acorn._tools.people import asks_people
@@ -43,9 +44,10 @@ class BranchTool:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
+        whose = f"The input of `{self.spec.owner}`, which is the branch `{self.name}`,"
         description = self.described or first_paragraph(self.doc)
         described = {"description": description} if description else {}
-        return {"name": self.name, **described, "parameters": self.spec.input.json_schema}
+        return {"name": self.name, **described, "parameters": without_media(self.spec.input.json_schema, whose)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from rich.tree import Tree
 
 import acorn
 from acorn import Run
+from acorn._data import described, without_data
 from acorn._json import compact
 from acorn._record_json import read_entries
 from acorn.cli.commands.runs import StoreOption
@@ -104,7 +105,7 @@ def show(
             raise CommandError(f"`{file}` holds events only; `--python` needs a record, as `run.to_json()` writes it")
         return _print_python(run, None)
     if as_json:
-        print_json(dump_events(events), sys.stdout)
+        print_json(described(dump_events(events)), sys.stdout)
     elif xml:
         text = serialize_thread_to_xml(events)
         write(sys.stdout, f"{clean(text) if sys.stdout.isatty() else text}\n")
@@ -130,7 +131,7 @@ def draw_kept(store: Store, run: Run[Any], *, is_whole: bool, out: TextIO) -> No
     """A run of a store as a tree, and what it came to."""
     with told():
         status, heard = store.follow(run.id)
-    entries = read_entries([json.loads(each.entry) for each in heard])
+    entries = read_entries([without_data(each.entry) for each in heard])
     head = Text.assemble((one_line(run.id), "bold"), (f"  {status}{_origin(run.forked_from)}", "dim"))
     _draw(head, entries, out, is_whole=is_whole)
     totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)

@@ -23,6 +23,7 @@ BENCHES = [
     "thread",
     "stores",
     "postgres",
+    "telemetry",
 ]
 
 

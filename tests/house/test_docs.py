@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.telemetry import no_provider
 
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, call, finish
@@ -51,3 +52,13 @@ def test_the_page_on_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert printed[0].startswith("order-17 ")
     assert sorted(said.split()[0] for said in printed[1:]) == ["0", "1"]
     assert (tmp_path / "runs.db").exists()
+
+
+def test_the_page_on_telemetry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with no_provider():
+        assert run_page("telemetry.md", tmp_path, monkeypatch) == ["chat scripted", "invoke_agent Helper"]
+
+
+def test_the_page_on_forks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_page("forks.md", tmp_path, monkeypatch)
+    assert printed == ["the card was refused True", "True"]

@@ -24,6 +24,9 @@ FIRST: Migration = (
       heard timestamptz NOT NULL, until timestamptz NOT NULL
     )
     """,
+    # Who writes, and the number of its last transaction: so it finds out whether one was kept whose end it never heard.
+    # The number that PostgreSQL gives a transaction may be given to another one after a crash.
+    "CREATE TABLE acorn.writers (id text PRIMARY KEY, turn bigint NOT NULL, at timestamptz NOT NULL)",
     # What a list shows of a run, and who drives it. `root` is the number of the run that a branch belongs to, and
     # null for a run of its own: only that one has a holder. `length` counts the entries of its journal, `asks` the
     # open requests of the whole tree. `attempts` counts holders that died while the tree had made `attempted` steps.

@@ -226,6 +226,10 @@ _REGISTER = b"""
     VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + make_interval(secs => $6))
     ON CONFLICT (id) DO UPDATE SET heard = excluded.heard, until = excluded.until
 """
+_TURN = b"""
+    INSERT INTO acorn.writers VALUES ($1, $2, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET turn = excluded.turn, at = excluded.at
+"""
 _UNWANTED = b"SELECT id FROM acorn.runs WHERE holder = $1 AND is_unwanted ORDER BY number"
 
 
@@ -235,8 +239,25 @@ def _register(transaction: Transaction, holder: Holder, seconds: float) -> None:
     transaction.execute(_REGISTER, values)
 
 
-def forget_holders(transaction: Transaction) -> None:
-    """Those that hold nothing and were not heard of for a day."""
+def count_turn(transaction: Transaction, writer: str, turn: int) -> None:
+    """Before anything else: who asks for the turn waits for the end of this transaction."""
+    transaction.execute(_TURN, [writer, turn])
+
+
+def last_turn(transaction: Transaction, writer: str) -> int:
+    row = transaction.execute(b"SELECT turn FROM acorn.writers WHERE id = $1 FOR UPDATE", [writer]).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def forget(transaction: Transaction) -> None:
+    """Processes that hold nothing and were not heard of for a day, and who wrote nothing for so long."""
+    transaction.execute(
+        b"""
+        DELETE FROM acorn.writers WHERE id IN (
+          SELECT id FROM acorn.writers WHERE at < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED
+        )
+        """
+    )
     transaction.execute(
         b"""
         DELETE FROM acorn.holders WHERE id IN (

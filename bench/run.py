@@ -23,6 +23,7 @@ BENCHES = [
     "thread",
     "stores",
     "media",
+    "postgres",
     "telemetry",
 ]
 

@@ -183,10 +183,10 @@ def start_on_loop(awaitable: Any, future: Future[Any]) -> None:
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_loop_depth", default=0)
 _PATIENCE = 2.0
 _guard = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_loops: dict[int | str, asyncio.AbstractEventLoop] = {}
 
 
-def _private_loop(depth: int) -> asyncio.AbstractEventLoop:
+def _private_loop(depth: int | str) -> asyncio.AbstractEventLoop:
     """The loop to await on, started when it is first needed."""
     with _guard:
         if depth not in _loops:

@@ -35,8 +35,11 @@ _level: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_source_level
 class Home:
     """The event loop that a source lives on."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, level: int | None = None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, level: int | None = None, *, is_private: bool = False
+    ) -> None:
         self.loop = loop
+        self.is_private = is_private or level is not None
         self.level = level
         """Of a private loop: which one it is; what runs on it opens sources on the next."""
 
@@ -51,9 +54,10 @@ class Home:
         level = _level.get()
         return cls(_private_loop(-1 - level), level)
 
-    @property
-    def is_private(self) -> bool:
-        return self.level is not None
+    @classmethod
+    def of_servers(cls) -> Home:
+        """A private loop on which no code of the user's ever runs, so that nothing blocks it."""
+        return cls(_private_loop("servers"), is_private=True)
 
     @property
     def is_here(self) -> bool:

@@ -1,0 +1,3 @@
+"""`serve`."""
+
+def serve() -> None: ...

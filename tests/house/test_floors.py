@@ -63,6 +63,7 @@ FLOORS = {
     "_call": 7,
     "_runs": 7,
     "__init__": 7,
+    "mcp": 8,
     "__main__": 8,
     "cli": 8,
 }
@@ -91,6 +92,15 @@ LATE_IMPORTS = {
     ("models/litellm/failure", "httpx"),
     ("models/litellm/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
+    ("mcp/address", "mcp"),
+    ("mcp/address", "httpx2"),
+    ("mcp/connection", "mcp"),
+    ("mcp/connection", "mcp_types"),
+    ("mcp/people", "jsonschema"),
+    ("mcp/people", "referencing"),
+    ("mcp/server", "mcp"),
+    ("mcp/server", "uvicorn"),
+    ("cli/commands/mcp", "acorn"),  # which brings the drivers, for one command of many
 }
 
 PUBLIC = [

@@ -35,9 +35,7 @@ _level: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_source_level
 class Home:
     """The event loop that a source lives on."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, level: int | None = None, *, is_private: bool = False
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, level: int | None = None, *, is_private: bool = False) -> None:
         self.loop = loop
         self.is_private = is_private or level is not None
         self.level = level

@@ -23,7 +23,7 @@ from acorn.mcp.stderr import ServerLog
 class Address:
     """How to reach one server."""
 
-    target: str
+    target: str = field(repr=False)
     args: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] | None = field(default=None, repr=False)
     cwd: str | None = None

@@ -38,7 +38,9 @@ _calling: ContextVar[Caller | None] = ContextVar("acorn_mcp_caller", default=Non
 class Connection:
     """A session with one server."""
 
-    def __init__(self, address: Address, seconds: float, *, may_ask: bool, on_progress: Progress | None) -> None:
+    def __init__(
+        self, address: Address, to_connect: float, to_call: float, *, may_ask: bool, on_progress: Progress | None
+    ) -> None:
         self.address = address
         self.may_ask = may_ask
         """Whether the server is told that there may be a person to ask."""
@@ -46,7 +48,9 @@ class Connection:
         """Whether nothing can be called here any more."""
         self.definitions: dict[str, Definition] = {}
         """What the server listed last, by its names."""
-        self._seconds = seconds
+        self._to_connect = to_connect
+        self._to_call = to_call
+        """Seconds that the server may take to open and list, and may be silent in a call."""
         self._on_progress = on_progress
         self._client: Any = None
         self._log: ServerLog | None = None
@@ -62,15 +66,15 @@ class Connection:
         opened = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._own(opened))
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._to_connect):
                 await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
                 if opened.done():
-                    await self.list()
+                    await self.list_tools()
                     return
                 await self._task
         except TimeoutError as error:
             await self._abandon()
-            raise await self._failure(f"did not answer within {self._seconds:g} s", error) from error
+            raise await self._failure(f"did not answer within {self._to_connect:g} s", error) from error
         except asyncio.CancelledError:
             us = asyncio.current_task()
             await self._abandon()
@@ -91,7 +95,7 @@ class Connection:
         self._log = None if self.address.is_web else ServerLog(self.address.label)
         try:
             client = Client(
-                self.address.transport(self._log, self._lose, self._seconds),
+                self.address.transport(self._log, self._lose, self._to_connect),
                 elicitation_callback=self._elicit if self.may_ask else None,
                 client_info=types.Implementation(name="acorn", version=__version__),
             )
@@ -114,7 +118,7 @@ class Connection:
             self._task.exception()
 
     async def close(self) -> None:
-        """End the calls that are under way, then the session and the server; a server that is dead does not complain."""
+        """End the calls that are under way, then the session and the server; one that is dead does not complain."""
         self.is_lost = True
         if self._calls:
             for task in self._calls:
@@ -128,7 +132,7 @@ class Connection:
 
     # Using it
 
-    async def list(self) -> list[Definition]:
+    async def list_tools(self) -> list[Definition]:
         """What the server defines now, all pages of it."""
         found: list[Definition] = []
         cursor: str | None = None
@@ -141,11 +145,11 @@ class Connection:
                 return found
         raise AcornError(f"The MCP server `{self.address.label}` lists tools without end; it is not used.")
 
-    async def relist(self) -> list[Definition]:
+    async def list_again(self) -> list[Definition]:
         """The same for a connection that is kept open."""
         try:
-            async with asyncio.timeout(self._seconds):
-                return await self.list()
+            async with asyncio.timeout(self._to_connect):
+                return await self.list_tools()
         except AcornError:
             raise
         except Exception as error:
@@ -162,17 +166,17 @@ class Connection:
 
         async def progress(done: float, total: float | None, message: str | None) -> None:
             if watch.when() is not None:
-                watch.reschedule(loop.time() + self._seconds)
+                watch.reschedule(loop.time() + self._to_call)
             self._tell(caller, done, total, message)
 
         try:
-            async with asyncio.timeout(self._seconds) as watch:
+            async with asyncio.timeout(self._to_call) as watch:
                 caller.watch = watch
                 return await self._client.call_tool(definition.name, arguments, progress_callback=progress)
         except TimeoutError as error:
             if not watch.expired():
                 raise await self._call_failure(error) from error
-            raise ServerError(f"the server said nothing for {self._seconds:g} s, and the call was cancelled") from error
+            raise ServerError(f"the server said nothing for {self._to_call:g} s, and the call was cancelled") from error
         except Exception as error:
             raise await self._call_failure(error) from error
         finally:

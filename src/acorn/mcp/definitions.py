@@ -137,7 +137,7 @@ def _seen(text: str, definition: Definition, server: str) -> str:
     if has_unseen(text):
         raise AcornError(
             f"The MCP server `{server}` hides characters that nobody can see in the arguments of "
-            f"`{clean(definition.name)}` ({ascii(shorten(text, 80))}); leave the tool out by `allow=[...]`, or do not "
+            f"`{clean(definition.name)}` ({shorten(text, 80)!a}); leave the tool out by `allow=[...]`, or do not "
             f"use this server."
         )
     return text

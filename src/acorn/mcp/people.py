@@ -84,7 +84,7 @@ async def answer_form(caller: Caller, message: str, schema: dict[str, Any]) -> t
         return "decline", None
     if said is True and not fields:
         said = {}
-    answers = said if isinstance(said, dict) else {name: said for name in list(fields)[:1]}
+    answers = said if isinstance(said, dict) else dict.fromkeys(list(fields)[:1], said)
     _check(answers, fields, schema, said)
     return "accept", answers
 

@@ -1,3 +1,4 @@
 """`serve`."""
 
+
 def serve() -> None: ...

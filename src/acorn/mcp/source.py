@@ -58,6 +58,7 @@ class MCPServer:
         approve: Iterable[str] | Approve = (),
         pin: str | Path | None = None,
         timeout: float = 60.0,
+        connect_timeout: float = 60.0,
         on_progress: Progress | None = None,
         max_description: int = 4_000,
         max_result: int = 100_000,
@@ -69,6 +70,8 @@ class MCPServer:
         self.approve: tuple[str, ...] | Approve = approve if callable(approve) else _texts(approve, "approve")
         self.pin = None if pin is None else Path(pin)
         self.timeout = timeout
+        """Seconds that a server may be silent in a call: without a result and without progress."""
+        self.connect_timeout = connect_timeout
         self.on_progress = on_progress
         self.max_description = max_description
         self.max_result = max_result
@@ -96,7 +99,7 @@ class MCPServer:
             raise DeclarationError(
                 f"`prefix` of `{self!r}` must be letters, digits, `_` and `-`, got {excerpt(self.prefix)}."
             )
-        for option in ("timeout", "max_description", "max_result"):
+        for option in ("timeout", "connect_timeout", "max_description", "max_result"):
             number: Any = getattr(self, option)
             if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
                 raise DeclarationError(f"`{option}` of `{self!r}` must be a number above 0, got {excerpt(number)}.")
@@ -156,7 +159,8 @@ class MCPServer:
                 )
             if known is not None:
                 await known.close()
-            made = Connection(self.address, self.timeout, may_ask=may_ask, on_progress=self.on_progress)
+            times = (self.connect_timeout, self.timeout)
+            made = Connection(self.address, *times, may_ask=may_ask, on_progress=self.on_progress)
             await made.open()
             self._connections[may_ask] = made
             return made
@@ -175,7 +179,7 @@ class MCPServer:
         if connection is not known:
             offered = list(connection.definitions.values())
         else:
-            offered = await connection.relist()
+            offered = await connection.list_again()
         label = self.address.label
         let_in = admitted(offered, self.allow, label)
         if not callable(self.approve):

@@ -20,7 +20,7 @@ import pytest
 from tests.behaviour.conftest import Call, Script
 from tests.patience import PATIENCE, comes_true
 
-from acorn import AcornError, DeclarationError, Request, ToolConflictError, module, tool
+from acorn import AcornError, DeclarationError, Paused, Request, ToolConflictError, module, tool
 from acorn.mcp import MCPServer
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -245,7 +245,8 @@ def test_a_name_that_the_server_does_not_offer_is_said_before_any_call(tmp_path:
         def on_human(self, request: Request) -> Any:
             return True
 
-    server = Odd(tmp_path / "diary", "paged", **{option: ["ecko"]}).server
+    options: dict[str, Any] = {option: ["ecko"]}
+    server = Odd(tmp_path / "diary", "paged", **options).server
     with pytest.raises(AcornError, match=rf"`{option}` of the MCP server .* names `ecko`.*`echo`"):
         Human(model=ScriptedModel([]), tools=[server])("x")
 
@@ -254,8 +255,8 @@ def test_a_call_that_needs_a_yes_waits_for_it_in_the_store(tmp_path: Path, scrip
     odd = Odd(tmp_path / "diary", approve={"delete"})  # which says of itself that it only reads
     model = script(calling("delete", text="all"), finish("done"))
     agent = Worker(model=model, tools=[odd.server], store=str(tmp_path / "runs.db"))
-    paused = agent("x")
-    assert not paused
+    paused: Any = agent("x")
+    assert isinstance(paused, Paused)
     assert paused.request.tool == "delete"
     assert odd.lines() == ["started"]
     again = Worker(model=model, tools=[odd.server], store=str(tmp_path / "runs.db"))
@@ -447,7 +448,7 @@ def test_a_server_that_died_between_calls_is_started_anew_before_the_next(tmp_pa
     ],
 )
 def test_a_server_that_does_not_open_says_why(call: Call, tmp_path: Path, variant: str, words: str) -> None:
-    options = {"connect_timeout": 0.5} if variant == "silent" else {}
+    options: dict[str, Any] = {"connect_timeout": 0.5} if variant == "silent" else {}
     agent = Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", variant, **options).server])
     with pytest.raises(AcornError, match=f"(?s){words}"):
         call.run(agent, "x")

@@ -11,7 +11,7 @@ import mcp_types as types
 import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from quick import FORM, answer, begin, given, page, said, write
+from quick import FORM, answer, begin, given, page, said, write  # type: ignore[import-not-found]
 
 
 async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:

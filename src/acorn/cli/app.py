@@ -15,6 +15,7 @@ from acorn._startup import raise_when_interrupted
 from acorn.cli.commands.batch import batch
 from acorn.cli.commands.chat import chat
 from acorn.cli.commands.demo import demo
+from acorn.cli.commands.mcp import mcp
 from acorn.cli.commands.new import new
 from acorn.cli.commands.pull import pull
 from acorn.cli.commands.resume import resume
@@ -52,6 +53,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "answer": (answer, {}),
     "cancel": (cancel, {}),
     "delete": (delete, {}),
+    "mcp": (mcp, {}),
     "pull": (pull, {}),
     "new": (new, {}),
 }

@@ -129,8 +129,9 @@ class _Watched:
 
 
 def check_installed() -> None:
-    """Say what to install where the SDK is missing."""
+    """Say what to install where the SDK is missing, or is of the generation before."""
     try:
-        import mcp  # noqa: F401
+        from mcp import Client  # noqa: F401
     except ImportError as error:
-        raise AcornError("MCP needs the package `mcp`: `pip install 'acorn-agents[mcp]'`.") from error
+        words = f"MCP needs the package `mcp`, version 2 or later: `pip install 'acorn-agents[mcp]'` ({error})."
+        raise AcornError(words) from error

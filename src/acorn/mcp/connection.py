@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from acorn import __version__
@@ -205,10 +205,7 @@ class Connection:
         words = None if message is None else cut(clean(message), _LONGEST_WORDS)
         _logger.debug("%s: %s of %s: %s", caller.tool, done, total, words)
         if self._on_progress is not None:
-            with suppress(RuntimeError):  # its loop has ended, and the run with it
-                caller.home.loop.call_soon_threadsafe(
-                    _heard, self._on_progress, caller.tool, done, total, words, context=caller.context.copy()
-                )
+            caller.tell(partial(_heard, self._on_progress, caller.tool, done, total, words))
 
     # People
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import queue
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
-from acorn._drive.bridge import call_async
+from acorn._drive.bridge import call_async, call_sync, start_thread
 from acorn._drive.home_loop import Home
 from acorn._json import shorten, to_plain
 from acorn._schema.violations import complaints
@@ -31,7 +34,8 @@ class Caller:
 
     tool: str
     arguments: dict[str, Any]
-    home: Home
+    home: Home | None
+    """None where the caller has no event loop, and waits in a thread."""
     context: contextvars.Context
     run_id: str = ""
     branch: str | None = None
@@ -40,9 +44,9 @@ class Caller:
     """What ends the call when the server says nothing for too long."""
 
     @classmethod
-    def here(cls, tool: str, arguments: dict[str, Any]) -> Caller:
-        """The code that is running now."""
-        home, context, place = Home.here(), contextvars.copy_context(), current_place()
+    def here(cls, tool: str, arguments: dict[str, Any], home: Home | None) -> Caller:
+        """The code that is running now, and the loop on which it waits, if it is on one."""
+        context, place = contextvars.copy_context(), current_place()
         if place is None:
             return cls(tool, arguments, home, context)
         loop = place.tree.loops[place.run_id]
@@ -60,11 +64,45 @@ class Caller:
         if self.watch is not None:
             self.watch.reschedule(None)
         try:
-            asking = self.home.hop(partial(call_async, self.on_human, request))
-            return await asyncio.create_task(asking, context=self.context.copy())
+            return await asyncio.create_task(self._asked(request), context=self.context.copy())
         finally:
             if self.watch is not None and deadline is not None:
                 self.watch.reschedule(deadline + asyncio.get_running_loop().time() - began)
+
+    async def _asked(self, request: Request) -> Any:
+        assert self.on_human is not None
+        if self.home is not None:
+            return await self.home.hop(partial(call_async, self.on_human, request))
+        return await asyncio.wrap_future(start_thread(call_sync, self.on_human, request))
+
+    def tell(self, told: Callable[[], object]) -> None:
+        """Call something in order on the caller's loop; where it has none, in a thread for such."""
+        context = self.context.copy()
+        if self.home is None:
+            _news.put((context, told))
+            _start_telling()
+            return
+        with suppress(RuntimeError):  # its loop has ended, and the run with it
+            self.home.loop.call_soon_threadsafe(told, context=context)
+
+
+_news: queue.SimpleQueue[tuple[contextvars.Context, Callable[[], object]]] = queue.SimpleQueue()
+
+
+@lru_cache(maxsize=1)
+def _telling(process: int) -> None:
+    """The thread that tells the news of sync runs, one a process."""
+    threading.Thread(target=_tell_all, name="acorn-mcp-progress", daemon=True).start()
+
+
+def _start_telling() -> None:
+    _telling(os.getpid())
+
+
+def _tell_all() -> None:
+    while True:
+        context, told = _news.get()
+        context.run(told)
 
 
 def asks_people_here() -> bool:

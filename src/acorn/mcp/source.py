@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from acorn._drive.bridge import Elsewhere
 from acorn._drive.home_loop import Home
 from acorn._json import excerpt
 from acorn._tools.collect import FunctionTool, is_tool_name
@@ -196,11 +197,11 @@ class MCPServer:
     def _make(self, name: str, definition: Definition) -> Tool:
         label, approve = self.address.label, self.approve
 
-        async def call(**arguments: Any) -> Any:
-            caller = Caller.here(name, arguments)
-            return await Home.of_servers().hop(partial(self._call, definition, arguments, caller))
+        def call(**arguments: Any) -> Any:
+            return _Called(lambda home: partial(self._call, definition, arguments, Caller.here(name, arguments, home)))
 
         call.__name__ = call.__qualname__ = name
+        call.gives_elsewhere = True  # type: ignore[attr-defined]
         marked = tool(
             name=name,
             description=safe_description(definition, self.max_description) or None,
@@ -236,6 +237,21 @@ class MCPServer:
                 f"run was under way; it was not called"
             )
         return await connection.call(definition, arguments, caller)
+
+
+class _Called(Elsewhere):
+    """A call that is made when somebody waits for it, on a loop or without one."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[Home | None], Callable[[], Awaitable[Any]]]) -> None:
+        self._make = make
+
+    def __await__(self) -> Any:
+        return Home.of_servers().hop(self._make(Home.here())).__await__()
+
+    def wait(self) -> Any:
+        return Home.of_servers().wait(self._make(None))
 
 
 class _Listed:

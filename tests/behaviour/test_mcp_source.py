@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from tests.behaviour.conftest import Call, Script
 from tests.patience import PATIENCE, comes_true
@@ -604,6 +605,21 @@ def test_a_server_on_the_web_works_the_same(call: Call, script: Script, web: tup
     assert results(run)[0] == "echo: a"
     assert results(run)[1][1]["type"] == "image_url"
     assert results(run)[2] == "Tool error: ServerError: bad"
+
+
+def test_headers_and_auth_go_with_every_request(script: Script, web: tuple[Path, int]) -> None:
+    seen: list[str] = []
+
+    class Token(httpx2.Auth):
+        def auth_flow(self, request: Any) -> Any:
+            seen.append(request.headers["X-Test"])
+            request.headers["Authorization"] = "Bearer mine"
+            yield request
+
+    server = MCPServer(f"http://127.0.0.1:{web[1]}/mcp", headers={"X-Test": "yes"}, auth=Token())
+    model = script(calling("echo", text="a"), finish("done"))
+    assert results(Worker(model=model, tools=[server]).run("x")) == ["echo: a"]
+    assert set(seen) == {"yes"}
 
 
 def test_cancelling_reaches_a_server_on_the_web(web: tuple[Path, int]) -> None:

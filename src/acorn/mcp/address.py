@@ -131,7 +131,9 @@ class _Watched:
 def check_installed() -> None:
     """Say what to install where the SDK is missing, or is of the generation before."""
     try:
-        from mcp import Client  # noqa: F401
-    except ImportError as error:
+        import mcp
+
+        mcp.Client  # noqa: B018 - which the generation before does not have
+    except (ImportError, AttributeError) as error:
         words = f"MCP needs the package `mcp`, version 2 or later: `pip install 'acorn-agents[mcp]'` ({error})."
         raise AcornError(words) from error

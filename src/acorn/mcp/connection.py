@@ -169,9 +169,9 @@ class Connection:
                 watch.reschedule(loop.time() + self._to_call)
             self._tell(caller, done, total, message)
 
+        watch = caller.watch = asyncio.timeout(self._to_call)
         try:
-            async with asyncio.timeout(self._to_call) as watch:
-                caller.watch = watch
+            async with watch:
                 return await self._client.call_tool(definition.name, arguments, progress_callback=progress)
         except TimeoutError as error:
             if not watch.expired():

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -170,7 +170,7 @@ def _safe(text: str) -> str:
 
 
 @asynccontextmanager
-async def _reported(report: Callable[..., Any]) -> AsyncIterator[Callable[[Entry], None]]:
+async def _reported(report: Callable[..., Any]) -> AsyncGenerator[Callable[[Entry], None]]:
     """A listener whose news are sent as progress, in order, beside the run."""
     loop, news = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 

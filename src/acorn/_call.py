@@ -23,7 +23,8 @@ from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.kept_tree import made_aside
 from acorn._drive.record import given_again
-from acorn._drive.run_tree import RestingError, Tree
+from acorn._drive.resting import RestingError
+from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
 from acorn._json import excerpt, words_of

@@ -228,7 +228,7 @@ def _portable(value: Any) -> Any:
 class Place:
     """Where code of the user's is: in a run, inside of one ask. Code in its block belongs to the run."""
 
-    __slots__ = ("_counter", "_token", "ask_id", "run_id", "tree")
+    __slots__ = ("_counter", "_inside", "_token", "ask_id", "run_id", "tree")
 
     def __init__(self, tree: Any, run_id: str, ask_id: str) -> None:
         self.tree = tree
@@ -248,8 +248,12 @@ class Place:
 
     def __enter__(self) -> None:
         self._token = _current.set((*_current.get(), self))
+        trace = self.tree.trace
+        self._inside = None if trace is None else trace.enter(self.run_id, self.ask_id)
 
     def __exit__(self, *_: object) -> None:
+        if self._inside is not None:
+            self.tree.trace.leave(self._inside)
         _current.reset(self._token)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.telemetry import no_provider
 
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, call, finish
@@ -67,3 +68,8 @@ def test_the_page_on_mcp_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert question.startswith("May `convert_time` be called with")
     assert "17:00:00+09:00" in careful or "16:00:00+09:00" in careful
     assert (tmp_path / "mcp.lock").exists()
+
+
+def test_the_page_on_telemetry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with no_provider():
+        assert run_page("telemetry.md", tmp_path, monkeypatch) == ["chat scripted", "invoke_agent Helper"]

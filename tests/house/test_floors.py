@@ -55,6 +55,7 @@ FLOORS = {
     "models": 5,
     "testing": 5,
     "stores": 5,
+    "_telemetry": 5,
     "_drive": 6,
     "_module": 7,
     "_batch": 7,
@@ -92,6 +93,7 @@ LATE_IMPORTS = {
     ("models/litellm/failure", "httpx"),
     ("models/litellm/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
+    ("_telemetry/switch", "acorn"),  # what makes spans, with OpenTelemetry, which a program may not have
     ("mcp/address", "mcp"),
     ("mcp/address", "httpx2"),
     ("mcp/connection", "mcp"),

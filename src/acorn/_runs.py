@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Generator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
+from acorn._data import Shelf
 from acorn._drive.keeping import read_whole, saved_of
 from acorn._json import excerpt, to_plain
 from acorn._loop.people import check_answer
@@ -57,20 +57,21 @@ class Runs:
             raise self._unknown(run_id)
         root, *below = kept
         with read_whole(run_id, self._store):
-            run: Run[Any] = read_record(Run, saved_of(root), None)
-            hang_records(run, [saved_of(each) for each in below])
+            shelf = Shelf(self._store.media)
+            run: Run[Any] = read_record(Run, saved_of(root, shelf), None)
+            hang_records(run, [saved_of(each, shelf) for each in below])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:
         """The entries of its journal and of its branches', from the first, as they are committed; ends with the run."""
-        position = 0
+        position, shelf = 0, Shelf(self._store.media)
         while True:
             status, heard = self._store.follow(run_id, position)
             if status is None:
                 raise self._unknown(run_id)
             for each in heard:
                 position = each.position
-                yield from read_entries([json.loads(each.entry)])
+                yield from read_entries([shelf.read(each.entry)])
             if not heard and status not in _GOES_ON:
                 return
             if not heard:

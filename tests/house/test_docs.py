@@ -43,7 +43,7 @@ def run_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
     for block in blocks:
-        exec(compile(re.sub(r'    model = ".*"', "    model = MODEL", block), page, "exec"), names)
+        exec(compile(re.sub(r'    model = ".*"', "    model = MODEL", block), page, "exec", dont_inherit=True), names)
     return printed
 
 
@@ -73,3 +73,14 @@ def test_the_page_on_mcp_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_page_on_telemetry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with no_provider():
         assert run_page("telemetry.md", tmp_path, monkeypatch) == ["chat scripted", "invoke_agent Helper"]
+
+
+def test_the_page_on_forks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_page("forks.md", tmp_path, monkeypatch)
+    assert printed == ["the card was refused True", "True"]
+
+
+def test_the_page_on_media_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_page("media.md", tmp_path, monkeypatch)
+    assert printed[:2] == ["It is on its way.", "Image(image/png, 8 bytes, 'cat.png')"]
+    assert '"sha256":"' in printed[2]

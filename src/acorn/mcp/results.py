@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass, field
 from typing import Any
 
-from acorn._content import Part
 from acorn._json import compact
+from acorn.errors import AcornError
 from acorn.mcp.definitions import Definition
 from acorn.mcp.texts import clean, cleaned, cut
+from acorn.media import Audio, File, Image, Media
 
 LARGEST_MEDIA = 20_000_000
 """Bytes of one picture, sound or file."""
@@ -20,37 +20,20 @@ class ServerError(Exception):
     """A call that a server answered with an error, or did not answer; the words are for the model."""
 
 
-@dataclass(frozen=True)
-class ServerMedia(Part):
-    """A picture, a sound or a file that a server sent, as base64."""
-
-    media_type: str
-    data: str = field(repr=False)
-
-    def __acorn_part__(self) -> dict[str, Any]:
-        address = f"data:{self.media_type};base64,{self.data}"
-        kind, _, form = self.media_type.partition("/")
-        if kind == "image":
-            return {"type": "image_url", "image_url": {"url": address}}
-        if kind == "audio":
-            name = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}.get(form, form)
-            return {"type": "input_audio", "input_audio": {"data": self.data, "format": name}}
-        return {"type": "file", "file": {"file_data": address, "filename": f"file.{form or 'bin'}"}}
-
-    def __acorn_label__(self) -> dict[str, str]:
-        return {"kind": self.media_type.partition("/")[0] or "file", "type": self.media_type}
-
-
-def media(data: str, media_type: str | None) -> Any:
-    """The one place where a server's bytes become something that a message can carry."""
-    media_type = clean(media_type or "application/octet-stream")
+def media(data: str, media_type: str | None) -> Media:
+    """A server's bytes as something that a message can carry."""
+    media_type = clean(media_type or "application/octet-stream").lower()
     try:
-        size = len(base64.b64decode(data, validate=True))
+        whole = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ServerError(f"the server sent `{media_type}` that is no base64: {error}") from error
-    if size > LARGEST_MEDIA:
-        raise ServerError(f"the server sent {size} bytes of `{media_type}`; at most {LARGEST_MEDIA} are taken")
-    return ServerMedia(media_type, data)
+    if len(whole) > LARGEST_MEDIA:
+        raise ServerError(f"the server sent {len(whole)} bytes of `{media_type}`; at most {LARGEST_MEDIA} are taken")
+    kind = {"image": Image, "audio": Audio}.get(media_type.partition("/")[0], File)
+    try:
+        return kind.from_bytes(whole, media_type)
+    except (AcornError, ValueError) as error:
+        raise ServerError(f"the server sent `{media_type}`, which cannot be passed on: {error}") from error
 
 
 def output_of(result: Any, definition: Definition, limit: int) -> Any:

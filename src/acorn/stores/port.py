@@ -7,7 +7,7 @@ nothing that comes after it may begin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -107,6 +107,14 @@ class Change(NamedTuple):
     error: str | None
 
 
+class Medium(NamedTuple):
+    """The data of a picture, a sound or a file."""
+
+    sha256: str
+    """Of the data, in hexadecimal: what it is known by."""
+    data: bytes
+
+
 class Commit(NamedTuple):
     """One transaction: a root and whatever has changed below it."""
 
@@ -118,6 +126,9 @@ class Commit(NamedTuple):
     requests: Sequence[Request] = ()
     """What people are asked from now on; those of runs of this tree that are not among them and have no answer yet
     are open no more."""
+    media: Sequence[Medium] = ()
+    """Data that the texts of these changes name. The same data is kept once for all runs, and as long as there is one
+    whose commits have brought it."""
 
 
 class Kept(NamedTuple):
@@ -192,6 +203,10 @@ class Store(Protocol):
 
     def read(self, run_id: str) -> Sequence[Kept]:
         """A run and all below it, as `claim` gives them; any run, without holding it. Empty: there is none."""
+        ...
+
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        """Data by its SHA-256, as far as it is there."""
         ...
 
     def find(self, prefix: str) -> Sequence[str]:

@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
@@ -72,6 +72,9 @@ class SQLiteStore:
 
     def read(self, run_id: str) -> Sequence[Kept]:
         return self._read(lambda connection: reads.tree(connection, run_id))
+
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        return self._read(lambda connection: reads.media(connection, wanted))
 
     def find(self, prefix: str) -> Sequence[str]:
         return self._read(lambda connection: reads.find(connection, prefix))

@@ -25,6 +25,7 @@ BENCHES = [
     "media",
     "postgres",
     "telemetry",
+    "mcp_calls",
 ]
 
 

@@ -27,6 +27,7 @@ from acorn._spec import SETTINGS, Prompt, Spec
 from acorn._tools.agent import AgentTool
 from acorn._tools.people import asks_people, is_question
 from acorn._tools.port import Tool
+from acorn._tools.source import may_ask_people
 from acorn.errors import DeclarationError
 from acorn.models.port import Model
 from acorn.models.resolve import resolve
@@ -137,6 +138,13 @@ def _check_people(which: Branch, spec: Spec, seen: list[Any]) -> None:
             raise DeclarationError(
                 f"The tool `{tool.name}` of `{spec.owner}` {what}, and nobody can answer: add `store = ...` to the "
                 f"module that is called, so that the run can wait, or a method `on_human` to `{spec.owner}`."
+            )
+    for source in spec.sources:
+        if may_ask_people(source):
+            raise DeclarationError(
+                f"Tools of `{source!r}` in `{spec.owner}` need a person's approval, and nobody can answer: add "
+                f"`store = ...` to the module that is called, so that the run can wait, or a method `on_human` to "
+                f"`{spec.owner}`."
             )
     for other in _below(spec):
         if not any(other is each for each in seen):

@@ -68,6 +68,7 @@ FLOORS = {
     "_runs": 7,
     "_explaining": 7,
     "__init__": 7,
+    "mcp": 8,
     "__main__": 8,
     "cli": 8,
 }
@@ -98,6 +99,15 @@ LATE_IMPORTS = {
     ("models/litellm/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
     ("_telemetry/switch", "acorn"),  # what makes spans, with OpenTelemetry, which a program may not have
+    ("mcp/address", "mcp"),
+    ("mcp/address", "httpx2"),
+    ("mcp/connection", "mcp"),
+    ("mcp/connection", "mcp_types"),
+    ("mcp/people", "jsonschema"),
+    ("mcp/people", "referencing"),
+    ("mcp/server", "mcp"),
+    ("mcp/server", "uvicorn"),
+    ("cli/commands/mcp", "acorn"),  # which brings the drivers, for one command of many
 }
 
 PUBLIC = [

@@ -17,6 +17,7 @@ from acorn.cli.commands.chat import chat
 from acorn.cli.commands.demo import demo
 from acorn.cli.commands.explain import explain
 from acorn.cli.commands.fork import fork
+from acorn.cli.commands.mcp import mcp
 from acorn.cli.commands.new import new
 from acorn.cli.commands.pull import pull
 from acorn.cli.commands.resume import resume
@@ -56,6 +57,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "answer": (answer, {}),
     "cancel": (cancel, {}),
     "delete": (delete, {}),
+    "mcp": (mcp, {}),
     "pull": (pull, {}),
     "new": (new, {}),
 }

@@ -436,14 +436,6 @@ def test_a_store_is_taken_as_it_is() -> None:
     assert open_store("memory", "`Desk.store`") is open_store("memory", "`Other.store`")
 
 
-def test_postgresql_says_what_it_needs() -> None:
-    with pytest.raises(
-        StoreError, match=r"`Desk.store` names a PostgreSQL database, which needs the extra `postgres`"
-    ) as caught:
-        open_store("postgresql://me:secret@host/name", "`Desk.store`")
-    assert "secret" not in str(caught.value)
-
-
 @pytest.mark.parametrize("declared", ["", ":memory:", 3, b"runs.db", MemoryStore, "mysql://me:secret@host/x", "a\0b"])
 def test_what_is_no_store_is_a_wrong_declaration(declared: object) -> None:
     with pytest.raises(DeclarationError, match=r"`Desk\.store` must be the path of a file") as caught:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from acorn.testing import Reply
+from acorn.types import Usage
 
 Json = dict[str, Any]
 
@@ -34,14 +35,16 @@ def _items(reply: Reply, body: Json, number: int) -> list[Json]:
 
 
 def _usage(reply: Reply) -> Json:
-    usage = reply.usage
-    given, made = (usage.input_tokens, usage.output_tokens) if usage else (100, 20)
+    usage = reply.usage or Usage(100, 20)
+    read = {"cached_tokens": usage.cached_tokens}
+    if usage.cache_write_tokens:
+        read["cache_write_tokens"] = usage.cache_write_tokens
     return {
-        "input_tokens": given,
-        "output_tokens": made,
-        "total_tokens": given + made,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens if usage else 0},
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens if usage else 0},
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "input_tokens_details": read,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 

@@ -26,7 +26,7 @@ from acorn._tools.source import ToolSource
 from acorn._xml.encode import DescriptionFormat, XmlStyle
 from acorn._xml.text import is_name
 from acorn.errors import DeclarationError
-from acorn.models.port import is_meant_as_model, is_model, lacks
+from acorn.models.port import AUTO_CACHE, is_meant_as_model, is_model, lacks
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,12 +162,13 @@ def _show_model(value: object) -> str:
     return excerpt(value)
 
 
+AUTO = "auto"
 _CACHE_KEYS = {"location", "role", "index", "control"}
 _ROLES = ("system", "user", "assistant", "tool")
 
 
 def _is_cache(value: object) -> bool:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or (isinstance(value, str) and value == AUTO):
         return True
     return isinstance(value, list | tuple) and len(value) <= 4 and all(_is_cache_point(point) for point in value)
 
@@ -232,7 +233,7 @@ SETTINGS: Mapping[str, Setting] = {
     "cache": Setting(
         NOTHING,
         _is_cache,
-        "True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
+        "'auto', True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
         "{'location': 'message', 'index': 0}",
     ),
     "max_total_tokens": Setting(
@@ -327,7 +328,7 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]
         elif attribute in ("initial_input", "final_output"):
             frozen[_SHAPES[attribute]] = shape_of(value, owner, attribute)
         elif attribute == "cache":
-            frozen["cache"] = CACHE_DEFAULT if value is True else tuple(value or ())
+            frozen["cache"] = CACHE_DEFAULT if value is True else AUTO_CACHE if value == AUTO else tuple(value or ())
         elif attribute in _COUNTED:
             limit = read_rate_limit(value, owner) if attribute == "rate_limit" else value
             frozen[attribute] = None if limit is None else Counted(limit, cls)

@@ -213,7 +213,8 @@ MODEL = (
     "or an object of the model port, or a list of these, the next to be asked where one fails"
 )
 CACHE = (
-    "True, or at most 4 points such as {'location': 'message', 'role': 'system'} or {'location': 'message', 'index': 0}"
+    "'auto', True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
+    "{'location': 'message', 'index': 0}"
 )
 TEMPERATURE = "a number from 0 to 2"
 POSITIVE = "a whole number of at least 1"
@@ -285,6 +286,7 @@ WRONG: list[tuple[str, Any, str, str]] = [
     ("cache", None, CACHE, "None"),
     ("cache", 1, CACHE, "1"),
     ("cache", "system", CACHE, "'system'"),
+    ("cache", "Auto", CACHE, "'Auto'"),
     ("cache", ["system"], CACHE, "['system']"),
     ("cache", {}, CACHE, "{}"),
     ("cache", [{}], CACHE, "[{}]"),
@@ -1863,6 +1865,7 @@ INPUT = {"location": "message", "index": 0}
         ([], ()),
         (False, ()),
         (True, (SYSTEM, INPUT)),
+        ("auto", ({"location": "request"},)),
         ([SYSTEM], (SYSTEM,)),
         ((SYSTEM, INPUT), (SYSTEM, INPUT)),
         ([{"location": "message", "index": -1}], ({"location": "message", "index": -1},)),

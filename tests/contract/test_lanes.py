@@ -154,6 +154,7 @@ OPTIONS: dict[str, Json] = {
     "one tool": {"tools": [FINISH]},
     "odd tools": {"tools": [ODD_TOOL, NESTED, FINISH]},
     "the system cached": {"how": {"cache": [{"location": "message", "role": "system"}]}},
+    "cached by itself": {"how": {"cache": ({"location": "request"},)}},
     "the first cached": {"how": {"cache": [{"location": "message", "index": 0}]}},
     "the last cached": {"how": {"cache": [{"location": "message", "index": -1}]}},
     "cached for an hour": {
@@ -300,6 +301,7 @@ REPLIES: dict[str, Reply] = {
     "cut off": Reply("Hel", stop_reason="length"),
     "filtered": Reply("Hel", stop_reason="content_filter"),
     "cached": Reply("Hi", usage=Usage(1000, 50, 400, 0)),
+    "written to a cache": Reply("Hi", usage=Usage(1000, 50, 400, 0, 1, 300)),
     "reasoned": Reply("Hi", usage=Usage(1000, 50, 0, 30)),
     "other letters": Reply("Wörter, 語, 🌰"),
     "half an object": Reply("") & call("search", query="語"),

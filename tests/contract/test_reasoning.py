@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.test_responses import how as how  # noqa: PLC0414 - a fixture
+from tests.contract.test_responses import how as how
 from tests.contract.test_responses import run
 from tests.loopback import EVENTS, Fault, Loopback, anthropic_stream
 from tests.loopback_gemini import gemini, gemini_answers, signature
@@ -128,7 +128,7 @@ def test_thoughts_survive_a_record_in_json(speaker: tuple[str, str]) -> None:
     talk = Talk(*speaker, [FIRST, DONE, SECOND, DONE])
     with talk.server:
         first = Looking(model=talk.model).run()
-        read: Run[Any] = Run.from_json(json.loads(json.dumps(first.to_json())))
+        read: Run[Any] = Run.from_json(first.to_json())
         assert Looking(model=talk.model).using(history=read)() == "done"
     # Gemini signs the call that ends a run as well.
     before = [1, 2] if talk.spoken == "gemini" else [1]

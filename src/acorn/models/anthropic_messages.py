@@ -110,6 +110,8 @@ class Anthropic:
         made: dict[str, Any] = {"model": self.name, "max_tokens": length}
         if "temperature" in request.declared or "temperature" not in left_out:
             made["temperature"] = request.temperature
+        if request.is_auto_cached and "cache_control" not in left_out:
+            made["cache_control"] = {"type": "ephemeral"}
         made |= self._settings
         choice: dict[str, Any] = {}
         if request.forced_tool and "tool_choice" not in left_out:
@@ -256,7 +258,7 @@ def _usage(raw: Mapping[str, Any]) -> tuple[Usage, Tokens]:
     read, written = int(raw.get("cache_read_input_tokens") or 0), int(raw.get("cache_creation_input_tokens") or 0)
     whole, made = int(raw.get("input_tokens") or 0) + read + written, int(raw.get("output_tokens") or 0)
     hour = (raw.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0
-    return Usage(whole, made, read, 0, 1), Tokens(whole, made, read, written - hour, hour)
+    return Usage(whole, made, read, 0, 1, written), Tokens(whole, made, read, written - hour, hour)
 
 
 # Messages
@@ -298,7 +300,7 @@ class _Written:
 
 def _written(request: ModelRequest) -> tuple[bytes, bytes]:
     """The system prompt, or nothing, and the messages."""
-    part, marked = request.sent, marks(request) if request.cache else {}
+    part, marked = request.sent, marks(request) if request.cache_points else {}
     is_shared = part is not None and not part.is_completed
     messages = part.sent.messages if part is not None and is_shared else request.messages
     first, count = 0, request.message_count

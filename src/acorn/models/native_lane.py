@@ -19,7 +19,7 @@ from acorn.errors import ModelError
 from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long, speaks_of
 from acorn.models.http_status import retry_after
 from acorn.models.lane import OURS, PRICES, Lane, ProviderError
-from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError
+from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError, price_in
 from acorn.models.prices import Tokens, prices_of
 from acorn.models.refused_settings import Refusals
 from acorn.models.sse import Events
@@ -53,7 +53,8 @@ class NativeModel:
         self._refusals = Refusals(self.name, self._settings)
         self._timeout = seconds_of(config.get("timeout", config.get("request_timeout", TIMEOUT)))
         self._connect = connect_seconds(self._timeout)
-        self._has_price = any(config.get(name) is not None for name in PRICES)
+        self._price = price_in(config)
+        """What the model dict says that a token costs."""
 
     def __repr__(self) -> str:
         return f"{type(self.lane).__name__}({self.name!r})"
@@ -68,14 +69,14 @@ class NativeModel:
         return "tool_choice" not in self._refusals.known and self.lane.can_force_tool()
 
     def price(self) -> Price | None:
-        if self._has_price:
-            return Price(*(float(self._config.get(name) or 0) for name in PRICES))
+        if self._price is not None:
+            return self._price
         known = prices_of(self.provider, self.lane.name)
         return None if known is None else Price(known.input / 1e6, known.output / 1e6)
 
     def cost(self, used: Tokens | None) -> float | None:
         """Dollars; None where nobody knows, or where the loop counts by a price that was given."""
-        if used is None or self._has_price:
+        if used is None or self._price is not None:
             return None
         known = prices_of(self.provider, self.lane.name)
         return None if known is None else known.of(used)
@@ -199,7 +200,8 @@ class NativeModel:
         set_by_user = self._set_by_user(attempt)
         if status in (400, 422) and not is_too_long(text):
             defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
-            for name in (*(["tool_choice"] if request.forced_tool else []), *defaults):
+            kept = ["cache_control"] if request.is_auto_cached else []
+            for name in (*(["tool_choice"] if request.forced_tool else []), *defaults, *kept):
                 if speaks_of(text, name) and name not in left_out | self._refusals.known:
                     left_out.add(name)
                     if request.left_out is not None:

@@ -120,4 +120,4 @@ def _status(code: Any) -> int | None:
 
 
 def tokens_of(usage: Usage) -> Tokens:
-    return Tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+    return Tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens)

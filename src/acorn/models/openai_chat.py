@@ -70,7 +70,7 @@ class OpenAIChat:
         if request.tools:
             tools = request.tools_json() if request.tools_json else to_json(request.tools)
             before = b'%s,"tools":%s' % (before, tools)
-        if request.sent is not None and not request.cache and not request.sent.has_thoughts(_THOUGHTS):
+        if request.sent is not None and not request.cache_points and not request.sent.has_thoughts(_THOUGHTS):
             return request.with_messages(before + b',"messages":', b"}")
         return b'%s,"messages":%s}' % (before, _messages(request))
 
@@ -199,4 +199,5 @@ def usage_of(raw: Any) -> Usage:
         int(read.get("cached_tokens") or 0),
         int(made.get("reasoning_tokens") or 0),
         1,
+        int(read.get("cache_write_tokens") or 0),
     )

@@ -126,4 +126,5 @@ def usage_of(raw: Any) -> Usage:
         int(read.get("cached_tokens") or 0),
         int(made.get("reasoning_tokens") or 0),
         1,
+        int(read.get("cache_write_tokens") or 0),
     )

@@ -24,9 +24,38 @@ class Price:
 
     input: float
     output: float
+    cached: float | None = None
+    """Of input that was read from a cache; None is the price of any input."""
+    written: float | None = None
+    """Of input that was written to one."""
 
     def of(self, usage: Usage) -> float:
-        return usage.input_tokens * self.input + usage.output_tokens * self.output
+        dollars = usage.input_tokens * self.input + usage.output_tokens * self.output
+        if self.cached is not None:
+            dollars += usage.cached_tokens * (self.cached - self.input)
+        if self.written is not None:
+            dollars += usage.cache_write_tokens * (self.written - self.input)
+        return dollars
+
+
+PRICES = (
+    *("input_cost_per_token", "output_cost_per_token"),
+    *("cache_read_input_token_cost", "cache_creation_input_token_cost"),
+)
+"""Keys of a model dict, by LiteLLM's names."""
+
+
+def price_in(config: Mapping[str, Any]) -> Price | None:
+    """The price that a model dict gives; None where it gives none."""
+    given, made, cached, written = (config.get(name) for name in PRICES)
+    if given is made is cached is written is None:
+        return None
+    read, wrote = (None if each is None else float(each) for each in (cached, written))
+    return Price(float(given or 0), float(made or 0), read, wrote)
+
+
+AUTO_CACHE: tuple[Mapping[str, Any], ...] = ({"location": "request"},)
+"""What `cache = "auto"` stands for: the provider itself finds what to keep, where it can be asked to."""
 
 
 @dataclass(eq=False)
@@ -103,6 +132,16 @@ class ModelRequest:
         """The messages as a part of those that were sent in the same conversation, where the loop has made it."""
         found: Any = getattr(vars(self).get("messages_json"), "__self__", None)
         return found if isinstance(found, SentPart) else None
+
+    @property
+    def is_auto_cached(self) -> bool:
+        """Whether the provider is asked to keep what it can."""
+        return bool(self.cache) and self.cache[0].get("location") == "request"
+
+    @property
+    def cache_points(self) -> Sequence[Mapping[str, Any]]:
+        """The points within the messages."""
+        return () if self.is_auto_cached else self.cache
 
     @property
     def message_count(self) -> int:

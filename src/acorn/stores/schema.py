@@ -60,5 +60,7 @@ FIRST: Migration = (
     "CREATE INDEX requests_open ON requests (asked, number) WHERE answered IS NULL",
 )
 
-MIGRATIONS: tuple[Migration, ...] = (FIRST,)
+SECOND: Migration = ("ALTER TABLE runs ADD COLUMN cache_write_tokens INTEGER NOT NULL DEFAULT 0",)
+
+MIGRATIONS: tuple[Migration, ...] = (FIRST, SECOND)
 """The first makes version 1 of nothing, the next version 2 of that."""

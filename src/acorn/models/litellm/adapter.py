@@ -35,15 +35,14 @@ from acorn.models.litellm.library import (
 from acorn.models.litellm.listeners import unheard
 from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
-from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError
+from acorn.models.port import PRICES, Delta, ModelRequest, ModelResponse, Price, SendAgainError, price_in
 from acorn.models.refused_settings import Refusals
 from acorn.models.timeouts import TIMEOUT, connect_seconds, seconds_of
 
-_PRICES = ("input_cost_per_token", "output_cost_per_token")
 # What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.
 _OURS = (
     *("model", "id", "timeout", "request_timeout", "lane"),
-    *("num_retries", "retry_delay", "max_retries", *_PRICES),
+    *("num_retries", "retry_delay", "max_retries", *PRICES),
     *("temperature", "max_tokens", "max_completion_tokens"),
 )
 _STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
@@ -114,8 +113,8 @@ class LiteLLMModel:
 
     @cached_property
     def _price(self) -> Price | None:
-        if self._has_price:
-            return Price(*(float(self._config.get(name) or 0) for name in _PRICES))
+        if (given := price_in(self._config)) is not None:
+            return given
         try:
             known = library().get_model_info(self.name)
         except Exception:  # not in the table
@@ -126,7 +125,7 @@ class LiteLLMModel:
 
     @property
     def _has_price(self) -> bool:
-        return any(self._config.get(name) is not None for name in _PRICES)
+        return price_in(self._config) is not None
 
     # Asking it
 
@@ -209,7 +208,9 @@ class LiteLLMModel:
         }
         if request.forced_tool and "tool_choice" not in left_out:
             call["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
-        if request.cache:
+        if request.is_auto_cached and self.provider == "anthropic" and "cache_control" not in left_out:
+            call.setdefault("cache_control", {"type": "ephemeral"})
+        if request.cache_points:
             call["cache_control_injection_points"] = cache_points(request)
         return call
 
@@ -268,7 +269,8 @@ class LiteLLMModel:
         if is_bad_request(error) and not is_too_long(error):
             text, set_by_user = str(error), self._set_by_user(attempt.request)
             defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
-            for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
+            kept = ["cache_control"] if attempt.request.is_auto_cached else []
+            for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults, *kept):
                 if speaks_of(text, name) and name not in attempt.left_out | self._refusals.known:
                     attempt.left_out.add(name)
                     if attempt.request.left_out is not None:

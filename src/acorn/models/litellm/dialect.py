@@ -53,7 +53,7 @@ def cache_points(request: ModelRequest) -> list[dict[str, Any]]:
         before += 1
     return [
         {**point, "index": point["index"] + before} if point.get("index", -1) >= 0 else dict(point)
-        for point in request.cache
+        for point in request.cache_points
     ]
 
 
@@ -183,4 +183,7 @@ def _usage(raw: Any) -> Usage:
         cached_tokens=read("prompt_tokens_details", "cached_tokens"),
         reasoning_tokens=read("completion_tokens_details", "reasoning_tokens"),
         requests=1,
+        # By the name that some versions have, and by the one that others have.
+        cache_write_tokens=read("prompt_tokens_details", "cache_write_tokens")
+        or read("prompt_tokens_details", "cache_creation_tokens"),
     )

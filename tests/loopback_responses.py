@@ -134,8 +134,9 @@ def as_chat(body: Json) -> Json:
 
 
 def _chat_tool(tool: Json) -> Json:
-    assert tool["strict"] is False
-    return {"type": "function", "function": {key: tool[key] for key in tool if key not in ("type", "strict")}}
+    assert isinstance(tool["strict"], bool)
+    left = ("type",) if tool["strict"] else ("type", "strict")
+    return {"type": "function", "function": {key: tool[key] for key in tool if key not in left}}
 
 
 def _messages(body: Json) -> list[Json]:

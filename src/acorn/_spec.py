@@ -60,6 +60,7 @@ class Spec:
     sources: tuple[ToolSource, ...]
     branches: Mapping[str, Any]
     cache: tuple[Mapping[str, Any], ...]
+    strict: bool | None
     max_total_tokens: int | None
     max_cost: float | None
     max_seconds: float | None
@@ -236,6 +237,7 @@ SETTINGS: Mapping[str, Setting] = {
         "'auto', True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
         "{'location': 'message', 'index': 0}",
     ),
+    "strict": Setting(None, lambda value: value is None or _is_bool(value), "True, False, or None where we decide"),
     "max_total_tokens": Setting(
         None, lambda value: value is None or _is_count(value, 1), "a whole number of at least 1, or None"
     ),

@@ -282,6 +282,7 @@ class Calls(Parent):
             state.settings = adopted(state.settings, changes)
             if "model" in changes or isinstance(self.setting("model"), list | tuple):  # which may say each its own
                 self._use_model()
+                self._use_tools(self.toolset.tools)
             self._note_settings()
         chosen = step.chosen_tools()
         if chosen != self.toolset.tools:

@@ -21,7 +21,7 @@ from acorn._sampling import in_force, set_by_user
 from acorn._tools.collect import FINISH
 from acorn._tools.port import Tool
 from acorn.errors import ToolConflictError
-from acorn.models.port import ModelRequest, thinks
+from acorn.models.port import ModelRequest, takes_strict, thinks
 from acorn.record import Message, Run
 from acorn.step import Step
 
@@ -48,10 +48,8 @@ class Conversation:
         self._request: ModelRequest | None = None
         self._step: Step | None = None
         self._threaded = _threaded() if self.spec.history_format == "thread" else None
-        self.toolset = Toolset(
-            self._and_inherited(plan.tools), self._branches_left(), finish.finish_definition(self.spec.output)
-        )
         self._use_model()
+        self.toolset = Toolset(self._and_inherited(plan.tools), self._branches_left(), self._finish())
         self._note_settings()
 
     # Facts
@@ -107,7 +105,7 @@ class Conversation:
             raise ToolConflictError(
                 f"Tool '{taken[0]}' of `{self.spec.owner}` has the name of one of its `branches`; rename one."
             )
-        self.toolset = Toolset(tools, branches, self.toolset.finish)
+        self.toolset = Toolset(tools, branches, self._finish())
 
     def _branches_left(self) -> Mapping[str, BranchTool]:
         branches, removed = self.plan.branches, self.state.removed
@@ -117,11 +115,20 @@ class Conversation:
         self.model = self.plan.resolve(self.setting("model"), self.spec)
         self.budgets.check_price(self.model)
 
+    def _finish(self) -> dict[str, Any]:
+        """The tool that ends the run; where nobody says how strict it is, it depends on its schema and on the model."""
+        output, strict = self.spec.output, self.spec.strict
+        if strict is None:
+            strict = finish.fits_strictly(output) and takes_strict(self.model)
+        return finish.finish_definition(output, strict=strict)
+
     def _note_settings(self) -> None:
         """What every request carries until a hook changes it."""
         self._temperature = self.setting("temperature")
         self._max_tokens = self.setting("max_tokens")
         self._declared = set_by_user(self.state.settings, self.spec)
+        if self.spec.strict is None and "strict" in self._declared:
+            self._declared -= {"strict"}
 
     # The next request
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, get_origin
 
 from acorn._json import excerpt
+from acorn._schema.strict import closed
 from acorn._tools.agent import AS_TOOL
 from acorn._tools.bind import UnresolvedError, binding_of
 from acorn._tools.by_schema import schema_binding
@@ -83,7 +84,12 @@ class FunctionTool:
     def _schema(self) -> dict[str, Any]:
         description = self.options.description or self._doc[0]
         described = {"description": description} if description else {}
-        return {"name": self.name, **described, "parameters": self.binding.schema}
+        schema = self.binding.schema
+        if not self.options.strict:
+            return {"name": self.name, **described, "parameters": schema}
+        # One that came with the tool is sent as it is.
+        sent = schema if self.options.schema is not None else closed(schema)
+        return {"name": self.name, **described, "parameters": sent, "strict": True}
 
     def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
         """The call that the model's JSON asks for."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from acorn.models.keys import check_key
 from acorn.models.lane import ADDRESS, OURS, PRICES, ProviderError, StreamReader, knows_keys, marks, with_own
 from acorn.models.native_lane import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
@@ -87,9 +88,11 @@ class Anthropic:
         headers = {"Content-Type": "application/json", "anthropic-version": _VERSION}
         if key := config.get("api_key") or os.environ.get("ANTHROPIC_API_KEY"):
             headers["x-api-key"] = str(key)
+        elif token := os.environ.get("ANTHROPIC_AUTH_TOKEN"):
+            headers["Authorization"] = f"Bearer {token}"
         url, headers = with_own(url, headers, config)
         if not any(name.lower() in ("x-api-key", "authorization") for name in headers):
-            raise ProviderError("There is no key: set `api_key` in the model dict, or `ANTHROPIC_API_KEY`.")
+            check_key(str(config.get("model") or config.get("id")), self.provider, config)
         return url, headers
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
@@ -388,4 +391,5 @@ def _with_mark(blocks: list[dict[str, Any]], mark: Any) -> list[dict[str, Any]]:
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     described = {"description": function["description"]} if function.get("description") else {}
     schema = function.get("parameters") or {"type": "object", "properties": {}}
-    return {"type": "custom", "name": function["name"], **described, "input_schema": schema}
+    strict = {"strict": True} if function.get("strict") else {}
+    return {"type": "custom", "name": function["name"], **described, "input_schema": schema, **strict}

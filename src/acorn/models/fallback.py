@@ -20,7 +20,7 @@ from acorn._secrets import redact
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.circuit import CIRCUITS, Circuit, Circuits, Pass
-from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, Price, can_stream, thinks
+from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, Price, can_stream, takes_strict, thinks
 from acorn.models.retrying import aclose_stream, close_stream
 from acorn.models.thoughts import AUTHORS, reader_of
 from acorn.types import Fallback, Usage
@@ -90,6 +90,10 @@ class Chain:
     @property
     def thinks(self) -> bool:
         return thinks(self._next.model)
+
+    @property
+    def takes_strict(self) -> bool:
+        return all(map(takes_strict, self.models))
 
     def can_force_tool(self, request: ModelRequest) -> bool:
         return self._next.model.can_force_tool(request)

@@ -247,7 +247,7 @@ class Model(Protocol):
 
     A model may also have an attribute `thinks`: whether it was asked to think before it answers, so that no
     tool should be forced from the first call on. Without one it does not. One that stands for several has a
-    tuple of them as `models`.
+    tuple of them as `models`. One that is known to take strict schemas has `takes_strict`.
     """
 
     @property
@@ -303,6 +303,11 @@ def can_stream(model: Model) -> TypeGuard[StreamingModel]:
 def thinks(model: Model) -> bool:
     """Whether a model was asked to think before it answers."""
     return bool(getattr(model, "thinks", False))
+
+
+def takes_strict(model: Model) -> bool:
+    """Whether a model is known to take strict schemas, so that it may be sent one unasked."""
+    return bool(getattr(model, "takes_strict", False))
 
 
 def models_of(model: Model) -> Sequence[Model]:

@@ -46,6 +46,14 @@ def within(timeout: Any, left: float) -> Any:
     return type(timeout)(**{name: max(0.001, part) for name, part in parts.items()})
 
 
+def anthropic_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A strict tool as Anthropic has it; in OpenAI's form LiteLLM forgets that it is strict."""
+    function = tool["function"]
+    described = {"description": function["description"]} if function.get("description") else {}
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    return {"type": "custom", "name": function["name"], **described, "input_schema": schema, "strict": True}
+
+
 def cache_points(request: ModelRequest) -> list[dict[str, Any]]:
     """LiteLLM counts from the system message on, we from the message behind it."""
     before = 0

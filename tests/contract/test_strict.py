@@ -39,7 +39,7 @@ RIGHT: Json = {"answer": "x", "kind": "a"}
 class Answering(module):
     """You answer."""
 
-    final_output = Tight
+    final_output: Any = Tight
     max_steps = 4
 
     @tool
@@ -189,7 +189,8 @@ def test_it_is_declared_like_any_setting() -> None:
     Casual(model=model).using(strict=True)()
     Casual(model=model, strict=None)()
     assert [request.tools[-1]["function"].get("strict") for request in model.requests] == [True, None]
-    for wrong in ("yes", 1, []):
+    wrongs: list[Any] = ["yes", 1, []]
+    for wrong in wrongs:
         with pytest.raises(DeclarationError, match=r"`Casual\.strict` must be True, False, or None"):
             Casual(strict=wrong)
     with pytest.raises(DeclarationError, match=r"`strict` of the tool `.*f` must be True or False, got 'yes'"):

@@ -20,8 +20,8 @@ from acorn._loop.wire_history import WireHistory
 from acorn._sampling import in_force, set_by_user
 from acorn._tools.collect import FINISH
 from acorn._tools.port import Tool
-from acorn.errors import ToolConflictError
-from acorn.models.port import ModelRequest, takes_strict, thinks
+from acorn.errors import DeclarationError, ToolConflictError
+from acorn.models.port import ModelRequest, models_of, takes_strict, takes_tool, thinks
 from acorn.record import Message, Run
 from acorn.step import Step
 
@@ -50,6 +50,7 @@ class Conversation:
         self._threaded = _threaded() if self.spec.history_format == "thread" else None
         self._use_model()
         self.toolset = Toolset(self._and_inherited(plan.tools), self._branches_left(), self._finish())
+        self._check_hosted()
         self._note_settings()
 
     # Facts
@@ -106,6 +107,7 @@ class Conversation:
                 f"Tool '{taken[0]}' of `{self.spec.owner}` has the name of one of its `branches`; rename one."
             )
         self.toolset = Toolset(tools, branches, self._finish())
+        self._check_hosted()
 
     def _branches_left(self) -> Mapping[str, BranchTool]:
         branches, removed = self.plan.branches, self.state.removed
@@ -114,6 +116,17 @@ class Conversation:
     def _use_model(self) -> None:
         self.model = self.plan.resolve(self.setting("model"), self.spec)
         self.budgets.check_price(self.model)
+
+    def _check_hosted(self) -> None:
+        """A tool that the provider runs is for the providers that have it."""
+        for tool in self.toolset.hosted:
+            for model in models_of(self.model):
+                if not takes_tool(model, tool.schema):
+                    raise DeclarationError(
+                        f"`{model.name}` does not take the tool `{tool.name}` of `{self.spec.owner}`, {tool.where}: it "
+                        f"is run by a provider, and not by this one. Take it out of `tools`, or use a model of the "
+                        f"provider that has it."
+                    )
 
     def _finish(self) -> dict[str, Any]:
         """The tool that ends the run; where nobody says how strict it is, it depends on its schema and on the model."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from acorn.models.hosted import BLOCKS, is_anthropics, kept_blocks, sent_blocks
 from acorn.models.keys import check_key
 from acorn.models.lane import ADDRESS, OURS, PRICES, ProviderError, StreamReader, knows_keys, marks, with_own
 from acorn.models.native_lane import NativeModel
@@ -76,6 +77,9 @@ class Anthropic:
             self._settings["metadata"] = {"user_id": user}
         self._tools: tuple[object, bytes] = (None, b"")
 
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        return is_anthropics(tool)
+
     def can_force_tool(self) -> bool:
         return not self.thinks  # it takes no forced choice while it thinks
 
@@ -130,7 +134,7 @@ class Anthropic:
     def _tools_of(self, request: ModelRequest) -> bytes:
         known, written = self._tools
         if known is not request.tools:
-            written = to_json([_tool(each["function"]) for each in request.tools])
+            written = to_json([_tool(each["function"]) if "function" in each else each for each in request.tools])
             self._tools = (request.tools, written)
         return written
 
@@ -159,12 +163,19 @@ class Anthropic:
             usage,
             model=answer.get("model") or "",
             reasoning="".join([block.get("thinking") or "" for block in thoughts]) or None,
-            extra={"thinking_blocks": thoughts} if thoughts else {},
+            extra=_extra(blocks, thoughts),
         )
         return response, used
 
     def reader(self) -> StreamReader:
         return _Reader()
+
+
+def _extra(blocks: list[dict[str, Any]], thoughts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What of an answer must be sent back beside its text and its calls."""
+    if (kept := kept_blocks(blocks)) is not None:
+        return {BLOCKS: kept}
+    return {"thinking_blocks": thoughts} if thoughts else {}
 
 
 class _Reader:
@@ -179,6 +190,10 @@ class _Reader:
         self._calls: dict[int, tuple[int, dict[str, Any], bool]] = {}
         """By the index of its block: which call it is, what the block began with, and whether more of it came."""
         self._thoughts: dict[int, dict[str, Any]] = {}
+        self._others: dict[int, dict[str, Any]] = {}
+        """Blocks of text, and of what the provider has run."""
+        self._pieces: dict[int, list[str]] = {}
+        """What has come of their text, or of what they were called with."""
 
     def read(self, event: Any) -> Delta | None:
         kind = event.get("type")
@@ -209,17 +224,20 @@ class _Reader:
         if kind in ("thinking", "redacted_thinking"):
             self._thoughts[index] = dict(block)
             return Delta(reasoning=block["thinking"]) if block.get("thinking") else None
+        self._others[index], self._pieces[index] = dict(block), []
         return Delta(content=block["text"]) if kind == "text" and block.get("text") else None
 
     def _read_piece(self, index: int, piece: Any) -> Delta | None:
         kind = piece["type"]
         if kind == "input_json_delta":
             if index not in self._calls:  # of a tool that the provider runs itself
+                self._pieces.setdefault(index, []).append(piece["partial_json"])
                 return None
             number, block, _ = self._calls[index]
             self._calls[index] = (number, block, True)
             return Delta(calls=(CallDelta(number, arguments=piece["partial_json"]),))
         if kind == "text_delta":
+            self._pieces.setdefault(index, []).append(piece["text"])
             return Delta(content=piece["text"])
         if kind == "thinking_delta":
             thought = self._thoughts.setdefault(index, {"type": "thinking", "thinking": ""})
@@ -228,6 +246,9 @@ class _Reader:
         if kind == "signature_delta":
             thought = self._thoughts.setdefault(index, {"type": "thinking", "thinking": ""})
             thought["signature"] = (thought.get("signature") or "") + piece["signature"]
+        elif kind == "citations_delta" and index in self._others:
+            block = self._others[index]
+            block["citations"] = [*(block.get("citations") or ()), piece["citation"]]
         return None
 
     def _end_block(self, index: Any) -> Delta | None:
@@ -248,7 +269,28 @@ class _Reader:
 
     def end(self) -> Delta | None:
         kept = [thought for thought in self._thoughts.values() if thought.get("signature") or "data" in thought]
-        return Delta(extra={"thinking_blocks": kept}) if kept else None
+        extra = _extra(self._blocks(), kept)
+        return Delta(extra=extra) if extra else None
+
+    def _blocks(self) -> list[dict[str, Any]]:
+        """All of them, as they would have come in one piece."""
+        found = dict(self._thoughts) | {index: block for index, (_, block, _) in self._calls.items()}
+        for index, block in self._others.items():
+            came = "".join(self._pieces[index])
+            if block["type"] == "text":
+                found[index] = {**block, "text": (block.get("text") or "") + came}
+            else:
+                found[index] = {**block, "input": json_object(came)} if came else block
+        return [found[index] for index in sorted(found)]
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """What a tool of the provider's was called with, which may have been broken off."""
+    try:
+        found = from_json(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def provider_error(error: Any) -> ProviderError:
@@ -348,8 +390,10 @@ def _blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": told}]
     blocks = _blocks(content)
     if message["role"] == "assistant":
-        blocks = [*(message.get("thinking_blocks") or ()), *blocks]
-        blocks += [_use(call) for call in message.get("tool_calls") or ()]
+        uses = [_use(call) for call in message.get("tool_calls") or ()]
+        if message.get(BLOCKS):
+            return sent_blocks(message, blocks, uses)
+        blocks = [*(message.get("thinking_blocks") or ()), *blocks, *uses]
     return blocks
 
 

@@ -19,7 +19,7 @@ OURS = (
     *("temperature", "max_tokens", "max_completion_tokens"),
 )
 """Keys of a model dict that are for us, whatever the lane; a request says what counts of the last line."""
-THOUGHTS = ("thinking_blocks", "reasoning_items")
+THOUGHTS = ("thinking_blocks", "reasoning_items", "content_blocks", "response_items")
 """Fields of a message that only the provider who gave them can read: Anthropic's, and those of OpenAI's Responses."""
 ADDRESS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
 
@@ -65,6 +65,10 @@ class Lane(Protocol):
     thinks: bool
 
     def can_force_tool(self) -> bool: ...
+
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        """Whether it has a place for a tool that the provider runs."""
+        ...
 
     def address(self) -> tuple[str, dict[str, str]]:
         """Where to send, and with which headers."""

@@ -70,6 +70,9 @@ class NativeModel:
     def takes_strict(self) -> bool:
         return self.provider == "openai" and own_address(self.provider, self._config) is None
 
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        return self.lane.takes_tool(tool)
+
     def can_force_tool(self, request: ModelRequest) -> bool:
         return "tool_choice" not in self._refusals.known and self.lane.can_force_tool()
 

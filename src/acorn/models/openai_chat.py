@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from acorn.models.hosted import is_openais
+from acorn.models.keys import own_address
 from acorn.models.lane import ADDRESS, OURS, PRICES, THOUGHTS, StreamReader, knows_keys, marked, marks
 from acorn.models.native_lane import NativeModel
 from acorn.models.openai import Heads, openai_address, raise_if_failed, reasons, sampling, takes_effort, tokens_of
@@ -61,6 +63,10 @@ class OpenAIChat:
 
     def can_force_tool(self) -> bool:
         return True
+
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        # OpenAI runs tools by its Responses alone; of other servers nobody knows.
+        return is_openais(tool) and own_address(self.provider, self._config) is not None
 
     def address(self) -> tuple[str, dict[str, str]]:
         return openai_address(self._config, "chat/completions")

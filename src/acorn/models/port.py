@@ -65,7 +65,7 @@ class ModelRequest:
     messages: list[dict[str, Any]]
     """Of a request that the loop has made, a list when somebody first wants one."""
     tools: list[dict[str, Any]]
-    """Function definitions in OpenAI's format."""
+    """Function definitions in OpenAI's format; beside them, as the user wrote them, tools that the provider runs."""
     temperature: float
     max_tokens: int
     forced_tool: str | None = None
@@ -247,7 +247,8 @@ class Model(Protocol):
 
     A model may also have an attribute `thinks`: whether it was asked to think before it answers, so that no
     tool should be forced from the first call on. Without one it does not. One that stands for several has a
-    tuple of them as `models`. One that is known to take strict schemas has `takes_strict`.
+    tuple of them as `models`. One that is known to take strict schemas has `takes_strict`; one that
+    takes tools which its provider runs has `takes_tool(definition)`, and is sent them among the others.
     """
 
     @property
@@ -308,6 +309,12 @@ def thinks(model: Model) -> bool:
 def takes_strict(model: Model) -> bool:
     """Whether a model is known to take strict schemas, so that it may be sent one unasked."""
     return bool(getattr(model, "takes_strict", False))
+
+
+def takes_tool(model: Model, tool: Mapping[str, Any]) -> bool:
+    """Whether a model takes a tool that is none of ours, which its provider runs."""
+    judge: Any = getattr(model, "takes_tool", None)
+    return callable(judge) and bool(judge(tool))
 
 
 def models_of(model: Model) -> Sequence[Model]:

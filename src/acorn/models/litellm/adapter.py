@@ -21,10 +21,19 @@ from acorn._json import copied
 from acorn._secrets import redact, secrets_in
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failure import LATE, causes, clean, speaks_of
+from acorn.models.hosted import BLOCKS, ITEMS, is_anthropics, is_openais
 from acorn.models.http_status import retry_after
 from acorn.models.keys import check_key, own_address, provider_by_name
 from acorn.models.litellm.async_client import http_client
-from acorn.models.litellm.dialect import StreamReader, anthropic_tool, cache_points, fitting, read_response, within
+from acorn.models.litellm.dialect import (
+    StreamReader,
+    anthropic_tool,
+    cache_points,
+    fitting,
+    read_response,
+    with_blocks,
+    within,
+)
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
 from acorn.models.litellm.library import (
     is_loaded,
@@ -98,6 +107,15 @@ class LiteLLMModel:
         if self._known_provider == "azure":
             return True
         return self._known_provider == "openai" and own_address("openai", self._config) is None
+
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        provider = self._known_provider
+        if provider == "anthropic":
+            return is_anthropics(tool)
+        # What OpenAI's Responses have run, LiteLLM forgets, and of Gemini's tools it sends none beside functions; of
+        # other servers nobody knows.
+        is_chat = provider == "openai" and "/responses/" not in self.name
+        return is_chat and is_openais(tool) and own_address("openai", self._config) is not None
 
     @property
     def _known_provider(self) -> str:
@@ -244,6 +262,8 @@ class LiteLLMModel:
 
     def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
+        if self.provider == "anthropic":
+            messages = [with_blocks(message) if message.get(BLOCKS) else message for message in messages]
         for name in self._unknown_thoughts:
             for message in messages:  # another model's, from before a change of models
                 message.pop(name, None)
@@ -260,6 +280,7 @@ class LiteLLMModel:
         """Fields of a message that the provider would not know."""
         is_openai = self.provider in ("openai", "azure", *library().openai_compatible_providers)
         unknown = ["thinking_blocks"] if is_openai and "claude" not in self.name else []
+        unknown += [BLOCKS, ITEMS]
         return unknown if "/responses/" in self.name else [*unknown, "reasoning_items"]
 
     @cached_property

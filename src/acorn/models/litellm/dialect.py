@@ -9,6 +9,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic_core import from_json
+
+from acorn.models.hosted import BLOCKS, blocks_of, sent_blocks
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.types import Usage
 
@@ -70,16 +73,22 @@ def read_response(raw: Any) -> ModelResponse:
     choice = raw.choices[0]
     message = _held(choice.message)
     extra: dict[str, Any] = {}
-    if thoughts := message.get("thinking_blocks"):
-        extra["thinking_blocks"] = [dict(block) for block in thoughts]
-    if thoughts := _reasoning_items(message):
-        extra["reasoning_items"] = thoughts
     specific = message.get("provider_specific_fields") or {}
+    thoughts = [dict(block) for block in message.get("thinking_blocks") or ()]
+    made = message.get("tool_calls") or []
+    uses = [_use(call.id, call.function.name, call.function.arguments) for call in made if _is_hosted(call.id)]
+    if uses:
+        extra[BLOCKS] = blocks_of(thoughts, uses, _results(specific), message.get("content") or "")
+    elif thoughts:
+        extra["thinking_blocks"] = thoughts
+    if items := _reasoning_items(message):
+        extra["reasoning_items"] = items
     return ModelResponse(
         content=message.get("content") or "",
         tool_calls=[
-            RawCall(made.id, _own_name(made.function.name), made.function.arguments or "")
-            for made in message.get("tool_calls") or []
+            RawCall(call.id, _own_name(call.function.name), call.function.arguments or "")
+            for call in made
+            if not _is_hosted(call.id)
         ],
         stop_reason=_STOPS.get(choice.finish_reason, "stop"),
         usage=_usage(getattr(raw, "usage", None)),
@@ -102,6 +111,12 @@ class StreamReader:
         """Thinking blocks to send back."""
         self._items: list[dict[str, Any]] = []
         """The same, as OpenAI's Responses have them."""
+        self._text: list[str] = []
+        self._hosted: list[list[str]] = []
+        """Calls of tools that the provider has run: id, name and arguments in pieces."""
+        self._open: dict[int, list[str]] = {}
+        """Those of them that may grow, by their index."""
+        self._specific: dict[str, Any] = {}
         self.called = ""
         """The names of the tools that were called, one behind the other: a name may come in pieces."""
         self.stop_reason = ""
@@ -131,11 +146,26 @@ class StreamReader:
         for block in message.get("thinking_blocks") or []:
             self._read_thought(block)
         self._items = _reasoning_items(message) or self._items
+        self._text += [found.content] if found.content else []
+        self._specific.update(message.get("provider_specific_fields") or {})
         found.calls = tuple(
             CallDelta(part.index, part.id, _own_name(part.function.name), part.function.arguments or "")
             for part in message.get("tool_calls") or []
+            if not self._is_hosted(part)
         )
         self.called += "".join(part.name for part in found.calls if part.name)
+
+    def _is_hosted(self, part: Any) -> bool:
+        """Whether a piece is of a call that the provider answers itself, and if so keep it."""
+        if _is_hosted(part.id):
+            self._open[part.index] = [part.id, part.function.name or ""]
+            self._hosted.append(self._open[part.index])
+        elif part.id:
+            self._open.pop(part.index, None)
+        if (call := self._open.get(part.index)) is None:
+            return False
+        call.append(part.function.arguments or "")
+        return True
 
     def _read_thought(self, block: Any) -> None:
         """Thinking comes in pieces; the signature comes behind it, with all of it once more or with nothing."""
@@ -157,10 +187,41 @@ class StreamReader:
             yield Delta(stop_reason=self.stop_reason)
         if refusal:
             yield Delta(refusal=refusal)
-        if self._blocks:
+        if self._hosted:
+            uses = [_use(id, name, "".join(pieces)) for id, name, *pieces in self._hosted]
+            blocks = blocks_of(self._blocks, uses, _results(self._specific), "".join(self._text))
+            yield Delta(extra={BLOCKS: blocks})
+        elif self._blocks:
             yield Delta(extra={"thinking_blocks": self._blocks})
         if self._items:
             yield Delta(extra={"reasoning_items": self._items})
+
+
+def with_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message in which the provider has run a tool, as LiteLLM takes it: calls of ours stay beside its blocks."""
+    content = message.get("content")
+    said = [{"type": "text", "text": content}] if isinstance(content, str) and content.strip() else []
+    blocks = sent_blocks(message, said, [])
+    return {
+        **{key: value for key, value in message.items() if key not in (BLOCKS, "thinking_blocks")},
+        "content": blocks,
+    }
+
+
+def _is_hosted(call_id: Any) -> bool:
+    return isinstance(call_id, str) and call_id.startswith("srvtoolu_")
+
+
+def _use(call_id: str, name: str, arguments: str | None) -> dict[str, Any]:
+    try:
+        given = from_json(arguments or "{}")
+    except ValueError:  # it was broken off
+        given = {}
+    return {"type": "server_tool_use", "id": call_id, "name": name, "input": given}
+
+
+def _results(specific: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [*(specific.get("web_search_results") or ()), *(specific.get("tool_results") or ())]
 
 
 def _reasoning_items(message: Mapping[str, Any]) -> list[dict[str, Any]]:

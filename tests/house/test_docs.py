@@ -16,11 +16,15 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def reply(request: ModelRequest) -> Reply:
     """Calls the first tool that fits, then finishes."""
-    names = [each["function"]["name"] for each in request.tools]
+    names = [each["function"]["name"] for each in request.tools if "function" in each]
     if request.messages[-1]["role"] == "tool":
         return finish(str(request.messages[-1]["content"]))
     if "refund" in names:
         return call("refund", order="a", amount=200)
+    if "search" in names:
+        return call("search", query="oaks")
+    if "source" in str(request.tools[-1]):
+        return finish(answer="Yes.", source=None)
     return call("charge", amount=5) if "charge" in names else finish(answer="It is on its way.")
 
 
@@ -51,3 +55,7 @@ def test_the_page_on_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert printed[0].startswith("order-17 ")
     assert sorted(said.split()[0] for said in printed[1:]) == ["0", "1"]
     assert (tmp_path / "runs.db").exists()
+
+
+def test_the_page_on_providers_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_page("providers.md", tmp_path, monkeypatch) == ["0 0", "Yes.", "oaks: see page 4"]

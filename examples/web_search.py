@@ -2,8 +2,8 @@
 
     python examples/web_search.py
 
-A few lines of HTTP on this machine answer in Anthropic's place, in its own words, so that what goes over the wire can be
-seen. With `--real` behind it, and `ANTHROPIC_API_KEY` set, it asks Anthropic.
+A few lines of HTTP on this machine answer in Anthropic's place, in its own words, so that what goes over the wire can
+be seen. With `--real` behind it, and `ANTHROPIC_API_KEY` set, it asks Anthropic.
 """
 
 import json

@@ -56,6 +56,8 @@ class Brought:
     run_id: str | None = None
     """What the next run is called in its store."""
     item: BatchItem | None = None
+    fork: Any = None
+    """What the next run keeps of another, as `_loop/fork.py` has it."""
 
 
 _NOTHING = Brought()
@@ -171,6 +173,15 @@ def check_branch(which: Any, where: str) -> None:
         raise DeclarationError(
             f"{where} is a `{cls.__name__}` with `using(history=...)`; a branch goes on with its parent's conversation."
         )
+    _check_no_fork(which, where)
+
+
+def _check_no_fork(which: Branch, where: str) -> None:
+    cls = class_of(which)
+    if isinstance(which, base_of(cls)) and brought_by(which).fork is not None:
+        raise DeclarationError(
+            f"{where} is a `{cls.__name__}` with `using(thread=...)`; only a run of its own can be a fork, so call it."
+        )
 
 
 def _output_of(which: Branch) -> Any:
@@ -232,6 +243,7 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
     if is_class and agent is base_of(cls):
         raise DeclarationError(f"`{owner}.{where}` is the base class of all modules; give one of your own.")
     _check_makeable(agent, f"`{owner}.{where}`")
+    _check_no_fork(agent, f"`{owner}.{where}`")
     options = options_of(agent) or ToolOptions()
     if options.timeout is not None:
         raise DeclarationError(

@@ -21,7 +21,7 @@ from acorn._schema.shape import SHAPES, Shape, Shapes
 from acorn._secrets import redact, secrets_in
 from acorn.errors import AcornError, ModelError, StoreError
 from acorn.journal import Called, Entry, Failed, Interrupted, ModelAnswered, ResultSaid, RunBegun
-from acorn.types import Fallback, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Fallback, ForkedFrom, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 FORMAT = 2
 """The version of what is written here; a reader knows its own and those before it."""
@@ -127,6 +127,7 @@ def written_record(run: Any) -> dict[str, Any]:
         "started": None if run.started is None else run.started.isoformat(),
         "seconds": run.seconds,
         "error": None if run.error is None else _written_error(run.error, _words_in(run.journal.entries)),
+        **({} if run.forked_from is None else {"forked_from": run.forked_from._asdict()}),
     }
 
 
@@ -148,6 +149,7 @@ def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shap
         seconds=_a((int, float), kept["seconds"]),
         error=None if kept["error"] is None else read_error(kept["error"]),
         branch=_a((str, type(None)), kept.get("branch")),
+        forked_from=read_fork(kept),
     )
     if run.error is not None:
         run.error.run = run
@@ -164,6 +166,12 @@ def _shapes_below(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | N
     found = None if shapes is None or path is None else shapes.below(path.rpartition("/")[2])
     below = None if found is None else getattr(found, SHAPES, None)
     return below if isinstance(below, Shapes) and below.module == saved["module"] else None
+
+
+def read_fork(kept: Mapping[str, Any]) -> ForkedFrom | None:
+    """What a run was forked from, as its record says."""
+    plain = kept.get("forked_from")
+    return None if plain is None else ForkedFrom(_a((str, type(None)), plain["run"]), _a(int, plain["before"]))
 
 
 def _a(kinds: Any, value: Any) -> Any:
@@ -390,6 +398,8 @@ def _read_entry(plain: Mapping[str, Any]) -> Entry:
             fields[name] = tuple(fields[name])
     if "usage" in fields:
         fields["usage"] = Usage(**fields["usage"])
+    if fields.get("forked_from") is not None:
+        fields["forked_from"] = ForkedFrom(*fields["forked_from"])
     entry: Entry = kind(**fields)
     return entry
 

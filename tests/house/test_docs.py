@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.telemetry import no_provider
 
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, call, finish
@@ -59,3 +60,13 @@ def test_the_page_on_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_page_on_providers_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_page("providers.md", tmp_path, monkeypatch) == ["0 0", "Yes.", "oaks: see page 4"]
+
+
+def test_the_page_on_telemetry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with no_provider():
+        assert run_page("telemetry.md", tmp_path, monkeypatch) == ["chat scripted", "invoke_agent Helper"]
+
+
+def test_the_page_on_forks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run_page("forks.md", tmp_path, monkeypatch)
+    assert printed == ["the card was refused True", "True"]

@@ -55,6 +55,7 @@ FLOORS = {
     "models": 5,
     "testing": 5,
     "stores": 5,
+    "_telemetry": 5,
     "_drive": 6,
     "_module": 7,
     "_batch": 7,
@@ -62,6 +63,7 @@ FLOORS = {
     "_beginning": 7,
     "_call": 7,
     "_runs": 7,
+    "_explaining": 7,
     "__init__": 7,
     "__main__": 8,
     "cli": 8,
@@ -78,6 +80,7 @@ LATE_IMPORTS = {
         "_module",
         "acorn",
     ),  # the machinery of a call: the drivers bring asyncio, which a program that only declares does not need
+    ("_call", "acorn"),  # the events' classes, for runs that are forked
     ("record", "acorn"),  # the events' classes, which a run that nobody looks at does not need
     ("_loop/conversation", "acorn"),  # the same, for runs that send their thread
     ("_loop/compaction", "acorn"),  # the same, for runs that are summed up
@@ -91,6 +94,7 @@ LATE_IMPORTS = {
     ("models/litellm/failure", "httpx"),
     ("models/litellm/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
+    ("_telemetry/switch", "acorn"),  # what makes spans, with OpenTelemetry, which a program may not have
 }
 
 PUBLIC = [

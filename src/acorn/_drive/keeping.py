@@ -53,6 +53,8 @@ class Keeper:
         before = kept[0].facts.status if kept else "stopped"
         self._left: Status = "stopped" if before == "running" else before
         """What the run is at where nothing more can be kept."""
+        self.first_span: str | None = notes_of(kept[0].birth).get("span") if kept else None
+        """The span that the run has begun with, where it was traced; when it goes on, that is linked to it."""
 
     def begin(self) -> None:
         """The root is driven from now on, and others are to know."""
@@ -125,19 +127,31 @@ class Keeper:
     def _birth(self, loop: Loop) -> Birth:
         run, context, origin = loop.run, loop.context, self._origin
         if context is None:
+            notes: dict[str, Any] = {"settings": origin.overrides, "file": origin.file}
+            if self.first_span is not None:
+                notes["span"] = self.first_span
             return Birth(
                 origin.agent,
                 None,
                 None,
                 text_of(to_plain(run.input)),
                 run.started or datetime.now(UTC),
-                text_of({"settings": origin.overrides, "file": origin.file}),
+                text_of(notes),
                 origin.batch,
                 origin.item,
             )
         born = text_of(context.to_json())
         started = run.started or datetime.now(UTC)
         return Birth(loop.plan.module, context.parent_id, born, text_of(to_plain(run.input)), started)
+
+
+def notes_of(birth: Birth) -> dict[str, Any]:
+    """What was noted beside a run when it was born; empty where that cannot be read."""
+    try:
+        found = json.loads(birth.overrides or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def status_of(loop: Loop) -> Status:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
@@ -23,6 +23,9 @@ from acorn.models.port import Model
 from acorn.record import Message
 from acorn.step import Step
 from acorn.types import Request
+
+if TYPE_CHECKING:
+    from acorn._loop.fork import Fork  # the events' classes, which a run that is no fork does not need
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,8 @@ class Plan:
     on_human: Callable[[Request], Any] | None = None
     """The nearest one: a branch without its own asks the run above."""
     prior: Sequence[Message] = ()
+    fork: Fork | None = None
+    """What the run keeps of another."""
     deps: Any = None
     """What `using(deps=...)` brought along."""
     deps_type: Any = Any

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,11 @@ class HostedTool:
         return self
 
 
+def name_of(entry: Mapping[str, Any]) -> Any:
+    """What a tool of a provider's is called; several servers may be told by the same type."""
+    return next((entry[key] for key in ("name", "server_label", "mcp_server_name") if key in entry), entry.get("type"))
+
+
 def hosted_tool(entry: Any, where: str, owner: str) -> HostedTool:
     """A tool of a dict; what is in it is the provider's business, but for what it is."""
     place = f"`{owner}.{where}`"
@@ -60,8 +65,7 @@ def hosted_tool(entry: Any, where: str, owner: str) -> HostedTool:
         raise DeclarationError(
             f"{place} is a dict whose `type` must be the name of a provider's tool, as in {_EXAMPLE}."
         )
-    # Several servers may be told by the same type.
-    name = next((entry[key] for key in ("name", "server_label", "mcp_server_name") if key in entry), kind)
+    name = name_of(entry)
     if not isinstance(name, str):
         raise DeclarationError(f"{place} is a dict whose name must be a string, as in {_EXAMPLE}.")
     if kind in ("function", "custom"):

@@ -7,9 +7,10 @@ format and never change once they are in a request, so an adapter that wants to 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
 from pydantic_core import to_json
 
@@ -240,6 +241,28 @@ class SendAgainError(ModelError):
 
     Raised where somebody counts what is sent (`ModelRequest.left_out`); elsewhere an adapter sends it again itself.
     """
+
+
+class Setback(NamedTuple):
+    """A model has failed, and something is done about it."""
+
+    model: str
+    status: int | None
+    """The HTTP status, where there was one."""
+    wait: float = 0.0
+    """Seconds until it is asked again."""
+    to: str | None = None
+    """The model that is asked instead, if another is."""
+
+
+setbacks: ContextVar[Callable[[Setback], object] | None] = ContextVar("acorn_setbacks", default=None)
+"""Who hears of setbacks while a model is asked in this context."""
+
+
+def tell_of(setback: Setback) -> None:
+    """Tell whoever wants to hear of it."""
+    if (hear := setbacks.get()) is not None:
+        hear(setback)
 
 
 class Model(Protocol):

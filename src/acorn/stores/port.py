@@ -77,8 +77,8 @@ class Birth(NamedTuple):
     """JSON."""
     started: datetime
     overrides: str | None = None
-    """The `settings` that the instance has beside its class, plain data without secrets, and the `file` of the class;
-    as JSON."""
+    """The `settings` that the instance has beside its class, plain data without secrets, the `file` of the class, and
+    the `span` that the run has begun with, where it was traced; as JSON."""
     batch: str | None = None
     item: int | None = None
 

@@ -124,8 +124,8 @@ class Conversation:
                 if not takes_tool(model, tool.schema):
                     raise DeclarationError(
                         f"`{model.name}` does not take the tool `{tool.name}` of `{self.spec.owner}`, {tool.where}: it "
-                        f"is run by a provider, and not by this one. Take it out of `tools`, or use a model of the "
-                        f"provider that has it."
+                        f"is run by a provider, and not by this one. Take it out of `tools`, or use a model that has "
+                        f"it: OpenAI's are for `openai/responses/...`, Anthropic's for `anthropic/...`."
                     )
 
     def _finish(self) -> dict[str, Any]:

@@ -1764,18 +1764,20 @@ TOOLS: list[tuple[dict[str, Any], type[DeclarationError], str]] = [
     (
         {"tools": [5]},
         DeclarationError,
-        "`Agent.tools[0]` must be a function, a callable object, an agent or a source with `tools()`, got 5.",
+        "`Agent.tools[0]` must be a function, a callable object, an agent, a source with `tools()` or a "
+        "provider's own tool as a dict, got 5.",
     ),
     (
         {"tools": [search, "calculate"]},
         DeclarationError,
-        "`Agent.tools[1]` must be a function, a callable object, an agent or a source with `tools()`, got 'calculate'.",
+        "`Agent.tools[1]` must be a function, a callable object, an agent, a source with `tools()` or a "
+        "provider's own tool as a dict, got 'calculate'.",
     ),
     (
         {"tools": [Opaque]},
         DeclarationError,
-        "`Agent.tools[0]` must be a function, a callable object, an agent or a source with `tools()`, "
-        "got the class `Opaque`.",
+        "`Agent.tools[0]` must be a function, a callable object, an agent, a source with `tools()` or a "
+        "provider's own tool as a dict, got the class `Opaque`.",
     ),
 ]
 

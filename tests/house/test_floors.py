@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -231,11 +230,6 @@ def test_the_public_names_are_decided() -> None:
     assert sorted(acorn.__all__) == PUBLIC
     for name in PUBLIC:
         assert getattr(acorn, name) is not None
-
-
-def test_the_version_is_that_of_the_package() -> None:
-    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert acorn.__version__ == project["version"]
 
 
 def test_no_file_carries_the_name_of_a_public_object() -> None:

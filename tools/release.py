@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 UNRELEASED = "Unreleased"
-BUILT_WITH = ("build>=1.2,<2", "cyclonedx-python-lib[json-validation]>=10,<12")
+BUILT_WITH = ("build>=1.2,<2", "cyclonedx-python-lib[json-validation]>=10,<12", "uv>=0.9,<1")
 
 
 class ReleaseError(Exception):
@@ -94,18 +94,24 @@ def environment() -> dict[str, str]:
     }
 
 
-def new_environment(place: Path, *requirements: str | Path) -> Path:
-    """The interpreter of a new environment that has the requirements and what they ask for."""
+def new_builder(place: Path) -> Path:
+    """The interpreter of an environment with what builds and judges."""
     said([sys.executable, "-m", "venv", place], cwd=place.parent)
-    python = place / "bin" / "python"
-    options = ["--quiet", "--disable-pip-version-check", "--no-compile"]
-    said([python, "-m", "pip", "install", *options, *requirements], cwd=place.parent)
-    return python
+    pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    said([place / "bin/python", *pip, *BUILT_WITH], cwd=place.parent)
+    return place / "bin/python"
 
 
-def build(root: Path, work: Path) -> tuple[Path, Path]:
+def new_environment(place: Path, requirement: str, *, builder: Path) -> Path:
+    """The interpreter of an environment that has what is required, what that asks for, and not even pip."""
+    uv = builder.parent / "uv"
+    said([uv, "venv", "--quiet", "--python", sys.executable, place], cwd=place.parent)
+    said([uv, "pip", "install", "--quiet", "--python", place / "bin/python", requirement], cwd=place.parent)
+    return place / "bin/python"
+
+
+def build(root: Path, work: Path, builder: Path) -> tuple[Path, Path]:
     """The wheel and the source archive, made from the files that are tracked."""
-    builder = new_environment(work / "builder", *BUILT_WITH)
     seconds = said(["git", "log", "-1", "--format=%ct"], cwd=root).strip()  # the same commit makes the same files
     made = work / "made"
     said([builder, "-m", "build", "--sdist", "--wheel", "--outdir", made, root], cwd=work, SOURCE_DATE_EPOCH=seconds)
@@ -149,11 +155,11 @@ def contents(wheel: Path) -> dict[str, str]:
         return {name: hashlib.sha256(opened.read(name)).hexdigest() for name in opened.namelist()}
 
 
-def try_wheel(root: Path, wheel: Path, work: Path) -> Path:
+def try_wheel(root: Path, wheel: Path, work: Path, builder: Path) -> Path:
     """The bill of materials, once the wheel was tried alone and with each extra, each time in an empty environment."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     print("trying the wheel alone", flush=True)
-    python = new_environment(work / "plain", wheel)
+    python = new_environment(work / "plain", f"{project['name']} @ {wheel.as_uri()}", builder=builder)
     tried = work / "tried"
     tried.mkdir()
     version = version_of(root)
@@ -162,11 +168,11 @@ def try_wheel(root: Path, wheel: Path, work: Path) -> Path:
     said([work / "plain/bin/acorn", "--help"], cwd=tried)
     bill = work / f"{wheel.name.split('-py3')[0]}.cdx.json"
     bill.write_text(said([python, HERE / "sbom.py", project["name"]], cwd=tried), encoding="utf-8")
-    said([work / "builder/bin/python", HERE / "sbom.py", "--judge", bill], cwd=tried)
+    said([builder, HERE / "sbom.py", "--judge", bill], cwd=tried)
     for extra in project["optional-dependencies"]:
         print(f"trying the wheel with the extra `{extra}`", flush=True)
         place = work / f"with-{extra}"
-        python = new_environment(place, f"{wheel}[{extra}]")
+        python = new_environment(place, f"{project['name']}[{extra}] @ {wheel.as_uri()}", builder=builder)
         missing &= set(json.loads(said([python, HERE / "try_installed.py", version, extra], cwd=tried)))
         shutil.rmtree(place)
     if missing:
@@ -186,8 +192,9 @@ def release(root: Path, *, is_rehearsal: bool, is_dry: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="acorn-release-") as temporary:
         work = Path(temporary)
         print(f"building acorn {version}", flush=True)
-        wheel, archive = build(root, work)
-        bill = try_wheel(root, wheel, work)
+        builder = new_builder(work / "builder")
+        wheel, archive = build(root, work, builder)
+        bill = try_wheel(root, wheel, work, builder)
         shutil.rmtree(root / "dist", ignore_errors=True)
         (root / "dist").mkdir()
         for made in (wheel, archive, bill):

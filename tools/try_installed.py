@@ -81,6 +81,11 @@ def missing_modules() -> list[str]:
             importlib.import_module(found.name)
         except ImportError:
             missing.append(found.name)
+        except acorn.AcornError as error:
+            assert "pip install 'acorn-agents[" in str(error), (
+                f"`{found.name}` does not say which extra it needs: {error}"
+            )
+            missing.append(found.name)
     return missing
 
 

@@ -105,6 +105,7 @@ def test_a_port_where_nobody_listens_is_tried_again_and_told(wire: Wire, count: 
     "name", ["hosted_vllm/x", "deepseek/deepseek-chat", "mistral/mistral-large-latest", "ollama_chat/x", "azure/x"]
 )
 @pytest.mark.parametrize("fault", [Fault(status=503), Fault(reset="before")], ids=["503", "reset"])
+@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
 def test_other_providers_are_sent_no_more_requests_either(gpt: Wire, name: str, fault: Fault) -> None:
     gpt.serve(lambda request: fault)
     model = gpt.model(model=name, num_retries=2, retry_delay=0.001, api_version="2024-02-01")

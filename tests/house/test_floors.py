@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -149,9 +150,15 @@ def floor(room: str) -> int:
     return FLOORS[max(fitting, key=len)]
 
 
+@cache
+def tree_of(room: str) -> ast.Module:
+    return ast.parse((SOURCE / f"{room}.py").read_text(encoding="utf-8"))
+
+
+@cache
 def imports(room: str) -> list[tuple[str, bool]]:
     """Every imported module, and whether the import stands inside a function."""
-    tree = ast.parse((SOURCE / f"{room}.py").read_text(encoding="utf-8"))
+    tree = tree_of(room)
     inside = {
         id(node)
         for outer in ast.walk(tree)
@@ -179,7 +186,7 @@ def test_a_room_imports_only_from_its_floor_or_below(room: str) -> None:
 
 def rooms_imported(room: str) -> list[str]:
     """The rooms that a room needs by any way: at the top, inside a function, for types only, or by a name in quotes."""
-    tree = ast.parse((SOURCE / f"{room}.py").read_text(encoding="utf-8"))
+    tree = tree_of(room)
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -223,7 +230,7 @@ def test_imports_stand_at_the_top_of_the_file(room: str) -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_room_says_what_it_is_for(room: str) -> None:
-    assert ast.get_docstring(ast.parse((SOURCE / f"{room}.py").read_text(encoding="utf-8")))
+    assert ast.get_docstring(tree_of(room))
 
 
 def test_the_public_names_are_decided() -> None:

@@ -106,5 +106,5 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).with_name("live.svg")
+    target = Path(sys.argv[1]) if sys.argv[1:] else Path(__file__).parents[1] / "docs" / "live.svg"
     target.write_text(picture(), encoding="utf-8")

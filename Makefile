@@ -17,7 +17,7 @@ help:
 	@echo "make bench-peers  the same works done by others, each in an environment of its own; writes the table and the chart"
 	@echo "make docs     the documentation as a site of plain files, in site/"
 	@echo "make torture  the long versions of the property tests"
-	@echo "make picture  the picture of the live view in the README"
+	@echo "make picture  the pictures of the documentation"
 	@echo "make prices   the table of prices, from LiteLLM's"
 	@echo "make litellm-range  a tool call with the oldest and the newest LiteLLM that can be installed"
 
@@ -40,6 +40,7 @@ demo: $(VENV)/.installed
 
 picture: $(VENV)/.installed
 	$(BIN)/python tools/live_picture.py
+	$(BIN)/python tools/draw_pictures.py
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/zensical build --strict --clean

@@ -65,7 +65,7 @@ def loop() -> str:
         "The loop of a run",
         "The prompt and the input are sent to the model. What it calls, tools and branches, is run side by side; "
         "on_step sees the results; then the model is asked again. When it calls __finish__ its arguments are checked: "
-        "valid ones are the output, others go back to the model with what is wrong. After max_steps a finish is forced.",
+        "valid ones are the output, others go back to the model with what is wrong. After max_steps it is forced.",
     )
     picture.box(16, 40, 150, 64, "prompt, input", "docstring, XML")
     picture.box(250, 40, 150, 64, "model", "tools, __finish__")

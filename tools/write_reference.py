@@ -87,7 +87,8 @@ def page_of(door: str, extra: Extras) -> str:
         lines += [said.before, ""] if said.before else []
         lines += described(target, short)
         lines += ["", said.after] if said.after else []
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+    parts = re.split(r"(^```.*?^```$)", "\n".join(lines), flags=re.DOTALL | re.MULTILINE)
+    return "".join(part if part.startswith("```") else re.sub(r"\n{3,}", "\n\n", part) for part in parts).strip() + "\n"
 
 
 def found(door: str, name: str) -> Any:

@@ -1,0 +1,1 @@
+export function runsPage(main) { main.textContent = "runs"; }

@@ -1,0 +1,1 @@
+export function viewPage(main) { main.textContent = "view"; }

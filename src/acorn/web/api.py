@@ -186,14 +186,17 @@ class _Api:
         with book.lock:
             rows = [row.plain(veil) for row in book.rows.all]
             head = veil.plain({**book.plain_head(), "own": self._site.is_own(book)})
-            return dumped({"head": head, "rows": rows, "version": len(book.rows.entries)})
+            version = len(book.rows.entries)
+        requests = veil.plain(self._site.requests(str(book.head["id"])) if book.status == "waiting" else [])
+        return dumped({"head": head, "rows": rows, "version": version, "requests": requests})
 
     async def details(self, request: Request) -> Response:
         book = await self._book(request)
         row = _row(book, request)
         said = [entry_event(entry) for entry in book.rows.of(row)]
         results = book.rows.results(row) if row.kind != "model" else []
-        return _json(200, self._site.veil(), {"row": row.id, "entries": said, "results": results})
+        call = None if row.call is None else list(row.call)
+        return _json(200, self._site.veil(), {"row": row.id, "entries": said, "results": results, "call": call})
 
     async def sent(self, request: Request) -> Response:
         book = await self._book(request)

@@ -6,6 +6,8 @@ run does. Times are seconds from the beginning of the run. Pure.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -16,6 +18,7 @@ from acorn._tools.collect import FINISH
 from acorn.journal import (
     BranchBegun,
     BranchEnded,
+    Called,
     Compacted,
     Entry,
     Failed,
@@ -34,10 +37,11 @@ from acorn.journal import (
     ToolBegun,
     ToolReturned,
 )
-from acorn.types import Usage
-from acorn.web.wire import PREVIEW, Veil
+from acorn.types import TOOL_ERROR, Usage
+from acorn.web.wire import CUT, PREVIEW, Veil
 
 _BAD = ("error", "skipped", "stopped")
+_FIELD = re.compile(r'<field name="([^"]*)">')
 
 
 @dataclass(eq=False, slots=True)
@@ -63,6 +67,8 @@ class Row:
     """Which entries it is made of."""
     version: int = 0
     """How many entries were known when it last changed."""
+    call: Called | None = None
+    """What the model called, if that is what the row is."""
 
     def plain(self, veil: Veil) -> dict[str, Any]:
         """As the page gets it, without what it can do without."""
@@ -197,7 +203,7 @@ class Rows:
             return self._new(entry, run, "note", "note", now, now, said)
         row = run.opening
         if isinstance(entry, RunBegun):
-            row.preview = _input_text(entry.input)
+            row.preview = first_text(entry.input)
         elif not row.preview and entry.messages:
             row.preview = _text(entry.messages[-1].get("content"))
         return row
@@ -220,10 +226,11 @@ class Rows:
         for call in entry.calls:
             if call.name == FINISH:
                 row.kind = row.name = "answer"
-                row.preview = call.arguments
+                row.preview = _answer_text(call.arguments)
                 run.calls[call.id] = row
             else:
                 made = self._new(entry, run, "tool", call.name, None, None, call.arguments, row.id)
+                made.call = call
                 run.calls[call.id] = made
         if not row.preview and entry.calls:
             row.preview = ", ".join(call.name for call in entry.calls)
@@ -268,7 +275,8 @@ class Rows:
             if row is None:
                 continue
             if each.form in _BAD:
-                row.is_bad, row.preview = True, _text(each.content)
+                text = _text(each.content).removeprefix(TOOL_ERROR)
+                row.is_bad, row.preview = True, _refusal_text(text) if row.kind == "answer" else text
             if row.start is None or row.end is None:
                 row.start = now if row.start is None else row.start
                 row.end = max(now, row.start)
@@ -346,9 +354,23 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else "" if content is None else compact(content)
 
 
-def _input_text(given: Any) -> str:
-    """An input in one line: the text that it is, or that its one field holds; else JSON."""
-    plain = to_plain(given)
-    if isinstance(plain, dict) and len(plain) == 1:
-        (plain,) = plain.values()
-    return _text(plain)
+def first_text(value: Any) -> str:
+    """A value in a line: the text that it is, or the first one in it; else JSON."""
+    plain = to_plain(value)
+    if isinstance(plain, dict):
+        found = next((item for item in plain.values() if isinstance(item, str) and item.strip()), None)
+        plain = next(iter(plain.values())) if found is None and len(plain) == 1 else plain if found is None else found
+    return " ".join(_text(plain).split())[: 4 * PREVIEW]
+
+
+def _answer_text(arguments: str) -> str:
+    try:
+        return first_text(json.loads(arguments))
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _refusal_text(content: str) -> str:
+    """Of the document that a model reads about its answer, the fields that did not fit."""
+    fields = _FIELD.findall(content[:CUT])
+    return f"did not fit: {', '.join(field or 'the whole' for field in fields)}" if fields else content

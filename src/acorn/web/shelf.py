@@ -10,11 +10,11 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
@@ -26,13 +26,15 @@ from acorn.stores.port import Kept, RunFacts, Status, Store
 from acorn.thread import parse_events
 from acorn.thread.retold import entries_of
 from acorn.types import Paused
-from acorn.web.rows import Rows
-from acorn.web.wire import PREVIEW, Veil, entry_event
+from acorn.web.rows import Rows, first_text
+from acorn.web.wire import Veil, entry_event
 
 PAGE = 50
 _BOOKS = 8
 _SCANNED = 500
 """How many runs are looked through for a text, at most, before the page must ask for more."""
+_SEARCHED = 10_000
+"""Letters of an input and an output that are searched in a list."""
 _PATIENCE = 0.4
 """Seconds that a list may take to read inputs that are not known yet."""
 _BIGGEST = 256_000_000
@@ -95,6 +97,14 @@ def _strings(value: Any) -> Iterator[str]:
         yield str(value)
 
 
+class Gist(NamedTuple):
+    """A run in two lines, and what is searched in it."""
+
+    given: str
+    gave: str
+    all: str
+
+
 class Shelf(Protocol):
     """Where the runs are."""
 
@@ -117,8 +127,8 @@ class StoreShelf:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._books: OrderedDict[str, Book] = OrderedDict()
-        self._gists: OrderedDict[tuple[str, datetime], tuple[str, str]] = OrderedDict()
-        """By run and when it last changed: its input and its output, in a line each."""
+        self._gists: OrderedDict[tuple[str, datetime], Gist] = OrderedDict()
+        """By run and when it last changed."""
         self._lock = threading.Lock()
 
     @property
@@ -137,25 +147,25 @@ class StoreShelf:
             gist = self._gist(facts) if text or time.monotonic() < limit else self._known(facts)
             seen += 1
             if not text or text.lower() in _searched(facts, gist):
-                found.append({**head_of(facts), "input": gist[0], "output": gist[1]})
+                found.append({**head_of(facts), "input": gist.given, "output": gist.gave})
             if len(found) == PAGE:
                 break
         is_last = seen == len(listed) and len(listed) < size
         return found, None if is_last or not seen else listed[seen - 1].started.isoformat()
 
-    def _known(self, facts: RunFacts) -> tuple[str, str]:
+    def _known(self, facts: RunFacts) -> Gist:
         with self._lock:
-            return self._gists.get((facts.id, facts.updated), ("", ""))
+            return self._gists.get((facts.id, facts.updated), Gist("", "", ""))
 
-    def _gist(self, facts: RunFacts) -> tuple[str, str]:
-        """The input and the output of a run in a line each. What never changes again is read once."""
+    def _gist(self, facts: RunFacts) -> Gist:
+        """A run in two lines. What never changes again is read once."""
         key = (facts.id, facts.updated)
         with self._lock:
             if key in self._gists:
                 self._gists.move_to_end(key)
                 return self._gists[key]
         kept = self.store.read(facts.id)
-        made = _gist_of(kept[0]) if kept else ("", "")
+        made = gist_of(_head_of_kept(kept[0]) if kept else {})
         with self._lock:
             self._gists[key] = made
             while len(self._gists) > 4 * _SCANNED:
@@ -210,8 +220,8 @@ class StoreShelf:
         return sorted(self.store.list(batch=batch, limit=None), key=lambda facts: facts.item or 0)
 
 
-def _searched(facts: RunFacts, gist: tuple[str, str]) -> str:
-    said = (facts.id, facts.agent, facts.model, facts.status, facts.error, facts.batch, *gist)
+def _searched(facts: RunFacts, gist: Gist) -> str:
+    said = (facts.id, facts.agent, facts.model, facts.status, facts.error, facts.batch, gist.all)
     return " ".join(each for each in said if each).lower()
 
 
@@ -239,17 +249,10 @@ def _file_of(kept: Kept) -> str | None:
     return Path(file).name if isinstance(file, str) else None
 
 
-def _gist_of(kept: Kept) -> tuple[str, str]:
-    head = _head_of_kept(kept)
-    return _line(head["input"]), _line(head["output"])
-
-
-def _line(value: Any) -> str:
-    """A value in a line, long enough to be searched in."""
-    if isinstance(value, dict) and len(value) == 1:
-        (value,) = value.values()
-    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
-    return " ".join(text.split())[: 40 * PREVIEW]
+def gist_of(head: Head) -> Gist:
+    given, gave = head.get("input"), head.get("output")
+    whole = json.dumps([given, gave], ensure_ascii=False, default=str)[:_SEARCHED]
+    return Gist(first_text(given), first_text(gave), whole)
 
 
 def _json(text: str) -> Any:
@@ -279,7 +282,7 @@ class FileShelf:
     ) -> tuple[list[Head], str | None]:
         found = [head for run_id in self._files if (head := self._head(run_id)) is not None]
         return [
-            {**head, "input": _line(head.get("input")), "output": _line(head.get("output"))}
+            {**head, "input": gist_of(head).given, "output": gist_of(head).gave}
             for head in found
             if (not status or head["status"] in status)
             and (agent is None or str(head["agent"]).endswith(agent))
@@ -383,6 +386,3 @@ def tree_entries(run: Run[Any]) -> Iterator[Entry]:
             yield from tree_entries(child)
     for branch in below.values():
         yield from tree_entries(branch)
-
-
-Opened = Callable[[], Shelf]

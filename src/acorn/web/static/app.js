@@ -31,6 +31,10 @@ function header(top, agent, path) {
     fill(turn, icon(isDark() ? "sun" : "moon"));
   };
   look();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    look();
+    document.dispatchEvent(new Event("theme"));
+  });
   fill(top,
     link([el("img", { src: `${base}/static/acorn.svg`, alt: "", width: 24, height: 24 }), el("span", {}, agent?.name ?? "acorn")], agent ? "/" : "/runs/", { class: "brand" }),
     agent?.model && chip(agent.model, "mono model"),

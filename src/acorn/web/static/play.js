@@ -3,7 +3,7 @@
 import { ask, base, button, chip, el, fill, follow, icon, link, put, say } from "./dom.js";
 import { makeForm } from "./form.js";
 import { Story, requestCard } from "./story.js";
-import { className, many, money, oneLine, seconds } from "./text.js";
+import { className, gist, many, money, seconds, single } from "./text.js";
 import { valueView } from "./value.js";
 
 export function playPage(main, agent) {
@@ -268,14 +268,8 @@ class Play {
     this.hasTalk = true;
     const found = await ask(`/api/runs/${encodeURIComponent(id)}/talk`);
     if (found.error || id !== this.runId || !found.runs.length) return;
-    put(this.earlier, found.runs.map((each) => el("details", { class: "exchange" }, el("summary", {}, icon("talk"), el("span", {}, oneLine(single(each.input), 120))), el("div", { class: "exchange-body" }, valueView(single(each.output)), link("Timeline", `/runs/${encodeURIComponent(each.id)}`)))));
+    put(this.earlier, found.runs.map((each) => el("details", { class: "exchange" }, el("summary", {}, icon("talk"), el("span", {}, gist(each.input, 120))), el("div", { class: "exchange-body" }, valueView(single(each.output)), link("Timeline", `/runs/${encodeURIComponent(each.id)}`)))));
   }
-}
-
-/** The one value of a record that has only one. */
-function single(value) {
-  const names = value && typeof value === "object" && !Array.isArray(value) ? Object.keys(value) : [];
-  return names.length === 1 ? value[names[0]] : value;
 }
 
 function titled(node, title) {

@@ -74,3 +74,19 @@ export function problemsIn(text) {
   for (const [, path, expected, received] of String(text).matchAll(shape)) found.push({ path: plain(path), expected: plain(expected), received: plain(received) });
   return found;
 }
+
+/** A value in a line: the text that it is, or the first one in it; else JSON. */
+export function gist(value, most = 160) {
+  if (value && typeof value === "object" && !Array.isArray(value)) {
+    const items = Object.values(value);
+    const text = items.find((each) => typeof each === "string" && each.trim());
+    return oneLine(text ?? (items.length === 1 ? items[0] : value), most);
+  }
+  return oneLine(value, most);
+}
+
+/** The one value of a record that has only one. */
+export function single(value) {
+  const names = value && typeof value === "object" && !Array.isArray(value) ? Object.keys(value) : [];
+  return names.length === 1 ? value[names[0]] : value;
+}

@@ -15,6 +15,7 @@ from starlette.routing import Route, Router
 
 import acorn
 from acorn import AcornError, InputError, StoreError
+from acorn._json import shorten, words_of
 from acorn.stores.port import Status
 from acorn.web.agent import described
 from acorn.web.guard import TooLongError
@@ -110,6 +111,11 @@ class _Api:
             except AcornError as error:
                 status = 429 if isinstance(error, BusyError) else 409 if isinstance(error, StoreError) else 422
                 more = {"error": str(error)}
+            except Exception as error:
+                if request.method != "GET":
+                    raise
+                # What a file or a store holds may be damaged, or made by somebody who means no good.
+                status, more = 409, {"error": f"This cannot be shown, it may be damaged: {shorten(words_of(error))}"}
             return _json(status, self._site.veil(), more)
 
         return answer
@@ -144,13 +150,8 @@ class _Api:
         return _json(200, self._site.veil(), {"requests": await run_in_threadpool(self._site.requests)})
 
     async def delete(self, request: Request) -> Response:
-        site, run_id = self._site, request.path_params["id"]
-        if site.store is None:
-            raise _WrongError(409, "A file is not deleted here.")
-        await run_in_threadpool(site.store.delete, run_id)
-        if isinstance(site.shelf, StoreShelf):
-            site.shelf.forget(run_id)
-        return _json(200, site.veil(), {})
+        await run_in_threadpool(self._site.delete, request.path_params["id"])
+        return _json(200, self._site.veil(), {})
 
     # Runs
 

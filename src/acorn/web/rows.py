@@ -333,6 +333,9 @@ class Rows:
         return run.opening
 
     def _touch(self, row: Row) -> None:
+        if row.end is not None:  # a journal from elsewhere may say anything
+            row.start = row.end if row.start is None else row.start
+            row.end = max(row.start, row.end)
         row.version = len(self.entries)
         self._changed[row.id] = row
 

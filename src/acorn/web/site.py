@@ -85,6 +85,14 @@ class Site:
         elif self.store is not None:
             self.store.cancel(run_id)
 
+    def delete(self, run_id: str) -> None:
+        """Forget a run; refused while it is driven."""
+        if self.store is None or not isinstance(self.shelf, StoreShelf):
+            raise StoreError("A file is not deleted here.")
+        self.store.delete(run_id)
+        self.shelf.forget(run_id)
+        self.lives.pop(run_id, None)
+
     def answer(self, request_id: str, value: Any) -> bool:
         """Keep what somebody has answered; whether its run goes on here."""
         if self.store is None:

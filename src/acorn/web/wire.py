@@ -95,16 +95,14 @@ def sent(event: Event, veil: Veil) -> Event:
     """An event as it goes out: parsed, veiled and cut."""
     chunk: StreamChunk[Any] | None = event.get("chunk")
     if chunk is None:
-        kept = {key: value for key, value in event.items() if key != "extra"}
-        found: Event = veil.plain(kept, CUT)
-        return found
+        return {key: veil.plain(value, CUT) for key, value in event.items() if key != "extra"}
     at = {"entry": event["entry"], "run_id": event["run_id"]}
     if event["entry"] == "call":
         call = chunk.tool_call or {}
         made = {"i": call.get("index"), "id": call.get("id"), "name": call.get("name"), "a": call.get("arguments")}
     else:
         made = {"v": to_plain(chunk.partial), "c": list(chunk.completed)}
-    return veil.plain({**at, **made}, CUT)
+    return {key: veil.plain(value, CUT) for key, value in (at | made).items()}
 
 
 class Open:

@@ -10,6 +10,7 @@ import { className, count, gist, many, money, oneLine, parsed, problemsIn, secon
 import { eitherView, jsonView, preView, textView, valueView } from "./value.js";
 
 const HIGH = 28;
+const AXIS = 38;
 const ALL = 400;
 const FINISH = "__finish__";
 const WORDS = { done: "finished", waiting: "waits for a person" };
@@ -61,18 +62,17 @@ class View {
     this.chips = el("div", { class: "chips" });
     this.acts = el("div", { class: "actions" });
     this.find = el("input", { type: "search", placeholder: "Find   /", "aria-label": "Find in this run" });
-    this.found = el("output", {});
+    this.found = el("output", { "aria-live": "polite" });
     this.canvas = el("canvas", {});
     this.pane = el("div", { class: "strip-window", hidden: true });
     this.strip = el("div", { class: "strip", role: "img", "aria-label": "The whole run; drag to zoom, press 0 for all of it" }, this.canvas, this.pane);
-    this.ticks = el("div", { class: "ticks" });
-    this.counted = el("span", {});
+    this.ticks = el("div", { class: "ticks", "aria-hidden": "true" });
     this.body = el("div", { class: "fall-body", role: "tree", "aria-label": "Steps", tabindex: 0 });
-    this.fall = el("div", { class: "fall" }, el("div", { class: "axis", "aria-hidden": "true" }, this.counted, this.ticks), this.body);
+    this.fall = el("div", { class: "fall" }, el("div", { class: "axis" }, el("div", { class: "finder" }, this.find, this.found), this.ticks), this.body);
     this.detail = el("section", { class: "detail", "aria-label": "Details", tabindex: -1 }, el("p", { class: "quiet" }, "Choose a row."));
     this.waits = el("div", { class: "waits", hidden: true });
     this.node = el("div", { class: "view" },
-      el("div", {}, el("div", { class: "view-head" }, this.title, this.status, this.chips, this.acts, el("div", { class: "finder" }, this.find, this.found)), this.waits),
+      el("div", {}, el("div", { class: "view-head" }, this.title, this.status, this.chips, this.acts), this.waits),
       this.strip, el("div", { class: "panes" }, this.fall, this.detail));
     this.fall.addEventListener("scroll", () => this.drawRows());
     this.body.addEventListener("click", (event) => {
@@ -137,7 +137,7 @@ class View {
     const tokens = (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0);
     const part = (name, value, title) => value && el("span", { class: "chip", title }, name, el("b", {}, value));
     fill(this.chips,
-      part("", className(head.agent), head.agent),
+      !head.own && part("", className(head.agent), head.agent),
       part("time", seconds(head.seconds), head.started && when(head.started)),
       part("steps", String(head.steps ?? 0)),
       part("tokens", count(tokens), `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${cached}`),
@@ -218,7 +218,7 @@ class View {
       const below = this.below.get(row.i);
       if (below && !this.folded.has(row.i)) for (let at = below.length - 1; at >= 0; at--) stack.push([below[at], depth + 1]);
     }
-    this.counted.textContent = many(this.rows.size, "row");
+    if (!this.find.value) this.found.textContent = many(this.rows.size, "row");
   }
 
   fold(number, folds) {
@@ -262,7 +262,7 @@ class View {
     if (isLinked) history.replaceState(null, "", `#row-${number}`);
     const top = (this.at.get(number) ?? 0) * HIGH;
     const { scrollTop, clientHeight } = this.fall;
-    const room = clientHeight - 26;
+    const room = clientHeight - AXIS;
     if (centre) this.fall.scrollTop = top - room / 2;
     else if (top < scrollTop) this.fall.scrollTop = top;
     else if (top + HIGH > scrollTop + room) this.fall.scrollTop = top + HIGH - room;
@@ -301,7 +301,7 @@ class View {
     this.asking?.abort();
     this.hits = new Set();
     if (!text) {
-      this.found.textContent = "";
+      this.found.textContent = many(this.rows.size, "row");
       this.draw();
       return;
     }

@@ -51,3 +51,7 @@ def test_the_page_on_stores_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert printed[0].startswith("order-17 ")
     assert sorted(said.split()[0] for said in printed[1:]) == ["0", "1"]
     assert (tmp_path / "runs.db").exists()
+
+
+def test_the_page_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_page("web.md", tmp_path, monkeypatch) == ["Guard"]

@@ -264,7 +264,7 @@ class View {
     if (centre) this.fall.scrollTop = top - room / 2;
     else if (top < scrollTop) this.fall.scrollTop = top;
     else if (top + HIGH > scrollTop + room) this.fall.scrollTop = top + HIGH - room;
-    this.draw();
+    this.drawRows(true);
     this.showDetail();
     if (opens) this.detail.classList.add("is-open");
   }
@@ -300,19 +300,19 @@ class View {
     this.hits = new Set();
     if (!text) {
       this.found.textContent = many(this.rows.size, "row");
-      this.draw();
+      this.drawRows(true);
       return;
     }
     for (const row of this.rows.values()) if (row.n.toLowerCase().includes(text) || row.p?.toLowerCase().includes(text)) this.hits.add(row.i);
     this.tellHits();
-    this.draw();
+    this.drawRows(true);
     this.searching = setTimeout(async () => {
       this.asking = new AbortController();
       try {
         const found = await ask(`${this.path}/find?q=${encodeURIComponent(text)}`, { signal: this.asking.signal });
         for (const number of found.rows ?? []) this.hits.add(number);
         this.tellHits();
-        this.draw();
+        this.drawRows(true);
       } catch {
         // another letter was typed
       }

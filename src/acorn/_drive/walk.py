@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from acorn._drive.run_tree import ParentEndedError, RestingError, Tree
+from acorn._drive.resting import RestingError
+from acorn._drive.run_tree import ParentEndedError, Tree
 from acorn._json import words_of
 from acorn._loop.asks import Ask, AskBranch, BranchEnd
 from acorn._loop.branch import branch_result
@@ -194,6 +195,7 @@ class Walk:
     def let_go(self) -> None:
         if self.tree.keeper is not None and self.root == self.tree.root:
             self.tree.keeper.end(self.tree.lost)
+        self.tree.end_trace(self.root)
 
 
 def _is_resting(error: BaseException) -> bool:

@@ -7,14 +7,16 @@ format and never change once they are in a request, so an adapter that wants to 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
 from pydantic_core import to_json
 
 from acorn.errors import ModelError
 from acorn.models.sent import SentPart, message_json
+from acorn.models.sent_media import SentMedium, media_of
 from acorn.types import Fallback, Usage
 
 
@@ -51,6 +53,7 @@ class ModelRequest:
     tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
     left_out: set[str] | None = field(default=None, repr=False)
     """What the model was found not to take when this was sent before, where somebody counts how often it is."""
+    known_media: Sequence[SentMedium] | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -77,6 +80,7 @@ class ModelRequest:
             "messages_json": sent.json,
             "tools_json": tools_json,
             "left_out": None,
+            "known_media": sent.media,
         }
         return made
 
@@ -103,6 +107,13 @@ class ModelRequest:
         """The messages as a part of those that were sent in the same conversation, where the loop has made it."""
         found: Any = getattr(vars(self).get("messages_json"), "__self__", None)
         return found if isinstance(found, SentPart) else None
+
+    @property
+    def media(self) -> Sequence[SentMedium]:
+        """What of the messages is no text."""
+        if self.known_media is None:
+            return [medium for message in self.messages for medium in media_of(message)]
+        return self.known_media
 
     @property
     def message_count(self) -> int:
@@ -201,6 +212,28 @@ class SendAgainError(ModelError):
 
     Raised where somebody counts what is sent (`ModelRequest.left_out`); elsewhere an adapter sends it again itself.
     """
+
+
+class Setback(NamedTuple):
+    """A model has failed, and something is done about it."""
+
+    model: str
+    status: int | None
+    """The HTTP status, where there was one."""
+    wait: float = 0.0
+    """Seconds until it is asked again."""
+    to: str | None = None
+    """The model that is asked instead, if another is."""
+
+
+setbacks: ContextVar[Callable[[Setback], object] | None] = ContextVar("acorn_setbacks", default=None)
+"""Who hears of setbacks while a model is asked in this context."""
+
+
+def tell_of(setback: Setback) -> None:
+    """Tell whoever wants to hear of it."""
+    if (hear := setbacks.get()) is not None:
+        hear(setback)
 
 
 class Model(Protocol):

@@ -37,9 +37,9 @@ FIRST: Migration = (
       number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text COLLATE "C" NOT NULL UNIQUE, root bigint,
       parent text, agent text NOT NULL, status text NOT NULL, model text, steps bigint NOT NULL,
       input_tokens bigint NOT NULL, output_tokens bigint NOT NULL, cached_tokens bigint NOT NULL,
-      reasoning_tokens bigint NOT NULL, requests bigint NOT NULL, cost double precision,
-      started timestamptz NOT NULL, updated timestamptz NOT NULL, seconds double precision NOT NULL,
-      batch text, item bigint, stop_reason text, error text, length bigint NOT NULL,
+      reasoning_tokens bigint NOT NULL, requests bigint NOT NULL, cache_write_tokens bigint NOT NULL,
+      cost double precision, started timestamptz NOT NULL, updated timestamptz NOT NULL,
+      seconds double precision NOT NULL, batch text, item bigint, stop_reason text, error text, length bigint NOT NULL,
       holder text, silence double precision NOT NULL DEFAULT 0, attempts integer NOT NULL DEFAULT 0,
       attempted bigint NOT NULL DEFAULT -1, is_unwanted boolean NOT NULL DEFAULT false,
       asks bigint NOT NULL DEFAULT 0, followed timestamptz

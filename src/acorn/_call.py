@@ -6,6 +6,7 @@ which a program that only declares modules does not need.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
@@ -26,15 +27,18 @@ from acorn._drive.record import given_again
 from acorn._drive.run_tree import RestingError, Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
+from acorn._handle import AsyncHandle, Handle
 from acorn._json import excerpt, words_of
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._override import held
 from acorn._planning import Agent, new_loop, plan_for
+from acorn._queueing import Intake, checked_queueing
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.record import Place, Run, current_place, place_of
+from acorn.stores.port import Store
 from acorn.types import Unfinished
 
 __all__ = [
@@ -47,7 +51,10 @@ __all__ = [
     "resume",
     "aresume",
     "resume_stream",
+    "submit",
+    "asubmit",
     "checked_id",
+    "checked_queueing",
     "branch",
     "abranch",
     "branch_all",
@@ -85,6 +92,22 @@ def resume_stream(agent: Agent[Out, Any], run_id: str, answers: Mapping[str, Any
 
 async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
     return await adriven(*await made_aside(partial(resumed, agent, run_id, given, is_one=is_one)))
+
+
+def submit(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> Handle[Out]:
+    return Handle(agent, *_put(agent, args, kwargs))
+
+
+async def asubmit(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> AsyncHandle[Out]:
+    return AsyncHandle(agent, *await asyncio.to_thread(_put, agent, args, kwargs))
+
+
+def _put(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[str, Store]:
+    intake = Intake(agent)
+    queued = intake.run(args, kwargs, brought_by(agent).run_id, None)
+    if not intake.put([queued]):
+        intake.check_known(queued)
+    return queued.run_id, intake.store
 
 
 def batch(

@@ -41,6 +41,7 @@ from acorn.types import Request
 if TYPE_CHECKING:
     from acorn import _call
     from acorn._batch import AsyncBatch, Batch
+    from acorn._handle import AsyncHandle, Handle
     from acorn.chunk import StreamChunk
     from acorn.step import Step
     from acorn.thread.events import AgentEvent
@@ -245,6 +246,23 @@ class module(Generic[In, Out, Deps]):
         given = answers if answer is _UNSET else answer
         return cast(Out, (await _call.aresume(agent, run_id, given, is_one=answer is not _UNSET)).output)
 
+    # Runs that are driven elsewhere
+
+    def submit(self, /, *args: Any, **kwargs: Any) -> Handle[Out]:
+        """Put a run into the store, for its workers (`acorn work`) to drive, and return a handle on it.
+
+            handle = Desk(store="postgresql://host/name").submit(question="...")
+            print(handle.run_id, handle.result(timeout=60))
+
+        `using(run_id=..., priority=..., not_before=...)` names it, and says when it is its turn. The same `run_id` and
+        input again give a handle on the same run.
+        """
+        return _call.submit(self, args, kwargs)
+
+    async def asubmit(self, /, *args: Any, **kwargs: Any) -> AsyncHandle[Out]:
+        """The same on the event loop; what its handle does is awaited."""
+        return await _call.asubmit(self, args, kwargs)
+
     # Many inputs
 
     def map(
@@ -306,11 +324,24 @@ class module(Generic[In, Out, Deps]):
         """Run several branches at the same time; the results in order, failures as `BranchError` objects."""
         return _call.branch_all(self, branches, concurrency)
 
-    def using(self, *, history: Any = _UNSET, deps: Deps = _UNSET, run_id: Any = _UNSET, **overrides: Any) -> Self:
+    def using(
+        self,
+        *,
+        history: Any = _UNSET,
+        deps: Deps = _UNSET,
+        run_id: Any = _UNSET,
+        priority: Any = _UNSET,
+        not_before: Any = _UNSET,
+        deliver: Any = _UNSET,
+        **overrides: Any,
+    ) -> Self:
         """A light copy with other settings, an earlier conversation, something for the tools to use, or a name.
 
         A call of `using(run_id="order-17")` begins a run by that id in the store; called again with the same input,
         it goes on with what was interrupted, and gives again what had ended.
+
+        `priority`, `not_before` (a moment, or how long from the call) and `deliver` are for `submit` and
+        `map(..., queue=True)`; with `deliver=False` the run waits for whoever hands its id to `acorn.durable.perform`.
 
         The original stays as it is.
 
@@ -323,10 +354,13 @@ class module(Generic[In, Out, Deps]):
         before, owner = brought_by(self), type(self).__name__
         if deps is not _UNSET:
             check_deps(owner, deps_type(self), deps)
+        queueing = {"priority": priority, "not_before": not_before, "deliver": deliver}
+        queueing = {name: value for name, value in queueing.items() if value is not _UNSET}
         vars(other)[BROUGHT] = Brought(
             prior=before.prior if history is _UNSET else _call.prior_messages(history, owner),
             deps=before.deps if deps is _UNSET else deps,
             run_id=before.run_id if run_id is _UNSET else _call.checked_id(run_id, owner),
+            queueing=_call.checked_queueing(before.queueing, owner, queueing) if queueing else before.queueing,
         )
         if OPEN in vars(self):
             vars(other)[OPEN] = vars(self)[OPEN].for_copy()

@@ -33,7 +33,7 @@ from acorn.models.resolve import resolve
 from acorn.models.throttle import throttle
 from acorn.record import Run
 
-OPTIONS = frozenset({"history", "deps", "run_id", *SETTINGS})
+OPTIONS = frozenset({"history", "deps", "run_id", "priority", "not_before", "deliver", *SETTINGS})
 """What `using` takes."""
 Out = TypeVar("Out")
 Deps = TypeVar("Deps")
@@ -52,6 +52,11 @@ class Agent(Protocol[Out, Deps]):
 def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
     plan = plan_for(agent, held())
+    if brought_by(agent).queueing is not None:
+        raise DeclarationError(
+            f"`using(priority=..., not_before=..., deliver=...)` is for runs that begin elsewhere: call "
+            f"`{plan.spec.owner}.submit(...)`, or `map(..., queue=True)`."
+        )
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     check_deps_below(plan.spec, plan.deps, [])
     if plan.spec.store is None:

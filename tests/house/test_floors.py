@@ -60,11 +60,15 @@ FLOORS = {
     "_batch": 7,
     "_planning": 7,
     "_beginning": 7,
+    "_queueing": 7,
+    "_queued_batch": 7,
+    "_handle": 7,
     "_call": 7,
     "_runs": 7,
     "__init__": 7,
     "__main__": 8,
     "cli": 8,
+    "durable": 8,
 }
 
 # Imports inside functions: optional or heavy outside packages, in the one room that needs them.

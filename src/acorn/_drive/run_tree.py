@@ -32,6 +32,7 @@ from acorn._loop.saved_run import hang_records, load
 from acorn._record_json import read_request
 from acorn.errors import AcornError, ModelError, StoreError
 from acorn.record import Heard, Place, Run, listeners, unheard
+from acorn.stores.words import unwanted
 from acorn.types import Request, ToolCall
 
 
@@ -100,6 +101,12 @@ class Tree:
         """What a vital listener or the store failed with: no run of the tree goes on, whoever took it for its own."""
         self.root = root.run.id
         self.keeper = keeper
+        self.leave: threading.Event | None = None
+        """Set where whoever drives the tree is to stop at its next commit."""
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.leave is not None and self.leave.is_set()
 
     def now(self, run_id: str) -> float:
         """Seconds into a run; of one that has not begun yet, where it will begin."""
@@ -115,7 +122,7 @@ class Tree:
             began, where = open_record(run)
             heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
             if self.keeper is not None and run_id == self.root:
-                self.keeper.begin()
+                self.keeper.begin(lambda: self.lose(unwanted(run_id)))
             handed, is_kept = len(run.journal.entries), self.keeper is not None
             self._lives[run_id] = life = _Life(began, where, heard, handed, is_kept=is_kept)
             loop, now = self.loops[run_id], self.now(run_id)
@@ -150,7 +157,7 @@ class Tree:
         with self._lock:
             loop, now = self.loops[run_id], monotonic() - life.began
             asks = loop.asks(now)
-            if len(asks) != 1:
+            if len(asks) != 1 or (self.leave is not None and self.is_leaving):
                 return None
             ask = asks[0]
             if isinstance(ask, AskTool):

@@ -33,6 +33,8 @@ class RunCancelledError(StoreError):
 class HeldError(StoreError):
     """A live process drives the run."""
 
+    holder: Holder | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:

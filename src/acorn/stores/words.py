@@ -19,10 +19,12 @@ def no_run(run_id: str, store: str) -> StoreError:
 
 
 def held(run_id: str, holder: Holder, silence: float) -> HeldError:
-    return HeldError(
+    error = HeldError(
         f"The run {run_id} is being driven by process {holder.pid} on {holder.host} (last heard of {silence:.0f} s "
         f"ago); wait for it, or stop that process."
     )
+    error.holder = holder
+    return error
 
 
 def exists(run_id: str, store: str, status: Status, driver: StoreError | None) -> StoreError:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from acorn._batch import Begin, Book, arguments_of, book_of
+from acorn._batch import BatchOptions, Begin, Book, arguments_of, book_of
 from acorn._brackets import check_deps
 from acorn._declared import (
     BROUGHT,
@@ -25,7 +25,7 @@ from acorn._json import excerpt, to_plain
 from acorn._loop.run import Loop
 from acorn._loop.settings import OBJECT, written_settings
 from acorn._override import held, spec_within
-from acorn._planning import Agent, check_deps_below, new_loop, plan_for
+from acorn._planning import Agent, check_deps_below, new_loop, plan_for, refuse_queueing
 from acorn._spec import SETTINGS, Spec
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.open import open_store
@@ -84,11 +84,12 @@ def kept_settings(kept: Kept) -> dict[str, Any]:
     return settings
 
 
-def batch_of(
-    agent: Agent[Any, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
-) -> tuple[Book[Any], Begin]:
+def batch_of(agent: Agent[Any, Any], rows: Any, options: BatchOptions) -> tuple[Book[Any], Begin]:
     spec = spec_within(held(), agent)
-    book: Book[Any] = book_of(rows, spec.owner, concurrency, id, key, max_cost)
+    book: Book[Any] = book_of(rows, spec.owner, options)
+    id, retry = options.id, options.retry
+    if not options.queue:
+        refuse_queueing(agent, spec.owner)
     if id is None:
         return book, lambda row, at, run_id: begun(agent, *arguments_of(row, spec.input))
     store_of(spec)

@@ -12,7 +12,7 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
-from acorn._batch import AsyncBatch, Batch
+from acorn._batch import AsyncBatch, Batch, BatchOptions, Tasks, Threads
 from acorn._beginning import batch_of, begun, checked_id, planted, resumed
 from acorn._declared import (
     Branch,
@@ -34,6 +34,7 @@ from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._override import held
 from acorn._planning import Agent, new_loop, plan_for
+from acorn._queued_batch import QueuedBatch
 from acorn._queueing import Intake, checked_queueing
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
@@ -51,6 +52,7 @@ __all__ = [
     "resume",
     "aresume",
     "resume_stream",
+    "BatchOptions",
     "submit",
     "asubmit",
     "checked_id",
@@ -110,16 +112,18 @@ def _put(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tup
     return queued.run_id, intake.store
 
 
-def batch(
-    agent: Agent[Out, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
-) -> Batch[Out]:
-    return Batch(*batch_of(agent, rows, concurrency, id, key, max_cost, retry), driven)
+def batch(agent: Agent[Out, Any], rows: Any, options: BatchOptions) -> Batch[Out]:
+    book, begin = batch_of(agent, rows, options)
+    if options.queue:
+        return Batch(book, QueuedBatch(agent, book, retry=bool(options.retry)).go())
+    return Batch(book, Threads(book, begin, driven).go())
 
 
-def abatch(
-    agent: Agent[Out, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
-) -> AsyncBatch[Out]:
-    return AsyncBatch(*batch_of(agent, rows, concurrency, id, key, max_cost, retry), adriven)
+def abatch(agent: Agent[Out, Any], rows: Any, options: BatchOptions) -> AsyncBatch[Out]:
+    book, begin = batch_of(agent, rows, options)
+    if options.queue:
+        return AsyncBatch(book, QueuedBatch(agent, book, retry=bool(options.retry)).ago())
+    return AsyncBatch(book, Tasks(book, begin, adriven).go())
 
 
 def driven(tree: Tree, run_id: str) -> Run[Any, Any]:

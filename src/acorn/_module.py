@@ -270,34 +270,39 @@ class module(Generic[In, Out, Deps]):
         rows: Iterable[Any],
         /,
         *,
-        concurrency: int = 8,
+        concurrency: int | None = None,
         id: str | None = None,
         key: Callable[[Any], Any] | None = None,
         max_cost: float | None = None,
         retry_failed: bool = False,
+        queue: bool = False,
     ) -> Batch[Out]:
-        """A run for each row, so many at a time; iterate for the items as they end, or take all `results()`.
+        """A run for each row, eight at a time or as many as you say.
+
+        Iterate for the items as they end, or take all `results()`.
 
             for item in agent.map(rows, concurrency=16, id="nightly-16", key=lambda row: row["sku"]):
                 print(item.index, item.output or item.error)
 
-        With a store and an `id`, the same call again skips what is done and goes on with what was interrupted.
+        With a store and an `id`, the same call again skips what is done and goes on with what was interrupted. With
+        `queue=True` the workers of the store (`acorn work`) drive the runs, and go on with them if you leave the loop.
         """
-        return _call.batch(self, rows, concurrency, id, key, max_cost, retry_failed)
+        return _call.batch(self, rows, _call.BatchOptions(concurrency, id, key, max_cost, retry_failed, queue))
 
     def amap(
         self,
         rows: Iterable[Any],
         /,
         *,
-        concurrency: int = 8,
+        concurrency: int | None = None,
         id: str | None = None,
         key: Callable[[Any], Any] | None = None,
         max_cost: float | None = None,
         retry_failed: bool = False,
+        queue: bool = False,
     ) -> AsyncBatch[Out]:
         """The same on the event loop: `async for item in agent.amap(rows)`."""
-        return _call.abatch(self, rows, concurrency, id, key, max_cost, retry_failed)
+        return _call.abatch(self, rows, _call.BatchOptions(concurrency, id, key, max_cost, retry_failed, queue))
 
     # Branches of this instance's run, from code inside of it
 

@@ -52,17 +52,22 @@ class Agent(Protocol[Out, Deps]):
 def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
     plan = plan_for(agent, held())
-    if brought_by(agent).queueing is not None:
-        raise DeclarationError(
-            f"`using(priority=..., not_before=..., deliver=...)` is for runs that begin elsewhere: call "
-            f"`{plan.spec.owner}.submit(...)`, or `map(..., queue=True)`."
-        )
+    refuse_queueing(agent, plan.spec.owner)
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     check_deps_below(plan.spec, plan.deps, [])
     if plan.spec.store is None:
         _check_people(agent, plan.spec, [])
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
     return Loop(plan, Run(brought_by(agent).run_id or os.urandom(16).hex(), given, deps=plan.deps))
+
+
+def refuse_queueing(agent: Agent[Any, Any], owner: str) -> None:
+    """A run that begins here waits for nobody's turn."""
+    if brought_by(agent).queueing is not None:
+        raise DeclarationError(
+            f"`using(priority=..., not_before=..., deliver=...)` is for runs that begin elsewhere: call "
+            f"`{owner}.submit(...)`, or `map(..., queue=True)`."
+        )
 
 
 def plan_for(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:

@@ -20,6 +20,7 @@ from acorn._json import excerpt, to_plain
 from acorn._loop.settings import OBJECT
 from acorn._override import held, spec_within
 from acorn._planning import OPTIONS, Agent
+from acorn._schema.shape import Shape
 from acorn._spec import SETTINGS
 from acorn.errors import DeclarationError
 from acorn.stores.port import Birth, Queued, Store
@@ -39,6 +40,11 @@ class Intake:
         self.store: Store = store_of(self._spec)
         origin = origin_of(agent)
         self._overrides = text_of({"settings": origin.overrides, "file": origin.file})
+
+    @property
+    def shape(self) -> Shape:
+        """What a run takes."""
+        return self._spec.input
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], run_id: str | None, item: BatchItem | None) -> Queued:
         """The run of one input; `InputError` where it does not fit."""

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,17 +17,19 @@ from acorn import StoreError, Usage
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.memory import MemoryStore
 from acorn.stores.port import Commit, HeldError, Holder, Queued, RunCancelledError, Status, Store
+from acorn.stores.postgres import PostgresStore
 from acorn.stores.sqlite import SQLiteStore
 
-STORES: dict[str, Callable[[Path], Store]] = {
+STORES: dict[str, Callable[[pytest.FixtureRequest], Store]] = {
     "memory": lambda _: MemoryStore(),
-    "sqlite": lambda folder: SQLiteStore(folder / "runs.db"),
+    "sqlite": lambda request: SQLiteStore(request.getfixturevalue("tmp_path") / "runs.db"),
+    "postgres": lambda request: PostgresStore(request.getfixturevalue("postgres")),
 }
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = STORES[request.param](tmp_path)
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    made = STORES[request.param](request)
     yield made
     made.close()
 
@@ -127,6 +128,17 @@ def test_half_a_character_does_not_lose_a_run(store: Store) -> None:
     assert kept.facts.error is not None
     assert kept.facts.error.startswith("no file ")
     assert list(kept.entries) == ["0", "1"]
+
+
+def test_a_nul_does_not_lose_a_run(store: Store) -> None:
+    begin(store, "r")
+    go_on(store, "r", 1, error="no file \0", stop_reason="\0")
+    (kept,) = store.read("r")
+    assert kept.facts.error is not None
+    assert kept.facts.error.startswith("no file ")
+    assert store.find("r\0") == []
+    assert store.read("\0") == []
+    assert store.claim("\0", elsewhere()) is None
 
 
 # What is refused, and leaves nothing

@@ -7,7 +7,7 @@ nothing that comes after it may begin.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -270,4 +270,29 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Finish what is under way, and let go of the file; it opens again by itself where it is used again."""
+        ...
+
+
+class Watch(Protocol):
+    """Somebody's interest in what is new of a run, until it is closed."""
+
+    def wait(self, seconds: float) -> None:
+        """Return when there may be something new since the last wait, at the latest after so long.
+
+        The first one returns at once: look before you wait.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Wakes(Protocol):
+    """What a store offers beside where it tells at once what others find out by asking now and then."""
+
+    def watch(self, run_id: str) -> Watch: ...
+
+    def ring(self, holder: Holder, call: Callable[[], None]) -> Callable[[], None]:
+        """Call it, from another thread, when a run of a holder may have to be cancelled; until what comes back is
+        called."""
         ...

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
-from acorn.stores import sqlite_rows as rows
+from acorn.stores import rows
 from acorn.stores.holder import is_alive
 from acorn.stores.port import Answered, Heard, Holder, Kept, RunFacts, Status
 from acorn.stores.words import as_seen

@@ -8,25 +8,24 @@ from sqlite3 import Connection, IntegrityError
 from typing import Any, NamedTuple
 
 from acorn.errors import StoreError
+from acorn.stores import rows, words
 from acorn.stores import sqlite_reads as reads
-from acorn.stores import sqlite_rows as rows
-from acorn.stores import words
 from acorn.stores.holder import lease
 from acorn.stores.port import NOT_BEGUN, Change, Commit, Holder, Kept, Queued, Status
 from acorn.types import Request, Usage
 
 _FORGOTTEN = 86_400.0
 """Seconds after which a process that holds nothing is forgotten."""
-_SETS = ", ".join(f"{column} = ?" for column in rows.CHANGED.split(", "))
-_UPDATE = f"UPDATE runs SET {_SETS} WHERE number = ? AND length = ?"
+_SETS = ", ".join(f"{column} = ?" for column in f"{rows.CHANGED}, updated".split(", "))
+_UPDATE = f"UPDATE runs SET {_SETS}, holder = ? WHERE number = ? AND length = ?"
 # Without the holder, which stays who it is: it would write a page of an index.
 _GO_ON = f"""
-    UPDATE runs SET {_SETS.removesuffix(", holder = ?")}
+    UPDATE runs SET {_SETS}
     WHERE id = ? AND length = ? AND holder = ? AND root IS NULL AND is_unwanted = 0 AND asks = 0 RETURNING number
 """
 _INSERT = f"""
-    INSERT INTO runs ({rows.BORN}, {rows.CHANGED})
-    VALUES ({", ".join("?" * len(f"{rows.BORN}, {rows.CHANGED}".split(",")))})
+    INSERT INTO runs ({rows.BORN}, {rows.CHANGED}, updated, holder)
+    VALUES ({", ".join("?" * len(f"{rows.BORN}, {rows.CHANGED}, updated, holder".split(",")))})
 """
 
 
@@ -98,7 +97,7 @@ def _goes_on(connection: Connection, commit: Commit, change: Change, now: float)
     """Most commits: a root that nothing stands against has something new. In one statement less; False: look closer."""
     if change.birth is not None or change.run_id != commit.root or change.status != "running":
         return False
-    values = (*rows.change_row(change, "running", now), change.run_id, change.since, commit.holder.id)
+    values = (*rows.change_row(change, "running"), now, change.run_id, change.since, commit.holder.id)
     row = _do(connection, _GO_ON, values).fetchone()
     if row is None:
         return False
@@ -131,7 +130,8 @@ def _bear(
     assert change.birth is not None
     birth = change.birth
     holds = holder.id if holder is not None and change.status == "running" else None
-    values = (*rows.birth_row(change.run_id, birth, root), *rows.change_row(change, change.status, now), holds)
+    born = rows.in_seconds(rows.birth_row(change.run_id, birth, root))
+    values = (*born, *rows.change_row(change, change.status), now, holds)
     try:
         number = int(_do(connection, _INSERT, values).lastrowid)
     except IntegrityError as error:
@@ -158,7 +158,7 @@ def _change(
 ) -> None:
     status = words.with_cancelling(change.status, is_unwanted)
     holds = holder.id if holder is not None and status == "running" else None
-    values = (*rows.change_row(change, status, now), holds, number, change.since)
+    values = (*rows.change_row(change, status), now, holds, number, change.since)
     if _do(connection, _UPDATE, values).rowcount == 0:
         (length,) = connection.execute("SELECT length FROM runs WHERE number = ?", (number,)).fetchone()
         raise words.torn(change.run_id, length, change.since)
@@ -192,7 +192,7 @@ def _ask(connection: Connection, root: int, requests: Sequence[Request]) -> None
         INSERT INTO requests (root, {rows.REQUEST}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
     """
     for request in requests:
-        _do(connection, sql, (root, *rows.request_row(request)))
+        _do(connection, sql, (root, *rows.in_seconds(rows.request_row(request))))
     sql = (
         "UPDATE runs SET asks = (SELECT count(*) FROM requests WHERE root = ?1 AND answered IS NULL) WHERE number = ?1"
     )

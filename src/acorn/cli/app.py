@@ -21,6 +21,7 @@ from acorn.cli.commands.resume import resume
 from acorn.cli.commands.run import run
 from acorn.cli.commands.runs import answer, cancel, delete, runs
 from acorn.cli.commands.show import show
+from acorn.cli.commands.work import work
 from acorn.cli.exit import (
     FAILED,
     FINE,
@@ -52,6 +53,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "answer": (answer, {}),
     "cancel": (cancel, {}),
     "delete": (delete, {}),
+    "work": (work, {}),
     "pull": (pull, {}),
     "new": (new, {}),
 }

@@ -34,6 +34,9 @@ _OVER: tuple[Status, ...] = ("done", "failed", "cancelled")
 class DeliverAgainError(StoreError):
     """The run is not done: another process drives it, or this one was to stop. Deliver it again."""
 
+    is_queued: bool = False
+    """Whether it stopped here, and is `queued`: the workers of its store need not be told."""
+
 
 def perform(agents: Any, run_id: str, *, store: Any = None, stop: threading.Event | None = None) -> Ended:
     """Drive a run to its end, or until it waits for people, and say which; one that had ended stays as it is.
@@ -163,9 +166,9 @@ class _Delivery:
         if tree.lost is not None:
             raise tree.lost
         if isinstance(error, HandedBackError):
-            raise DeliverAgainError(
-                f"The run {self._run_id} has stopped at its last commit; deliver it again."
-            ) from None
+            handed = DeliverAgainError(f"The run {self._run_id} has stopped at its last commit; deliver it again.")
+            handed.is_queued = True
+            raise handed from None
         if error is not None and status != "failed":
             raise error
         return cast(Ended, status)

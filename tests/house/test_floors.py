@@ -95,6 +95,7 @@ LATE_IMPORTS = {
     ("models/litellm/failure", "httpx"),
     ("models/litellm/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
+    ("cli/commands/work", "acorn"),  # the engine, which is an extra
 }
 
 PUBLIC = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +21,9 @@ from acorn.cli.stored import STORE_HELP, short, store_of
 
 if TYPE_CHECKING:
     from acorn.durable.work import Worker
+
+_ONE_AND_THE_SAME = 0.5
+"""Seconds in which a signal is not another one: some who start processes send it to the process and to its group."""
 
 
 def work(
@@ -70,10 +74,15 @@ async def _serve(worker: Worker, address: tuple[str | None, int] | None) -> None
 
 def _obey_signals(worker: Worker) -> None:
     loop = asyncio.get_running_loop()
+    told = 0.0
 
     def stop(code: int) -> None:
-        if worker.is_stopping:
+        nonlocal told
+        if worker.is_stopping and time.monotonic() > told + _ONE_AND_THE_SAME:
             os._exit(code)
+        if worker.is_stopping:
+            return
+        told = time.monotonic()
         worker.stop()
         write_line(f"stopping: {plural(len(worker.running), 'run')} under way; once more stops at once")
 

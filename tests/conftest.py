@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
-from tests.postgres_server import new_database, shared_server, why_absent
 
 # How long an example takes depends on the machine.
 hypothesis.settings.register_profile("acorn", deadline=None)
@@ -39,6 +38,8 @@ def ctrl_c() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server that all workers share."""
+    from tests.postgres_server import shared_server, why_absent  # POSIX
+
     why = why_absent()
     if why is not None and os.environ.get("CI") == "true":
         pytest.fail(why)
@@ -53,5 +54,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def postgres(postgres_server: str) -> Iterator[str]:
     """The URL of an empty database."""
+    from tests.postgres_server import new_database
+
     with new_database(postgres_server) as url:
         yield url

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -18,12 +19,27 @@ from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores.open import open_store
-from acorn.stores.port import RunFacts, Status, Store
+from acorn.stores.port import RunFacts, Status, Store, Wakes
 from acorn.types import Request
 
 _PAUSE = 0.1
 """Seconds between two looks at a run that goes on."""
+_LONG_PAUSE = 1.0
+"""The same where the store tells what is new; that a process died, nobody tells."""
 _GOES_ON: tuple[Status, ...] = ("queued", "running", "waiting")
+
+
+@contextmanager
+def watching(store: Store, run_id: str) -> Generator[Callable[[], None]]:
+    """What waits until a run may have something new: told by the store, or found by looking now and then."""
+    if not isinstance(store, Wakes):
+        yield lambda: time.sleep(_PAUSE)
+        return
+    watch = store.watch(run_id)
+    try:
+        yield lambda: watch.wait(_LONG_PAUSE)
+    finally:
+        watch.close()
 
 
 class Runs:
@@ -89,13 +105,14 @@ class Runs:
 def followed(store: Store, run_id: str, goes_on: Sequence[Status]) -> Generator[Entry]:
     """The entries of a run as they are committed, while it is at one of these."""
     position = 0
-    while True:
-        is_over, position, entries = look(store, run_id, position, goes_on)
-        yield from entries
-        if is_over:
-            return
-        if not entries:
-            time.sleep(_PAUSE)
+    with watching(store, run_id) as wait:
+        while True:
+            is_over, position, entries = look(store, run_id, position, goes_on)
+            yield from entries
+            if is_over:
+                return
+            if not entries:
+                wait()
 
 
 def look(store: Store, run_id: str, position: int, goes_on: Sequence[Status]) -> tuple[bool, int, Sequence[Entry]]:

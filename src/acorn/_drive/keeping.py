@@ -86,6 +86,10 @@ class Keeper:
         if lost is not None:  # so the store believes that it goes on
             self._release("cancelled" if isinstance(lost, RunCancelledError) else self._left)
 
+    def cancel(self) -> None:
+        """Nothing more is written from here."""
+        self._release("cancelled")
+
     def give_back(self) -> None:
         """The root was claimed, and nobody drives it after all."""
         self._release(self._left)

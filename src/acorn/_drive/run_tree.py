@@ -122,7 +122,7 @@ class Tree:
             began, where = open_record(run)
             heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
             if self.keeper is not None and run_id == self.root:
-                self.keeper.begin(lambda: self.lose(unwanted(run_id)))
+                self.keeper.begin(self._cancel)
             handed, is_kept = len(run.journal.entries), self.keeper is not None
             self._lives[run_id] = life = _Life(began, where, heard, handed, is_kept=is_kept)
             loop, now = self.loops[run_id], self.now(run_id)
@@ -365,6 +365,12 @@ class Tree:
         """Nobody drives the tree after all."""
         if self.keeper is not None:
             self.keeper.give_back()
+
+    def _cancel(self) -> None:
+        """Somebody wants the tree to end: at once for everybody else, here when what is under way has returned."""
+        self.lose(unwanted(self.root))
+        if self.keeper is not None:
+            self.keeper.cancel()
 
     def lose(self, error: Exception) -> None:
         """No run of the tree goes on: what was kept stays as it is."""

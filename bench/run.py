@@ -22,6 +22,7 @@ BENCHES = [
     "providers",
     "thread",
     "stores",
+    "postgres",
 ]
 
 

@@ -65,6 +65,7 @@ class Place:
         connection: Connection[Any] = psycopg.connect(
             **self.address.parameters, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2
         )
+        self._is_known = True
         try:
             # One type for all, or a statement would be prepared again for each size of a number.
             connection.adapters.register_dumper(int, Int8Dumper)
@@ -79,7 +80,6 @@ class Place:
         except BaseException:
             connection.close()
             raise
-        self._is_known = True
         return connection
 
     def use_once(self, act: Callable[[Connection[Any]], None]) -> None:
@@ -168,6 +168,10 @@ class Transaction:
         self.news: list[tuple[str, str]] = []
         """Channels and what is said there."""
 
+    def control(self, sql: bytes) -> None:
+        """What begins, ends and divides it: nothing is gained by preparing that."""
+        self._connection.cursor().execute(sql, prepare=False)
+
     def execute(self, sql: bytes, values: Sequence[Any] = ()) -> Cursor:
         cursor: Cursor = self._connection.cursor()  # type: ignore[assignment]
         try:
@@ -213,9 +217,9 @@ class PostgresConnection(SharedConnection[Connection[Any]]):
 
         def in_one_go(connection: Connection[Any]) -> T:
             transaction = Transaction(connection)
-            transaction.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            transaction.control(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             found = act(transaction)
-            transaction.execute(b"COMMIT")
+            transaction.control(b"COMMIT")
             return found
 
         def once() -> T:

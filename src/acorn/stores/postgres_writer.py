@@ -102,17 +102,17 @@ class PostgresWriter(Writer[Connection[Any], _Job]):
     def _together(self, connection: Connection[Any], jobs: list[_Job]) -> None:
         def act() -> list[Done]:
             transaction = Transaction(connection)
-            transaction.execute(b"BEGIN")
+            transaction.control(b"BEGIN")
             sent = self._send_ahead(transaction, jobs)
             numbered = transaction.execute(b"SELECT pg_current_xact_id()::text")
             is_alone = len(jobs) == 1
             done = [self._do(transaction, job, ahead, is_alone) for job, ahead in zip(jobs, sent, strict=True)]
             if all(one.error is not None for one in done):
-                transaction.execute(b"ROLLBACK")
+                transaction.control(b"ROLLBACK")
                 return done
             (number,) = numbered.fetchone() or ("",)
             self._doubt = _Doubt(number, connection.info.backend_pid, jobs, done)
-            transaction.execute(b"COMMIT")
+            transaction.control(b"COMMIT")
             tell(transaction, transaction.news)
             return done
 
@@ -138,7 +138,7 @@ class PostgresWriter(Writer[Connection[Any], _Job]):
             return Done()
         told = len(transaction.news)
         if not is_alone:
-            transaction.execute(b"SAVEPOINT one")
+            transaction.control(b"SAVEPOINT one")
         try:
             outcome = Done(job.act(transaction))
         except psycopg.Error:  # that undoes everything
@@ -147,9 +147,9 @@ class PostgresWriter(Writer[Connection[Any], _Job]):
             outcome = Done(error=error)
             del transaction.news[told:]
             if not is_alone:
-                transaction.execute(b"ROLLBACK TO one")
+                transaction.control(b"ROLLBACK TO one")
         if not is_alone:
-            transaction.execute(b"RELEASE one")
+            transaction.control(b"RELEASE one")
         return outcome
 
     def _settle(self, connection: Connection[Any]) -> None:

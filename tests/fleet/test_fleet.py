@@ -230,7 +230,7 @@ def test_rows_in_bulk_go_through_a_fleet(fleet: Fleet) -> None:
 
 def test_what_the_engine_loses_is_delivered_anew(fleet: Fleet) -> None:
     handles = submit(named(Desk, fleet.store), 3)
-    with psycopg.connect(fleet.store) as connection:
+    with psycopg.connect(fleet.store, options="-c search_path=acorn_jobs") as connection:
         connection.execute("DELETE FROM acorn_jobs.procrastinate_jobs")
     fleet.start("Desk")
     with people(fleet.store):

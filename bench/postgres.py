@@ -22,7 +22,7 @@ from acorn.stores import rows
 from acorn.stores.holder import this_process
 from acorn.stores.port import Commit
 from acorn.stores.postgres import PostgresStore
-from acorn.stores.postgres_writes import _GO_ON
+from acorn.stores.postgres_writes import _GO_ON, _TURN
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -64,12 +64,11 @@ def raw(
         for entries, state in step_rows:
             with connection.pipeline():
                 connection.execute("BEGIN", prepare=False)
+                connection.execute(_TURN, ("raw", since))
                 facts = ("running", "openai/gpt-4o", since, 10, 20, 0, 0, 1, 0.25, 1.5, None, None)
                 kept = (since + len(entries), None, state, entries, run_id, since, holder)
                 went = connection.execute(_GO_ON, (*facts, *kept))
-                number = connection.execute("SELECT pg_current_xact_id()::text")
                 assert went.fetchone() is not None
-                number.fetchone()
                 connection.execute("COMMIT", prepare=False)
             since += len(entries)
 

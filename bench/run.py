@@ -22,7 +22,10 @@ BENCHES = [
     "providers",
     "thread",
     "stores",
+    "media",
     "postgres",
+    "telemetry",
+    "mcp_calls",
 ]
 
 

@@ -24,7 +24,8 @@ from acorn._drive.aio import adrive, awalk
 from acorn._drive.bridge import side_by_side
 from acorn._drive.kept_tree import made_aside
 from acorn._drive.record import given_again
-from acorn._drive.run_tree import RestingError, Tree
+from acorn._drive.resting import RestingError
+from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
 from acorn._handle import AsyncHandle, Handle
@@ -57,6 +58,7 @@ __all__ = [
     "asubmit",
     "checked_id",
     "checked_queueing",
+    "fork_of",
     "branch",
     "abranch",
     "branch_all",
@@ -81,6 +83,15 @@ async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any])
     if brought_by(agent).run_id is None:
         return await adriven(*planted(agent, loop))
     return await adriven(*await made_aside(partial(planted, agent, loop)))
+
+
+def fork_of(thread: Any, before: Any, owner: str) -> Any:
+    """What `using(thread=..., before=...)` brings along; None and no step for what has no past."""
+    if thread is before is None:
+        return None
+    from acorn._loop.fork import fork_of  # the events' classes, which a call that is no fork does not need
+
+    return fork_of(thread, before, owner)
 
 
 def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:

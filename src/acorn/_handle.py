@@ -12,6 +12,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
+from acorn._data import Shelf
 from acorn._drive.keeping import read_whole, saved_of
 from acorn._drive.kept_tree import recorded_failure
 from acorn._loop.saved_run import hang_records, load
@@ -132,9 +133,9 @@ def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -
         raise RunCancelledError(f"The run {run_id} was cancelled.")
     plan = plan_for(agent, held())
     if status == "failed":
-        raise recorded_failure(kept, plan)
+        raise recorded_failure(kept, plan, store)
     with read_whole(run_id, store):
-        run = _record(plan, kept)
+        run = _record(plan, kept, Shelf(store.media))
     if status == "waiting":
         requests = store.requests(run_id)
         run.output = Paused(run_id, requests)
@@ -142,9 +143,9 @@ def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -
     return run
 
 
-def _record(plan: Any, kept: Sequence[Kept]) -> Run[Any]:
-    run = load(plan, saved_of(kept[0])).run
-    hang_records(run, [saved_of(each) for each in kept[1:]])
+def _record(plan: Any, kept: Sequence[Kept], shelf: Shelf) -> Run[Any]:
+    run = load(plan, saved_of(kept[0], shelf)).run
+    hang_records(run, [saved_of(each, shelf) for each in kept[1:]])
     return run
 
 

@@ -13,17 +13,18 @@ from typing import Any
 
 from acorn._beginning import origin_of, store_of
 from acorn._brackets import MADE_WITH, check_filled
+from acorn._data import Shelf, to_saved, written
 from acorn._declared import BatchItem, Queueing, agent_name, brought_by
-from acorn._drive.keeping import text_of
 from acorn._drive.kept_tree import check_fit
-from acorn._json import excerpt, to_plain
+from acorn._json import excerpt
 from acorn._loop.settings import OBJECT
 from acorn._override import held, spec_within
 from acorn._planning import OPTIONS, Agent
+from acorn._record_json import restored
 from acorn._schema.shape import Shape
 from acorn._spec import SETTINGS
 from acorn.errors import DeclarationError
-from acorn.stores.port import Birth, Queued, Store
+from acorn.stores.port import Birth, Medium, Queued, Store
 
 _FARTHEST = 2**31
 """Priorities are whole numbers of this size at most, as the engine keeps them."""
@@ -39,7 +40,7 @@ class Intake:
         self._check()
         self.store: Store = store_of(self._spec)
         origin = origin_of(agent)
-        self._overrides = text_of({"settings": origin.overrides, "file": origin.file})
+        self._overrides, _ = written({"settings": origin.overrides, "file": origin.file})
 
     @property
     def shape(self) -> Shape:
@@ -50,10 +51,12 @@ class Intake:
         """The run of one input; `InputError` where it does not fit."""
         given = self._spec.input.from_call(self._spec.owner, args, kwargs, OPTIONS)
         batch, at = (None, None) if item is None else item
-        text, now = text_of(to_plain(given)), datetime.now(UTC)
+        now = datetime.now(UTC)
+        text, found = written(to_saved(given))
         birth = Birth(self.name, None, None, text, now, self._overrides, batch, at)
         priority, not_before, _ = self.queueing
-        return Queued(run_id or os.urandom(16).hex(), birth, priority, _moment(not_before, now))
+        media = [Medium(data.sha256, data.raw()) for data in found]
+        return Queued(run_id or os.urandom(16).hex(), birth, priority, _moment(not_before, now), media)
 
     def put(self, runs: Iterable[Queued]) -> set[str]:
         """Put them into the store; the ids of those that it did not know."""
@@ -63,8 +66,9 @@ class Intake:
         """A name stands for one class and one input, whoever put it there."""
         before = self.store.read(queued.run_id)
         if before:
-            schema = self._spec.input.schema
-            check_fit(before[0], self.store, self.name, schema.model_validate_json(queued.birth.input, by_name=True))
+            shelf = Shelf(lambda _: dict(queued.media))
+            given = restored(self._spec.input.schema, shelf.read(queued.birth.input), "input")
+            check_fit(before[0], self.store, self.name, given)
 
     def _check(self) -> None:
         """What an instance has and a store does not keep, no worker would have."""
@@ -81,9 +85,10 @@ class Intake:
                 f"`deps` of `{owner}` are not kept with a run that begins elsewhere; give them where it is driven, as "
                 f"in `desk = {owner}().using(deps=...)` in `agents.py` and `acorn work agents.py:desk`."
             )
-        if brought.prior:
+        if brought.prior or brought.fork is not None:
             raise DeclarationError(
-                f"`history` of `{owner}` is not kept with a run that begins elsewhere; call it here."
+                f"`history` of `{owner}` is not kept with a run that begins elsewhere, and neither is what `thread` and "
+                f"`before` bring; call it here."
             )
         if any(isinstance(self._agent, each.cls) for each in held()):
             raise DeclarationError(f"`{owner}.override(...)` holds in this process only, and the run begins elsewhere.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
+from acorn._data import Shelf
 from acorn._drive.keeping import read_whole, saved_of
 from acorn._json import excerpt, to_plain
 from acorn._loop.people import check_answer
@@ -73,8 +73,9 @@ class Runs:
             raise _unknown(run_id, self._store)
         root, *below = kept
         with read_whole(run_id, self._store):
-            run: Run[Any] = read_record(Run, saved_of(root), None)
-            hang_records(run, [saved_of(each) for each in below])
+            shelf = Shelf(self._store.media)
+            run: Run[Any] = read_record(Run, saved_of(root, shelf), None)
+            hang_records(run, [saved_of(each, shelf) for each in below])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:
@@ -120,7 +121,8 @@ def look(store: Store, run_id: str, position: int, goes_on: Sequence[Status]) ->
     status, heard = store.follow(run_id, position)
     if status is None:
         raise _unknown(run_id, store)
-    entries = read_entries([json.loads(each.entry) for each in heard])
+    shelf = Shelf(store.media)
+    entries = read_entries([shelf.read(each.entry) for each in heard])
     return not heard and status not in goes_on, heard[-1].position if heard else position, entries
 
 

@@ -22,7 +22,7 @@ from typing_extensions import TypeVar
 from acorn._history_book import HistoryBook
 from acorn._json import excerpt, to_plain, words_of
 from acorn.errors import AcornError
-from acorn.types import Usage
+from acorn.types import ForkedFrom, Usage
 
 if TYPE_CHECKING:
     from acorn.journal import Entry, Listener
@@ -110,6 +110,8 @@ class Run(_Kept, Generic[Out, Deps]):
     """The path of the branch that this is, `outer/inner`; None for a run of its own."""
     journal: Journal = field(default_factory=Journal, repr=False)
     """What happened, entry by entry (`acorn.journal`)."""
+    forked_from: ForkedFrom | None = None
+    """The run and the step that this one was forked from by `using(thread=..., before=...)`."""
 
     @property
     def thread(self) -> list[AgentEvent]:
@@ -228,7 +230,7 @@ def _portable(value: Any) -> Any:
 class Place:
     """Where code of the user's is: in a run, inside of one ask. Code in its block belongs to the run."""
 
-    __slots__ = ("_counter", "_token", "ask_id", "run_id", "tree")
+    __slots__ = ("_counter", "_inside", "_token", "ask_id", "run_id", "tree")
 
     def __init__(self, tree: Any, run_id: str, ask_id: str) -> None:
         self.tree = tree
@@ -248,8 +250,12 @@ class Place:
 
     def __enter__(self) -> None:
         self._token = _current.set((*_current.get(), self))
+        trace = self.tree.trace
+        self._inside = None if trace is None else trace.enter(self.run_id, self.ask_id)
 
     def __exit__(self, *_: object) -> None:
+        if self._inside is not None:
+            self.tree.trace.leave(self._inside)
         _current.reset(self._token)
 
 

@@ -14,6 +14,15 @@ TOOL_ERROR = "Tool error: "
 """What the model reads before the error of a tool."""
 
 
+class ForkedFrom(NamedTuple):
+    """Which run a run was forked from, and where."""
+
+    run: str | None
+    """Its id; None where the events did not say whose they are."""
+    before: int
+    """The first step that is the fork's own."""
+
+
 @dataclass(slots=True)
 class ToolCall:
     """A call that the model made."""
@@ -51,6 +60,8 @@ class Usage:
     reasoning_tokens: int = 0
     """Output tokens spent on thinking."""
     requests: int = 0
+    cache_write_tokens: int = 0
+    """Input tokens that the provider wrote into its cache."""
 
     @property
     def total_tokens(self) -> int:
@@ -66,7 +77,14 @@ class Usage:
 
     def copy(self) -> Usage:
         """The same counts, to be added to or kept."""
-        return Usage(self.input_tokens, self.output_tokens, self.cached_tokens, self.reasoning_tokens, self.requests)
+        return Usage(
+            self.input_tokens,
+            self.output_tokens,
+            self.cached_tokens,
+            self.reasoning_tokens,
+            self.requests,
+            self.cache_write_tokens,
+        )
 
     def add(self, other: Usage) -> None:
         """Count the other's in, in place."""
@@ -75,6 +93,7 @@ class Usage:
         self.cached_tokens += other.cached_tokens
         self.reasoning_tokens += other.reasoning_tokens
         self.requests += other.requests
+        self.cache_write_tokens += other.cache_write_tokens
 
 
 class Fallback(NamedTuple):

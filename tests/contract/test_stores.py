@@ -16,7 +16,7 @@ from tests.patience import PATIENCE, comes_true
 from acorn import StoreError, Usage
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.memory import MemoryStore
-from acorn.stores.port import Commit, HeldError, Holder, Queued, RunCancelledError, Status, Store
+from acorn.stores.port import Commit, HeldError, Holder, Medium, Queued, RunCancelledError, Status, Store
 from acorn.stores.postgres import PostgresStore
 from acorn.stores.sqlite import SQLiteStore
 
@@ -119,6 +119,32 @@ def test_a_root_changes_with_its_branches(store: Store) -> None:
     store.commit(Commit("r", this_process(), [change("b", [], born=birth("r"))])).result()
     assert store.list()[0].updated >= before
     assert [facts.id for facts in store.list()] == ["r"]
+
+
+def with_media(store: Store, run_id: str, *names: str) -> None:
+    """A run is born that brings data: bytes that are their own name, nulls and all."""
+    media = [Medium(name, f"{name}\0\xff".encode("latin-1")) for name in names]
+    store.commit(Commit(run_id, this_process(), [change(run_id, ["0"], born=birth())], (), media)).result()
+
+
+def test_media_are_kept_once_and_as_long_as_a_run_has_them(store: Store) -> None:
+    with_media(store, "r", "one", "two", "two")
+    with_media(store, "s", "two")
+    more = Commit("s", this_process(), [change("s", ["1"], since=1)], (), [Medium("three", b"3"), Medium("one", b"?")])
+    store.commit(more).result()
+    assert store.media(["one", "three", "none"]) == {"one": b"one\0\xff", "three": b"3"}, "what is there stays"
+    assert store.media([]) == {}
+    for run_id, left in (("r", {"one", "two", "three"}), ("s", set[str]())):
+        store.release(run_id, this_process(), "stopped")
+        store.delete(run_id)
+        assert store.media(["one", "two", "three"]).keys() == left
+
+
+def test_the_media_of_a_commit_that_is_refused_are_not_kept(store: Store) -> None:
+    begin(store, "r")
+    torn = Commit("r", this_process(), [change("r", ["1"], since=5)], (), [Medium("one", b"1")])
+    assert "entries" in str(refusal(store, torn))
+    assert store.media(["one"]) == {}
 
 
 def test_half_a_character_does_not_lose_a_run(store: Store) -> None:

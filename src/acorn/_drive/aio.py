@@ -7,7 +7,7 @@ of its cancellation does not save the run from it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, assert_never
@@ -84,6 +84,28 @@ class _Busy:
 
     def end(self) -> None:
         self.task.cancel()
+
+
+class _Traced:
+    """A stream of which the first piece is waited for inside of its request, and no span is left current after it."""
+
+    __slots__ = ("_deltas", "_has_begun", "_key", "_tree")
+
+    def __init__(self, tree: Tree, key: Key, stream: AsyncIterable[Delta]) -> None:
+        self._tree, self._key, self._deltas = tree, key, aiter(stream)
+        self._has_begun = False
+
+    def __aiter__(self) -> _Traced:
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._has_begun:
+            return await anext(self._deltas)
+        self._has_begun = True
+        with self._tree.inside(*self._key):
+            first = await anext(self._deltas)
+        self._tree.first_chunk(*self._key)
+        return first
 
 
 class AsyncWalk(Walk):
@@ -174,7 +196,8 @@ class AsyncWalk(Walk):
                             yield chunk
                     return
                 try:
-                    outcome.value = await ask.model.acomplete(ask.request)
+                    with self.tree.inside(*outcome.key):
+                        outcome.value = await ask.model.acomplete(ask.request)
                 except ModelError as error:
                     raise_if_late(loop, error, self.tree.now(loop.run.id))
                     raise
@@ -208,13 +231,17 @@ class AsyncWalk(Walk):
     async def _deltas(self, loop: Loop, ask: AskModel) -> AsyncGenerator[Delta]:
         try:
             if not can_stream(ask.model):
-                for delta in as_deltas(await ask.model.acomplete(ask.request)):
+                with self.tree.inside(loop.run.id, ask.id):
+                    response = await ask.model.acomplete(ask.request)
+                for delta in as_deltas(response):
                     yield delta
                 return
             stream: Any = ask.model.astream(ask.request)
             is_timed = ask.request.timeout is not None
             try:
-                async for delta in stream:
+                async for delta in (
+                    stream if self.tree.trace is None else _Traced(self.tree, (loop.run.id, ask.id), stream)
+                ):
                     if is_timed:  # an answer that is whole may come to its end
                         is_timed = delta.stop_reason is None
                         if is_timed:

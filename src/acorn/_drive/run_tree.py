@@ -9,31 +9,36 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
 from traceback import format_tb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from acorn._data import to_saved
 from acorn._drive.keeping import Keeper
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import Whereabouts, close_record, open_record
+from acorn._drive.resting import check_answers, check_rest
 from acorn._drive.siblings import Siblings
-from acorn._json import to_plain
 from acorn._log import logger
 from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.branch_context import BranchContext
-from acorn._loop.people import check_answer
 from acorn._loop.plan import Plan
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import hang_records, load
-from acorn._record_json import read_request
-from acorn.errors import AcornError, ModelError, StoreError
+from acorn._telemetry.switch import begin_trace, check_setting
+from acorn.errors import ModelError, StoreError
 from acorn.record import Heard, Place, Run, listeners, unheard
 from acorn.stores.words import unwanted
-from acorn.types import Request, ToolCall
+from acorn.types import ToolCall
+
+if TYPE_CHECKING:
+    from acorn._telemetry.trace import Trace
+
+_NOWHERE = nullcontext()
 
 
 class ParentEndedError(BaseException):
@@ -41,13 +46,6 @@ class ParentEndedError(BaseException):
 
     def __str__(self) -> str:
         return "the run above has ended"
-
-
-class RestingError(BaseException):
-    """A branch that the user's code has begun waits for people, and so does that code; no failure at all."""
-
-    def __str__(self) -> str:
-        return "a branch waits for people"
 
 
 class _Life:
@@ -83,6 +81,9 @@ class Tree:
         keeper: Keeper | None = None,
         kept_answers: Mapping[str, Any] | None = None,
     ) -> None:
+        check_setting()
+        self.trace: Trace | None = None
+        """Makes spans of what happens, where the program wants any."""
         self._saved = dict(saved or {})
         """Branches as they were saved, by the ids of their runs: found again when their parents ask for them."""
         if answers:
@@ -121,8 +122,13 @@ class Tree:
             run = self._alive(run_id).run
             began, where = open_record(run)
             heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
-            if self.keeper is not None and run_id == self.root:
-                self.keeper.begin(self._cancel)
+            if run_id == self.root:
+                if self.keeper is not None:
+                    self.keeper.begin(self._cancel)
+                first_part = None if self.keeper is None else self.keeper.first_span
+                self.trace = begin_trace(self.loops, self.root, first_part)
+            if self.trace is not None:
+                heard = (*heard, self._traced(self.trace, run_id))
             handed, is_kept = len(run.journal.entries), self.keeper is not None
             self._lives[run_id] = life = _Life(began, where, heard, handed, is_kept=is_kept)
             loop, now = self.loops[run_id], self.now(run_id)
@@ -132,6 +138,21 @@ class Tree:
                 loop.take_answers(self._answers, now)
             if life.is_heard:
                 self._hand_over(run_id)
+
+    def _traced(self, trace: Trace, run_id: str) -> Heard:
+        trace.open(run_id)
+        if run_id == self.root and self.keeper is not None and self.keeper.first_span is None:
+            self.keeper.first_span = trace.span_of_root()
+        return Heard(trace.hear)
+
+    def inside(self, run_id: str, ask_id: str) -> AbstractContextManager[None]:
+        """Where a model is asked: what its client traces belongs to the request."""
+        return _NOWHERE if self.trace is None else self.trace.inside(run_id, ask_id)
+
+    def first_chunk(self, run_id: str, ask_id: str) -> None:
+        """A model that is asked has begun to answer."""
+        if self.trace is not None:
+            self.trace.first_chunk(run_id, ask_id)
 
     def asks(self, run_id: str) -> Sequence[Ask]:
         loop = self.loops[run_id]
@@ -225,7 +246,8 @@ class Tree:
         with self._lock:
             resting = [each for each in (run_id, *self._below(run_id)) if not self.loops[each].is_over]
             asked = {each: self.loops[each].requests() for each in resting}
-            self._check_rest(run_id, [request for each in resting for request in asked[each]])
+            requests = [request for each in resting for request in asked[each]]
+            check_rest(self.loops[run_id], requests, can_rest=self.can_rest)
             for each in reversed(resting):
                 loop = self.loops[each]
                 below = [request for other in self._below(each) for request in asked.get(other, ())]
@@ -233,16 +255,6 @@ class Tree:
                 loop.count_open_branches()
             for each in resting:
                 self._hand_over(each)
-
-    def _check_rest(self, run_id: str, requests: Sequence[Request]) -> None:
-        owner = self.loops[run_id].spec.owner
-        if not requests:
-            raise AcornError(f"The run {run_id} of `{owner}` has nothing left to do, and no output.")
-        if not self.can_rest:
-            raise StoreError(
-                f"`{owner}` waits for a person ({requests[0].question}), nobody answered, and a run can only rest in a "
-                f"store; set `store` on `{owner}`, or let `on_human` answer."
-            )
 
     def _stop_below(self, run_id: str) -> list[str]:
         """End what is below a run that ends; who listens is still to hear of it."""
@@ -265,6 +277,13 @@ class Tree:
         if life is not None and not life.is_closed:
             life.is_closed = True
             close_record(loop.run, loop.plan.agent, life.began, life.where)
+            if run_id != self.root:
+                self.end_trace(run_id)
+
+    def end_trace(self, run_id: str) -> None:
+        """Nothing more happens in a run; of the root, when its end is kept or could not be."""
+        if self.trace is not None:
+            self.trace.close(run_id)
 
     def _alive(self, run_id: str) -> Loop:
         loop = self.loops[run_id]
@@ -420,25 +439,13 @@ def _tell_of_failure(run_id: str, heard: Heard, error: Exception) -> None:
     logger.debug("The listener's error:", exc_info=error)
 
 
-def check_answers(root: Loop, saved: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Any]) -> None:
-    """Judge what people said before anything goes on; what a branch's function takes is known when it is there."""
-    for request in root.requests():
-        if request.id in answers:
-            root.check_answer(request.id, answers[request.id])
-    for each in saved.values():
-        for plain in each["state"].get("requests", {}).values():
-            request = read_request(plain)
-            if request.id in answers:
-                check_answer(request, answers[request.id])
-
-
 def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool:
     """Whether this is the branch that was begun at this place, and not another class or input by now.
 
     The file of the class may have another name, `__main__` for one.
     """
     is_same = saved["module"].partition(":")[2] == plan.module.partition(":")[2]
-    return bool(is_same and saved["run"]["input"] == to_plain(context.input))
+    return bool(is_same and saved["run"]["input"] == to_saved(context.input))
 
 
 def _hang(branches: list[Run[Any]], run: Run[Any]) -> None:

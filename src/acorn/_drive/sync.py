@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import queue
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -188,7 +188,10 @@ class SyncWalk(Walk):
         # Not `match`, which takes twice as long and is on the way of every ask.
         if isinstance(ask, AskModel):
             try:
-                return ask.model.complete(ask.request)
+                if self.tree.trace is None:
+                    return ask.model.complete(ask.request)
+                with self.tree.inside(loop.run.id, ask.id):
+                    return ask.model.complete(ask.request)
             except ModelError as error:
                 raise_if_late(loop, error, self.tree.now(loop.run.id))
                 raise
@@ -221,12 +224,14 @@ class SyncWalk(Walk):
     def _deltas(self, loop: Loop, ask: AskModel) -> Generator[Delta]:
         try:
             if not can_stream(ask.model):
-                yield from as_deltas(ask.model.complete(ask.request))
+                with self.tree.inside(loop.run.id, ask.id):
+                    response = ask.model.complete(ask.request)
+                yield from as_deltas(response)
                 return
             stream: Any = ask.model.stream(ask.request)
             is_timed = ask.request.timeout is not None
             try:
-                for delta in stream:
+                for delta in stream if self.tree.trace is None else self._traced(loop, ask, stream):
                     if is_timed:  # an answer that is whole may come to its end
                         is_timed = delta.stop_reason is None
                         if is_timed:
@@ -237,6 +242,16 @@ class SyncWalk(Walk):
         except ModelError as error:
             raise_if_late(loop, error, self.tree.now(loop.run.id))
             raise
+
+    def _traced(self, loop: Loop, ask: AskModel, stream: Iterable[Delta]) -> Iterator[Delta]:
+        """To begin a stream is to ask; a span must not be left current when a piece is handed out."""
+        deltas = iter(stream)
+        with self.tree.inside(loop.run.id, ask.id):
+            first = next(deltas, None)
+        if first is not None:
+            self.tree.first_chunk(loop.run.id, ask.id)
+            yield first
+            yield from deltas
 
     def _show(self, loop: Loop, ask_id: str, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
         """A chunk, when the listener of the run has seen it."""

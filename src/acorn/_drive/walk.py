@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 from acorn._drive.keeping import HandedBackError
-from acorn._drive.run_tree import ParentEndedError, RestingError, Tree
+from acorn._drive.resting import RestingError
+from acorn._drive.run_tree import ParentEndedError, Tree
 from acorn._json import words_of
 from acorn._loop.asks import Ask, AskBranch, BranchEnd
 from acorn._loop.branch import branch_result
@@ -203,6 +204,7 @@ class Walk:
     def let_go(self) -> None:
         if self.tree.keeper is not None and self.root == self.tree.root:
             self.tree.keeper.end(self.tree.lost)
+        self.tree.end_trace(self.root)
 
 
 def _is_resting(error: BaseException) -> bool:

@@ -20,9 +20,20 @@ from acorn._secrets import redact
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.circuit import CIRCUITS, Circuit, Circuits, Pass
-from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, Price, can_stream, thinks
-from acorn.models.retrying import aclose_stream, close_stream
+from acorn.models.port import (
+    Delta,
+    Model,
+    ModelRequest,
+    ModelResponse,
+    Price,
+    Setback,
+    can_stream,
+    takes_strict,
+    tell_of,
+    thinks,
+)
 from acorn.models.thoughts import AUTHORS, reader_of
+from acorn.models.wrapped import aclose_stream, close_stream
 from acorn.types import Fallback, Usage
 
 OPEN = "its circuit is open"
@@ -90,6 +101,10 @@ class Chain:
     @property
     def thinks(self) -> bool:
         return thinks(self._next.model)
+
+    @property
+    def takes_strict(self) -> bool:
+        return all(map(takes_strict, self.models))
 
     def can_force_tool(self, request: ModelRequest) -> bool:
         return self._next.model.can_force_tool(request)
@@ -166,6 +181,7 @@ class _Missed(NamedTuple):
         return redact(str(self.error), ()).rstrip(".")
 
     def log(self, to: str) -> None:
+        tell_of(Setback(self.name, None if self.error is None else self.error.status, to=to))
         if self.error is None:
             logger.info("`%s` is not asked (%s); `%s` is asked instead.", self.name, OPEN, to)
             return

@@ -8,6 +8,7 @@ clock and the one desk of a process.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -57,7 +58,7 @@ class Turn:
         """How many gates it is through."""
 
 
-class Gate:
+class Gate(ABC):
     """What lets turns through, one after the other."""
 
     name = ""
@@ -66,16 +67,16 @@ class Gate:
     def __init__(self) -> None:
         self.line: deque[Turn] = deque()
 
+    @abstractmethod
     def wait(self, turn: Turn, now: float) -> float:
         """Seconds until it may go through; `inf` where that depends on others."""
-        raise NotImplementedError
 
-    def enter(self, turn: Turn) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def enter(self, turn: Turn) -> None: ...
 
+    @abstractmethod
     def look(self, turn: Turn) -> None:
         """Something about a turn is new."""
-        raise NotImplementedError
 
 
 class Slots(Gate):

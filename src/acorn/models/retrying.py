@@ -17,7 +17,8 @@ from typing import Any, TypeVar, cast
 
 from acorn._log import logger
 from acorn.errors import ModelError
-from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, Price, StreamingModel
+from acorn.models.port import Delta, Model, ModelRequest, ModelResponse, Setback, StreamingModel, tell_of
+from acorn.models.wrapped import Wrapped, aclose_stream, close_stream
 
 LONGEST_WAIT = 60.0
 """A provider that asks for more is not waited for."""
@@ -51,38 +52,16 @@ class Retries:
         return None if left is not None and wait >= left else wait
 
 
-class Retrying:
+class Retrying(Wrapped):
     """A model that is asked again when it fails, and in all else the model that it wraps."""
 
     def __init__(self, model: Model, retries: Retries) -> None:
-        self._model = model
+        super().__init__(model)
         self._retries = retries
-
-    def __repr__(self) -> str:
-        return f"Retrying({self._model!r})"
 
     def around(self, wrap: Callable[[Model], Model]) -> Retrying:
         """The same with something between it and its model."""
         return Retrying(wrap(self._model), self._retries)
-
-    @property
-    def name(self) -> str:
-        return self._model.name
-
-    def can_force_tool(self, request: ModelRequest) -> bool:
-        return self._model.can_force_tool(request)
-
-    def price(self) -> Price | None:
-        return self._model.price()
-
-    def __getattr__(self, name: str) -> Any:
-        """What else the model has. A model that cannot stream has no `stream` here either."""
-        if name.startswith("_"):  # copy and pickle probe for these before there is a model
-            raise AttributeError(name)
-        found = getattr(self._model, name)
-        if name in ("stream", "astream") and callable(found):
-            return self._stream if name == "stream" else self._astream
-        return found
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         attempts = _Attempts(self, request)
@@ -185,6 +164,7 @@ class _Attempts:
                 "`%s` failed (%s); attempt %d of %d follows in %.2f s.",
                 *(self._model.name, what, failed + 1, retries.count + 1, wait),
             )
+            tell_of(Setback(self._model.name, error.status, wait))
         return wait
 
     def noted(self, outcome: Noted) -> Noted:
@@ -192,14 +172,3 @@ class _Attempts:
         if not self._waits:
             return outcome
         return replace(outcome, attempts=len(self._waits) + 1, waits=self._waits)
-
-
-def close_stream(deltas: Any) -> None:
-    """End a stream that may be no generator."""
-    if hasattr(deltas, "close"):
-        deltas.close()
-
-
-async def aclose_stream(deltas: Any) -> None:
-    if hasattr(deltas, "aclose"):
-        await deltas.aclose()

@@ -21,12 +21,12 @@ from acorn.models.port import (
     Model,
     ModelRequest,
     ModelResponse,
-    Price,
     SendAgainError,
     StreamingModel,
 )
 from acorn.models.sent import message_json
 from acorn.models.turns import Allowance, allowance
+from acorn.models.wrapped import Wrapped, aclose_stream, close_stream
 from acorn.types import Usage
 
 Throttle = Callable[[Model], "Throttled"]
@@ -41,35 +41,13 @@ def throttle(
     return partial(Throttled, allowance=allowance(owner, max_concurrency, rate_limit))
 
 
-class Throttled:
+class Throttled(Wrapped):
     """A model whose requests wait for their turn, and in all else the model that it wraps."""
 
     def __init__(self, model: Model, allowance: Allowance) -> None:
-        self._model = model
+        super().__init__(model)
         self._allowance = allowance
         self._prepare: Callable[[], object] = getattr(model, "prepare", _at_once)
-
-    def __repr__(self) -> str:
-        return f"Throttled({self._model!r})"
-
-    @property
-    def name(self) -> str:
-        return self._model.name
-
-    def can_force_tool(self, request: ModelRequest) -> bool:
-        return self._model.can_force_tool(request)
-
-    def price(self) -> Price | None:
-        return self._model.price()
-
-    def __getattr__(self, name: str) -> Any:
-        """What else the model has. A model that cannot stream has no `stream` here either."""
-        if name.startswith("_"):  # copy and pickle probe for these before there is a model
-            raise AttributeError(name)
-        found = getattr(self._model, name)
-        if name in ("stream", "astream") and callable(found):
-            return self._stream if name == "stream" else self._astream
-        return found
 
     # A turn is given back by `settle` and nothing before it, in the frame that took it: Ctrl-C cannot come between.
 
@@ -117,8 +95,7 @@ class Throttled:
                         _note(turn, delta.usage)
                         yield delta
                 finally:
-                    if hasattr(deltas, "close"):
-                        deltas.close()
+                    close_stream(deltas)
                 return
             except ModelError as error:
                 if not _goes_on(turn, error):
@@ -139,8 +116,7 @@ class Throttled:
                         _note(turn, delta.usage)
                         yield delta
                 finally:
-                    if hasattr(deltas, "aclose"):
-                        await deltas.aclose()
+                    await aclose_stream(deltas)
                 return
             except ModelError as error:
                 if not _goes_on(turn, error):

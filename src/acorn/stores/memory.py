@@ -48,6 +48,7 @@ class _Run:
     attempts: int = 0
     attempted: int = -1
     is_unwanted: bool = False
+    media: set[str] = field(default_factory=set[str])
 
 
 @dataclass(slots=True)
@@ -68,6 +69,7 @@ class MemoryStore:
         self._asked: dict[str, _Asked] = {}
         self._heard: dict[str, tuple[float, float]] = {}
         """By holder: when it was heard of, and until when it lives."""
+        self._media: dict[str, bytes] = {}
         self._numbers = itertools.count(1)
         self._positions = itertools.count(1)
         self._turns = itertools.count(1)
@@ -117,6 +119,9 @@ class MemoryStore:
         if root.facts.status != "running":
             root.holder, root.is_unwanted = None, False
         self._ask(commit.root, commit.requests)
+        for sha256, data in commit.media:
+            self._media.setdefault(sha256, data)
+            root.media.add(sha256)
 
     def _fence(self, commit: Commit, root: _Run | None) -> None:
         if root is None:
@@ -232,7 +237,10 @@ class MemoryStore:
                     one.run_id, birth.agent, "queued", None, 0, Usage(), None, birth.started, now, 0.0, birth.batch,
                     root=one.run_id, item=birth.item,
                 )  # fmt: skip
-                self._runs[one.run_id] = _Run(next(self._numbers), birth, facts, NOT_BEGUN, NOT_BEGUN)
+                run = self._runs[one.run_id] = _Run(next(self._numbers), birth, facts, NOT_BEGUN, NOT_BEGUN)
+                for sha256, data in one.media:
+                    self._media.setdefault(sha256, data)
+                    run.media.add(sha256)
             return [one.run_id for one in new]
 
     def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
@@ -247,6 +255,10 @@ class MemoryStore:
         with self._alone():
             run = self._runs.get(run_id)
             return [] if run is None else self._tree(run, time.time())
+
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        with self._alone():
+            return {sha256: self._media[sha256] for sha256 in wanted if sha256 in self._media}
 
     def _tree(self, run: _Run, now: float) -> list[Kept]:
         is_driven = self._is_driven(run.facts.root, now)
@@ -357,6 +369,8 @@ class MemoryStore:
             for one in self._below(run):
                 del self._runs[one.facts.id]
             self._asked = {one: asked for one, asked in self._asked.items() if asked.root != run_id}
+            named = set[str]().union(*(one.media for one in self._runs.values()))
+            self._media = {sha256: data for sha256, data in self._media.items() if sha256 in named}
 
     def close(self) -> None:
         """What is in memory stays there."""

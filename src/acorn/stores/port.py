@@ -87,8 +87,8 @@ class Birth(NamedTuple):
     """JSON."""
     started: datetime
     overrides: str | None = None
-    """The `settings` that the instance has beside its class, plain data without secrets, and the `file` of the class;
-    as JSON."""
+    """The `settings` that the instance has beside its class, plain data without secrets, the `file` of the class, and
+    the `span` that the run has begun with, where it was traced; as JSON."""
     batch: str | None = None
     item: int | None = None
 
@@ -101,6 +101,8 @@ class Queued(NamedTuple):
     priority: int = 0
     """The higher, the sooner."""
     not_before: datetime | None = None
+    media: Sequence[Medium] = ()
+    """What is no text in its input."""
 
 
 class Change(NamedTuple):
@@ -127,6 +129,14 @@ class Change(NamedTuple):
     error: str | None
 
 
+class Medium(NamedTuple):
+    """The data of a picture, a sound or a file."""
+
+    sha256: str
+    """Of the data, in hexadecimal: what it is known by."""
+    data: bytes
+
+
 class Commit(NamedTuple):
     """One transaction: a root and whatever has changed below it."""
 
@@ -138,6 +148,9 @@ class Commit(NamedTuple):
     requests: Sequence[Request] = ()
     """What people are asked from now on; those of runs of this tree that are not among them and have no answer yet
     are open no more."""
+    media: Sequence[Medium] = ()
+    """Data that the texts of these changes name. The same data is kept once for all runs, and as long as there is one
+    whose commits have brought it."""
 
 
 class Kept(NamedTuple):
@@ -230,6 +243,10 @@ class Store(Protocol):
 
     def read(self, run_id: str) -> Sequence[Kept]:
         """A run and all below it, as `claim` gives them; any run, without holding it. Empty: there is none."""
+        ...
+
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        """Data by its SHA-256, as far as it is there."""
         ...
 
     def find(self, prefix: str) -> Sequence[str]:

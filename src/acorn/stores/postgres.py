@@ -79,7 +79,7 @@ class PostgresStore:
     def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
         if deliver:
             self.prepare_engine()
-        return self.transact(lambda transaction: queue.put(transaction, runs, deliver))
+        return self.transact(lambda transaction: writes.put(transaction, runs, deliver))
 
     def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
         return self._read(lambda transaction: reads.statuses(transaction, run_ids))
@@ -116,6 +116,9 @@ class PostgresStore:
 
     def read(self, run_id: str) -> Sequence[Kept]:
         return self._read(lambda transaction: reads.tree(transaction, run_id))
+
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        return self._read(lambda transaction: reads.media(transaction, wanted))
 
     def find(self, prefix: str) -> Sequence[str]:
         return self._read(lambda transaction: reads.find(transaction, prefix))

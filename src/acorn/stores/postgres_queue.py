@@ -38,8 +38,9 @@ _PUT = f"""
     ),
     born AS (
       INSERT INTO acorn.runs (id, agent, status, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens,
-        requests, started, updated, seconds, batch, item, length, is_delivered, priority, not_before)
-      SELECT id, agent, 'queued', 0, 0, 0, 0, 0, 0, started, clock_timestamp(), 0, batch, item, 0, $10, priority,
+        requests, cache_write_tokens, started, updated, seconds, batch, item, length, is_delivered, priority,
+        not_before)
+      SELECT id, agent, 'queued', 0, 0, 0, 0, 0, 0, 0, started, clock_timestamp(), 0, batch, item, 0, $10, priority,
         not_before
       FROM given ON CONFLICT (id) DO NOTHING RETURNING number, id
     ),
@@ -52,7 +53,7 @@ _PUT = f"""
 _DELIVER = f"SELECT {SCHEMA}.deliver($1::text[])".encode()
 
 
-def put(transaction: Transaction, runs: Sequence[Queued], deliver: bool) -> list[str]:
+def put_runs(transaction: Transaction, runs: Sequence[Queued], deliver: bool) -> list[str]:
     """The ids of those that were not known."""
     once = list({one.run_id: one for one in reversed(runs)}.values())[::-1]
     births = [one.birth for one in once]

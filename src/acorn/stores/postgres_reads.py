@@ -191,3 +191,8 @@ def requests(transaction: Transaction, run_id: str | None) -> list[Request]:
 
 def answers(transaction: Transaction, run_id: str) -> list[Answered]:
     return [rows.answer(row) for row in transaction.execute(_ANSWERS, [run_id]).fetchall()]
+
+
+def media(transaction: Transaction, wanted: Sequence[str]) -> dict[str, bytes]:
+    sql = b"SELECT sha256, data FROM acorn.media WHERE sha256 = ANY($1::text[])"
+    return {sha256: bytes(data) for sha256, data in transaction.execute(sql, [list(wanted)]).fetchall()}

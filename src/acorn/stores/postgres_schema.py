@@ -24,6 +24,9 @@ FIRST: Migration = (
       heard timestamptz NOT NULL, until timestamptz NOT NULL
     )
     """,
+    # Who writes, and the number of its last transaction: so it finds out whether one was kept whose end it never heard.
+    # The number that PostgreSQL gives a transaction may be given to another one after a crash.
+    "CREATE TABLE acorn.writers (id text PRIMARY KEY, turn bigint NOT NULL, at timestamptz NOT NULL)",
     # What a list shows of a run, and who drives it. `root` is the number of the run that a branch belongs to, and
     # null for a run of its own: only that one has a holder. `length` counts the entries of its journal, `asks` the
     # open requests of the whole tree. `attempts` counts holders that died while the tree had made `attempted` steps.
@@ -34,8 +37,8 @@ FIRST: Migration = (
       number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text COLLATE "C" NOT NULL UNIQUE, root bigint,
       parent text, agent text NOT NULL, status text NOT NULL, model text, steps bigint NOT NULL,
       input_tokens bigint NOT NULL, output_tokens bigint NOT NULL, cached_tokens bigint NOT NULL,
-      reasoning_tokens bigint NOT NULL, requests bigint NOT NULL, cost double precision,
-      started timestamptz NOT NULL, updated timestamptz NOT NULL, seconds double precision NOT NULL,
+      reasoning_tokens bigint NOT NULL, requests bigint NOT NULL, cache_write_tokens bigint NOT NULL,
+      cost double precision, started timestamptz NOT NULL, updated timestamptz NOT NULL, seconds double precision NOT NULL,
       batch text, item bigint, stop_reason text, error text, length bigint NOT NULL,
       holder text, silence double precision NOT NULL DEFAULT 0, attempts integer NOT NULL DEFAULT 0,
       attempted bigint NOT NULL DEFAULT -1, is_unwanted boolean NOT NULL DEFAULT false,
@@ -70,6 +73,14 @@ FIRST: Migration = (
     )
     """,
     "CREATE INDEX requests_by_root ON acorn.requests (root)",
+    # The data of pictures and files, once however many runs have them, and which trees have them.
+    """
+    CREATE TABLE acorn.media (
+      number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, sha256 text NOT NULL UNIQUE, data bytea NOT NULL
+    )
+    """,
+    "CREATE TABLE acorn.media_of_runs (root bigint NOT NULL, medium bigint NOT NULL, PRIMARY KEY (root, medium))",
+    "CREATE INDEX media_by_medium ON acorn.media_of_runs (medium)",
     "CREATE INDEX requests_open ON acorn.requests (asked, number) WHERE answered IS NULL",
 )
 

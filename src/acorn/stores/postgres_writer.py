@@ -2,15 +2,14 @@
 
 The statements of all commits that wait are sent together. What came of each is known before the transaction is
 committed, so that of a connection that breaks at that moment only one thing has to be found out: whether that
-transaction was. The server remembers it.
+transaction was. Each writes its number, so the database knows.
 """
 
 from __future__ import annotations
 
-import time
+import secrets
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -18,13 +17,10 @@ from psycopg import Connection
 
 from acorn.errors import StoreError
 from acorn.stores.postgres_connection import Place, PostgresConnection, Transaction, is_lost, piped
-from acorn.stores.postgres_writes import forget_holders, tell
+from acorn.stores.postgres_writes import count_turn, forget, last_turn, tell
 from acorn.stores.writer import Done, Job, Writer
 
 T = TypeVar("T")
-
-_GLANCE = 0.02
-"""Seconds between two looks at a transaction that is not decided yet."""
 
 
 _Ahead = Callable[[Transaction], Callable[[], bool] | None]
@@ -48,8 +44,7 @@ class _Job(Job):
 class _Doubt(NamedTuple):
     """A transaction of which it is not known whether it was committed."""
 
-    number: str
-    pid: int
+    turn: int
     jobs: list[_Job]
     outcomes: list[Done]
 
@@ -60,6 +55,10 @@ class PostgresWriter(Writer[Connection[Any], _Job]):
         self._place = place
         self._doubt: _Doubt | None = None
         self._has_forgotten = False
+        self._begin_turns()
+
+    def _begin_turns(self) -> None:
+        self._id, self._turn = secrets.token_hex(8), 0
 
     def submit(
         self,
@@ -97,25 +96,25 @@ class PostgresWriter(Writer[Connection[Any], _Job]):
         """Once is enough."""
         if not self._has_forgotten:
             self._has_forgotten = True
-            forget_holders(Transaction(connection))
+            forget(Transaction(connection))
 
     def _together(self, connection: Connection[Any], jobs: list[_Job]) -> None:
         def act() -> list[Done]:
             transaction = Transaction(connection)
             transaction.control(b"BEGIN")
+            count_turn(transaction, self._id, self._turn)
             sent = self._send_ahead(transaction, jobs)
-            numbered = transaction.execute(b"SELECT pg_current_xact_id()::text")
             is_alone = len(jobs) == 1
             done = [self._do(transaction, job, ahead, is_alone) for job, ahead in zip(jobs, sent, strict=True)]
             if all(one.error is not None for one in done):
                 transaction.control(b"ROLLBACK")
                 return done
-            (number,) = numbered.fetchone() or ("",)
-            self._doubt = _Doubt(number, connection.info.backend_pid, jobs, done)
+            self._doubt = _Doubt(self._turn, jobs, done)
             transaction.control(b"COMMIT")
             tell(transaction, transaction.news)
             return done
 
+        self._turn += 1
         outcomes = piped(connection, act)
         self._know(jobs, outcomes)
         self._doubt = None
@@ -154,19 +153,11 @@ class PostgresWriter(Writer[Connection[Any], _Job]):
 
     def _settle(self, connection: Connection[Any]) -> None:
         """Find out what came of a transaction whose end was not heard."""
-        while self._doubt is not None:
-            doubt = self._doubt
-            (status,) = connection.execute("SELECT pg_xact_status($1::xid8)", [doubt.number]).fetchone() or (None,)
-            if status == "in progress":  # the server has not noticed yet that nobody is there any more
-                with suppress(psycopg.errors.InsufficientPrivilege):
-                    connection.execute("SELECT pg_terminate_backend($1::int)", [doubt.pid])
-                time.sleep(_GLANCE)
-                continue
-            if status == "committed":
+        doubt = self._doubt
+        if doubt is not None:
+            if last_turn(Transaction(connection), self._id) == doubt.turn:
                 self._know(doubt.jobs, doubt.outcomes)
             self._doubt = None
-            if status not in ("committed", "aborted"):
-                raise StoreError(self._unknown("the server does not remember it."))
 
     def _told(self, error: Exception) -> Exception:
         if not isinstance(error, psycopg.Error):
@@ -186,4 +177,5 @@ class PostgresWriter(Writer[Connection[Any], _Job]):
     def after_fork(self, in_child: bool) -> None:
         if in_child:
             self._doubt = None  # the parent's
+            self._begin_turns()
         super().after_fork(in_child)

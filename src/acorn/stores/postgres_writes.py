@@ -14,9 +14,9 @@ from acorn.errors import StoreError
 from acorn.stores import postgres_reads as reads
 from acorn.stores import rows, rules, words
 from acorn.stores.holder import lease
-from acorn.stores.port import Change, Commit, Holder, Kept, Status
+from acorn.stores.port import Change, Commit, Holder, Kept, Queued, Status
 from acorn.stores.postgres_connection import Transaction
-from acorn.stores.postgres_queue import deliver_again
+from acorn.stores.postgres_queue import deliver_again, put_runs
 from acorn.types import Request
 
 NEWS = "acorn_news"
@@ -82,6 +82,17 @@ _BEAR = f"""
 """.encode()
 
 
+# Who deletes the last run that had it waits, and sees that there is one more.
+_KEEP_MEDIUM = b"""
+    WITH kept AS (
+      INSERT INTO acorn.media (sha256, data) VALUES ($2, $3)
+      ON CONFLICT (sha256) DO UPDATE SET sha256 = excluded.sha256 RETURNING number
+    )
+    INSERT INTO acorn.media_of_runs
+    SELECT runs.number, kept.number FROM acorn.runs, kept WHERE id = $1 ON CONFLICT DO NOTHING
+"""
+
+
 class _Run(NamedTuple):
     number: int
     status: Status
@@ -125,7 +136,7 @@ def send(transaction: Transaction, commit: Commit) -> Callable[[], bool] | None:
 
     None: this is no such commit.
     """
-    if len(commit.changes) != 1 or commit.requests:
+    if len(commit.changes) != 1 or commit.requests or commit.media:
         return None
     (change,) = commit.changes
     if change.birth is not None or change.run_id != commit.root or change.status != "running":
@@ -158,6 +169,8 @@ def commit(transaction: Transaction, commit: Commit, name: str) -> None:
         _register(transaction, commit.holder, lease())
     for change in commit.changes:
         _change(transaction, commit, change, root is not None and root.is_unwanted)
+    for medium in sorted(commit.media):  # in one order: nobody waits for each other in a circle
+        transaction.execute(_KEEP_MEDIUM, [commit.root, *medium])
     if all(change.run_id != commit.root for change in commit.changes):
         transaction.execute(b"UPDATE acorn.runs SET updated = clock_timestamp() WHERE id = $1", [commit.root])
     if commit.requests or (root is not None and root.asks):
@@ -230,6 +243,10 @@ _REGISTER = b"""
     VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + make_interval(secs => $6))
     ON CONFLICT (id) DO UPDATE SET heard = excluded.heard, until = excluded.until
 """
+_TURN = b"""
+    INSERT INTO acorn.writers VALUES ($1, $2, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET turn = excluded.turn, at = excluded.at
+"""
 _UNWANTED = b"SELECT id FROM acorn.runs WHERE holder = $1 AND is_unwanted ORDER BY number"
 
 
@@ -239,8 +256,25 @@ def _register(transaction: Transaction, holder: Holder, seconds: float) -> None:
     transaction.execute(_REGISTER, values)
 
 
-def forget_holders(transaction: Transaction) -> None:
-    """Those that hold nothing and were not heard of for a day."""
+def count_turn(transaction: Transaction, writer: str, turn: int) -> None:
+    """Before anything else: who asks for the turn waits for the end of this transaction."""
+    transaction.execute(_TURN, [writer, turn])
+
+
+def last_turn(transaction: Transaction, writer: str) -> int:
+    row = transaction.execute(b"SELECT turn FROM acorn.writers WHERE id = $1 FOR UPDATE", [writer]).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def forget(transaction: Transaction) -> None:
+    """Processes that hold nothing and were not heard of for a day, and who wrote nothing for so long."""
+    transaction.execute(
+        b"""
+        DELETE FROM acorn.writers WHERE id IN (
+          SELECT id FROM acorn.writers WHERE at < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED
+        )
+        """
+    )
     transaction.execute(
         b"""
         DELETE FROM acorn.holders WHERE id IN (
@@ -329,6 +363,19 @@ def _refuse_branch(transaction: Transaction, run_id: str, run: _Run) -> None:
         raise words.is_branch(run_id, root)
 
 
+# By whoever wants runs to begin elsewhere
+
+
+def put(transaction: Transaction, runs: Sequence[Queued], deliver: bool) -> list[str]:
+    new = put_runs(transaction, runs, deliver)
+    if any(one.media for one in runs):
+        born = set(new)
+        kept = [(medium, one.run_id) for one in runs if one.run_id in born for medium in one.media]
+        for medium, run_id in sorted(kept):  # in one order, as those of commits
+            transaction.execute(_KEEP_MEDIUM, [run_id, *medium])
+    return new
+
+
 # By whoever looks on
 
 _ANSWERED = b"""
@@ -395,8 +442,26 @@ def delete(transaction: Transaction, run_id: str, name: str) -> None:
         transaction.execute(sql.encode(), [run.number])
     for table in ("entries", "requests"):
         transaction.execute(f"DELETE FROM acorn.{table} WHERE root = $1".encode(), [run.number])
+    _forget_media(transaction, run.number)
     transaction.execute(b"DELETE FROM acorn.runs WHERE number = $1 OR root = $1", [run.number])
     _tell(transaction, run)
+
+
+def _forget_media(transaction: Transaction, root: int) -> None:
+    """What no other tree has."""
+    had = b"SELECT medium FROM acorn.media_of_runs WHERE root = $1 ORDER BY medium"
+    media = [medium for (medium,) in transaction.execute(had, [root]).fetchall()]
+    if not media:
+        return
+    transaction.execute(b"SELECT FROM acorn.media WHERE number = ANY($1::bigint[]) ORDER BY sha256 FOR UPDATE", [media])
+    transaction.execute(b"DELETE FROM acorn.media_of_runs WHERE root = $1", [root])
+    transaction.execute(
+        b"""
+        DELETE FROM acorn.media WHERE number = ANY($1::bigint[])
+          AND NOT EXISTS (SELECT FROM acorn.media_of_runs WHERE medium = media.number)
+        """,
+        [media],
+    )
 
 
 def watch(transaction: Transaction, run_id: str, seconds: float) -> int | None:

@@ -84,6 +84,9 @@ class SQLiteStore:
     def read(self, run_id: str) -> Sequence[Kept]:
         return self._read(lambda connection: reads.tree(connection, run_id))
 
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        return self._read(lambda connection: reads.media(connection, wanted))
+
     def find(self, prefix: str) -> Sequence[str]:
         return self._read(lambda connection: reads.find(connection, prefix))
 

@@ -68,6 +68,12 @@ def tree(connection: Connection, run_id: str) -> list[Kept]:
     ]  # fmt: skip
 
 
+def media(connection: Connection, wanted: Sequence[str]) -> dict[str, bytes]:
+    sql = "SELECT data FROM media WHERE sha256 = ?"
+    found = {sha256: connection.execute(sql, (sha256,)).fetchone() for sha256 in wanted}
+    return {sha256: row[0] for sha256, row in found.items() if row}
+
+
 def _driven(connection: Connection, top: int, now: float) -> tuple[str, bool, Callable[[], bool]]:
     """The id of a root, whether it is to be cancelled, and how to find out whether it is driven."""
     sql = "SELECT id, holder, is_unwanted FROM runs WHERE number = ?"

@@ -11,7 +11,7 @@ from acorn.errors import StoreError
 from acorn.stores import rows, words
 from acorn.stores import sqlite_reads as reads
 from acorn.stores.holder import lease
-from acorn.stores.port import NOT_BEGUN, Change, Commit, Holder, Kept, Queued, Status
+from acorn.stores.port import NOT_BEGUN, Change, Commit, Holder, Kept, Medium, Queued, Status
 from acorn.types import Request, Usage
 
 _FORGOTTEN = 86_400.0
@@ -27,6 +27,9 @@ _INSERT = f"""
     INSERT INTO runs ({rows.BORN}, {rows.CHANGED}, updated, holder)
     VALUES ({", ".join("?" * len(f"{rows.BORN}, {rows.CHANGED}, updated, holder".split(",")))})
 """
+
+
+_NEW_MEDIUM = "INSERT INTO media (sha256, data) VALUES (?, ?)"
 
 
 class _Run(NamedTuple):
@@ -62,7 +65,8 @@ def _do(connection: Connection, sql: str, values: Sequence[Any]) -> Any:
 
 def commit(connection: Connection, commit: Commit, name: str) -> None:
     now = time.time()
-    if len(commit.changes) == 1 and not commit.requests and _goes_on(connection, commit, commit.changes[0], now):
+    is_simple = len(commit.changes) == 1 and not commit.requests and not commit.media
+    if is_simple and _goes_on(connection, commit, commit.changes[0], now):
         return
     root = _run(connection, commit.root)
     first = commit.changes[0] if commit.changes else None
@@ -91,6 +95,8 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
         connection.execute("UPDATE runs SET updated = ? WHERE number = ?", (now, number))
     if commit.requests or asks:
         _ask(connection, number, commit.requests)
+    for medium in commit.media:
+        _keep_medium(connection, number, medium)
 
 
 def _goes_on(connection: Connection, commit: Commit, change: Change, now: float) -> bool:
@@ -178,6 +184,13 @@ def _keep(connection: Connection, root: int, number: int, change: Change) -> Non
 def _append(connection: Connection, root: int, number: int, entries: Sequence[str]) -> None:
     for entry in entries:
         _do(connection, "INSERT INTO entries (root, run, entry) VALUES (?, ?, ?)", (root, number, entry))
+
+
+def _keep_medium(connection: Connection, root: int, medium: Medium) -> None:
+    sql = "SELECT number FROM media WHERE sha256 = ?"
+    row = connection.execute(sql, (medium.sha256,)).fetchone()
+    number = row[0] if row else connection.execute(_NEW_MEDIUM, medium).lastrowid
+    connection.execute("INSERT OR IGNORE INTO media_of_runs VALUES (?, ?)", (root, number))
 
 
 def _ask(connection: Connection, root: int, requests: Sequence[Request]) -> None:
@@ -287,12 +300,14 @@ def _refuse_branch(connection: Connection, run_id: str, run: _Run) -> None:
 def put(connection: Connection, runs: Sequence[Queued]) -> list[str]:
     now = time.time()
     new: list[str] = []
-    for run_id, birth, *_ in runs:
+    for run_id, birth, _, _, media in runs:
         if _run(connection, run_id) is None:
             change = Change(
                 run_id, birth, 0, (), NOT_BEGUN, NOT_BEGUN, "queued", None, 0, Usage(), None, 0.0, None, None
             )  # fmt: skip
-            _bear(connection, change, None, None, now, "")
+            number = _bear(connection, change, None, None, now, "")
+            for medium in media:
+                _keep_medium(connection, number, medium)
             new.append(run_id)
     return new
 
@@ -345,6 +360,16 @@ def delete(connection: Connection, run_id: str, name: str) -> None:
     for table in ("births", "states"):
         sql = f"DELETE FROM {table} WHERE run IN (SELECT number FROM runs WHERE number = ?1 OR root = ?1)"
         connection.execute(sql, (run.number,))
+    _forget_media(connection, run.number)
     for table in ("entries", "requests"):
         connection.execute(f"DELETE FROM {table} WHERE root = ?", (run.number,))
     connection.execute("DELETE FROM runs WHERE number = ?1 OR root = ?1", (run.number,))
+
+
+def _forget_media(connection: Connection, root: int) -> None:
+    """What no other tree has."""
+    sql = "SELECT medium FROM media_of_runs WHERE root = ?"
+    had = connection.execute(sql, (root,)).fetchall()
+    connection.execute("DELETE FROM media_of_runs WHERE root = ?", (root,))
+    sql = "DELETE FROM media WHERE number = ?1 AND NOT EXISTS (SELECT 1 FROM media_of_runs WHERE medium = ?1)"
+    connection.executemany(sql, had)

@@ -1,0 +1,1 @@
+"""OpenTelemetry: what a run did as spans and metrics, made from its journal."""

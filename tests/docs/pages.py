@@ -1,0 +1,129 @@
+"""Pages of the documentation, run as they are written.
+
+The Python blocks of a page are one program, run in order. The id of a provider's model goes to a server on loopback
+that speaks the provider's protocol; what it answers stands on the page, where a reader does not see it:
+
+    <!-- replies
+    call("search", query="Python")
+    finish(answer="Guido van Rossum")
+    -->
+
+Each such comment is for the blocks behind it, up to the next.
+A `text` block directly behind a Python block is what that block prints, `...` in it stands for anything. A block that
+begins with a comment `# not run: why` is only compiled.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.loopback import Answer, Fault, Loopback, Request
+
+from acorn.testing import Reply, call, finish
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+_PIECE = re.compile(
+    r"^<!-- replies\n(?P<replies>.*?)^-->$|^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass
+class Block:
+    """Code, and what the page says that it prints."""
+
+    code: str
+    line: int
+    prints: str | None = None
+    replies: str | None = None
+    """What the server answers from here on."""
+    is_run: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_run = not self.code.startswith("# not run: ")
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    blocks: list[Block] = []
+    replies: str | None = None
+    end = -1
+    for piece in _PIECE.finditer(text):
+        if piece["replies"] is not None:
+            replies = piece["replies"]
+            continue
+        code = re.sub(f"^{piece['indent']}", "", piece["code"], flags=re.MULTILINE)
+        if piece["language"] == "python":
+            line = text.count("\n", 0, piece.start("code")) + 1
+            blocks.append(Block(code, line, replies=replies))
+            replies = None
+            end = piece.end()
+        elif piece["language"] == "text" and blocks and not text[end : piece.start()].strip():
+            blocks[-1].prints = code
+    return blocks
+
+
+class Script:
+    """What the server on loopback answers while a page runs."""
+
+    def __init__(self) -> None:
+        self._left: list[Answer] | None = None
+
+    def take(self, replies: str) -> None:
+        self.check()
+        names = {"call": call, "finish": finish, "Reply": Reply, "Fault": Fault}
+        lines = [line for line in replies.splitlines() if line.strip() and not line.startswith("#")]
+        self._left = [eval(line, names) for line in lines]
+
+    def check(self) -> None:
+        assert not self._left, f"the page did not ask for these replies: {self._left}"
+
+    def answer(self, request: Request) -> Answer:
+        if self._left:
+            return self._left.pop(0)
+        assert self._left is None, "the page asks for more replies than it has"
+        return Fault(status=400, message="this page has no replies; say them in a comment `<!-- replies`")
+
+
+def matches(printed: str, said: str) -> bool:
+    pattern = ".*".join(map(re.escape, said.strip("\n").split("...")))
+    return re.fullmatch(pattern, printed.strip("\n"), flags=re.DOTALL) is not None
+
+
+def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run a page in an empty folder; the names that it leaves behind."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    script = Script()
+    with Loopback(script.answer) as server:
+        for name, value in (
+            ("OPENAI_BASE_URL", f"{server.url}/v1"),
+            ("OPENAI_API_KEY", "sk-test"),
+            ("ANTHROPIC_BASE_URL", server.url),
+            ("ANTHROPIC_API_KEY", "sk-ant-test"),
+        ):
+            monkeypatch.setenv(name, value)
+        for block in blocks_of(page):
+            if block.replies is not None:
+                script.take(block.replies)
+            where = f"{page.relative_to(ROOT)}:{block.line}"
+            program = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+            if not block.is_run:
+                continue
+            printed = io.StringIO()
+            with redirect_stdout(printed):
+                exec(program, names)
+            if block.prints is not None:
+                assert matches(printed.getvalue(), block.prints), (
+                    f"{where} prints\n{printed.getvalue()}\nand the page says\n{block.prints}"
+                )
+        script.check()
+    return names

@@ -87,8 +87,8 @@ class Intake:
             )
         if brought.prior or brought.fork is not None:
             raise DeclarationError(
-                f"`history` of `{owner}` is not kept with a run that begins elsewhere, and neither is what `thread` and "
-                f"`before` bring; call it here."
+                f"`history` of `{owner}` is not kept with a run that begins elsewhere, and neither is what `thread` "
+                f"and `before` bring; call it here."
             )
         if any(isinstance(self._agent, each.cls) for each in held()):
             raise DeclarationError(f"`{owner}.override(...)` holds in this process only, and the run begins elsewhere.")

@@ -87,7 +87,7 @@ class _OverError(Exception):
 
     def __init__(self, status: Status) -> None:
         super().__init__(status)
-        self.status = cast(Ended, status)
+        self.status: Ended = cast(Ended, status)
 
 
 class _Delivery:

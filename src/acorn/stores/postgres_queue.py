@@ -12,14 +12,15 @@ from datetime import datetime
 from hashlib import md5
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from psycopg import Connection
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from acorn.errors import StoreError
 from acorn.stores.port import NOT_BEGUN, Holder, Queued
 from acorn.stores.postgres_connection import Transaction
 from acorn.stores.schema import APPLICATION_ID
+
+if TYPE_CHECKING:
+    from psycopg import Connection
 
 SCHEMA = "acorn_jobs"
 """Where the tables of the engine are."""

@@ -68,7 +68,7 @@ def test_another_engine_delivers_runs(name: str, package: str, tmp_path: Path) -
         "Celery": [python, "-m", "celery", "-A", "tasks", "worker", "--pool", "threads", "--concurrency", "4"],
         "DBOS": [
             python, "-c",
-            "import tasks, time\nfrom dbos import DBOS\nDBOS.launch()\n"
+            "import tasks, time\ntasks.serve()\n"
             "[tasks.begin(question=str(at)) for at in range(5)]\ntime.sleep(600)",
         ],
     }[name]  # fmt: skip
@@ -85,3 +85,4 @@ def test_another_engine_delivers_runs(name: str, package: str, tmp_path: Path) -
     finally:
         engine.kill()
         engine.wait()
+        log.close()

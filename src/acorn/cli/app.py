@@ -25,6 +25,7 @@ from acorn.cli.commands.run import run
 from acorn.cli.commands.runs import answer, cancel, delete, runs
 from acorn.cli.commands.show import show
 from acorn.cli.commands.web import web
+from acorn.cli.commands.work import work
 from acorn.cli.exit import (
     FAILED,
     FINE,
@@ -59,6 +60,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "answer": (answer, {}),
     "cancel": (cancel, {}),
     "delete": (delete, {}),
+    "work": (work, {}),
     "mcp": (mcp, {}),
     "pull": (pull, {}),
     "new": (new, {}),

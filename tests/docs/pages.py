@@ -150,7 +150,7 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dic
             if block.replies is not None:
                 script.take(block.replies)
             where = f"{page.relative_to(ROOT)}:{block.line}"
-            program = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+            program = compile("\n" * (block.line - 1) + block.code, str(page), "exec", dont_inherit=True)
             if not block.is_run:
                 continue
             printed = io.StringIO()

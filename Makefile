@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo docs picture test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
+.PHONY: demo docs reference picture test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
 
 help:
 	@echo "make demo     a tour of a minute, on a language model inside the process"
@@ -16,8 +16,9 @@ help:
 	@echo "make bench    the speed figures, as ratios"
 	@echo "make bench-peers  the same works done by others, each in an environment of its own; writes the table and the chart"
 	@echo "make docs     the documentation as a site of plain files, in site/"
+	@echo "make reference  the pages of the documentation that are written from docstrings"
 	@echo "make torture  the long versions of the property tests"
-	@echo "make picture  the picture of the live view in the README"
+	@echo "make picture  the pictures of the documentation"
 	@echo "make prices   the table of prices, from LiteLLM's"
 	@echo "make litellm-range  a tool call with the oldest and the newest LiteLLM that can be installed"
 
@@ -40,8 +41,12 @@ demo: $(VENV)/.installed
 
 picture: $(VENV)/.installed
 	$(BIN)/python tools/live_picture.py
+	$(BIN)/python tools/draw_pictures.py
 
-docs: $(VENV)/.installed-dev
+reference: $(VENV)/.installed-dev
+	$(BIN)/python tools/write_reference.py
+
+docs: reference
 	$(BIN)/zensical build --strict --clean
 
 check: $(VENV)/.installed-dev

@@ -40,7 +40,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout + done.stderr
-    return home / "site"
+    return (home / "site").resolve()
+
+
+@pytest.fixture(scope="module")
+def built(site: Path) -> dict[Path, Page]:
+    """The built pages, but for the one that a server shows for any address: what it loads begins at the root."""
+    return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
 
 
 @pytest.mark.parametrize("page", [*READ_ON_GITHUB, *pages()], ids=lambda page: str(page.relative_to(ROOT)))
@@ -63,24 +69,18 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     assert there - set(listed) == set(), "these pages are not in `nav` of zensical.toml"
 
 
-def test_the_built_pages_load_nothing_from_elsewhere(site: Path) -> None:
-    built = sorted(site.rglob("*.html"))
+def test_the_built_pages_load_nothing_from_elsewhere(site: Path, built: dict[Path, Page]) -> None:
     assert built
-    for path in built:
-        if path.name == "404.html":  # a server shows it for any address, so its own begin at the root
-            continue
-        for loaded in Page(path).loads:
+    for path, page in built.items():
+        for loaded in page.loads:
             assert not re.match(r"[a-z]+:|//", loaded) or loaded.startswith("data:"), (path, loaded)
             assert (path.parent / unquote(loaded.split("?")[0].split("#")[0])).exists(), (path, loaded)
     for style in site.rglob("*.css"):
         assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
 
 
-def test_the_links_of_the_built_pages_lead_somewhere(site: Path) -> None:
-    places = {path.resolve(): Page(path) for path in site.rglob("*.html")}
-    for path, page in places.items():
-        if path.name == "404.html":
-            continue
+def test_the_links_of_the_built_pages_lead_somewhere(built: dict[Path, Page]) -> None:
+    for path, page in built.items():
         for link in page.links:
             if re.match(r"[a-z]+:", link):
                 continue
@@ -88,11 +88,10 @@ def test_the_links_of_the_built_pages_lead_somewhere(site: Path) -> None:
             target = (path.parent / unquote(name)).resolve() if name not in ("", ".") else path
             target = target / "index.html" if target.is_dir() else target
             assert target.exists(), (path, link)
-            if anchor and target in places:
-                assert unquote(anchor) in places[target].places, (path, link)
+            if anchor and target in built:
+                assert unquote(anchor) in built[target].places, (path, link)
 
 
-def test_the_anchors_that_are_checked_are_those_of_the_site(site: Path) -> None:
+def test_the_anchors_that_are_checked_are_those_of_the_site(site: Path, built: dict[Path, Page]) -> None:
     for page in pages():
-        built = Page(site / page.relative_to(DOCS).with_suffix(".html"))
-        assert anchors_of(page) <= built.places, page
+        assert anchors_of(page) <= built[site / page.relative_to(DOCS).with_suffix(".html")].places, page

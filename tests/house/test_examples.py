@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -61,6 +62,12 @@ def test_an_example_runs_as_a_command(
     said = capsys.readouterr()
     assert code == 0, said.err
     assert json.loads(said.out)
+
+
+def test_the_list_of_examples_names_what_is_there() -> None:
+    listed = re.findall(r"^\| `([\w.]+)`", (ROOT / "docs/guides/examples.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed
+    assert [name for name in listed if not (ROOT / "examples" / name).exists()] == []
 
 
 def test_the_notebook_runs() -> None:

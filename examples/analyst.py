@@ -14,7 +14,7 @@ By itself it needs no key and no network: the model is then a script.
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def judge(action: int, first: str | None, second: str | None, *_: Any) -> int:
 
 
 @contextmanager
-def reading(run: Run) -> Iterator[sqlite3.Connection]:
+def reading(run: Run) -> Generator[sqlite3.Connection]:
     """A connection that cannot change anything, and cannot go on for ever."""
     assert isinstance(run.input, Question)
     file = run.input.database.resolve().as_uri()

@@ -48,6 +48,8 @@ reference: $(VENV)/.installed-dev
 
 docs: reference
 	$(BIN)/zensical build --strict --clean
+	@(printf 'var __index = '; cat site/search.json) > site/search.js  # for pages that are read from files
+	@echo 'Open site/index.html.'
 
 check: $(VENV)/.installed-dev
 	@$(MAKE) --no-print-directory --jobs=2 check-style check-mypy check-pyright

@@ -37,6 +37,8 @@ GIVEN = {
     }
 }
 """Classes without a door of their own, behind the name that gives them."""
+FOR_THE_LOOP = {"Step.chosen_tools", "Step.changes"}
+"""Methods that are there for the loop, not for users."""
 BEFORE = "<!-- docstring -->"
 """In the examples of a name: what stands above this is for before its docstring."""
 
@@ -118,6 +120,8 @@ def of_class(target: type, name: str) -> Iterator[str]:
         yield from ("", *said)
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_told(node):
+            if f"{name}.{node.name}" in FOR_THE_LOOP:
+                continue
             yield from ("", f"### `{name}.{node.name}`", "", *of_function(node, name))
 
 
@@ -191,7 +195,8 @@ def of_function(node: Any, owner: str) -> Iterator[str]:
 
 def wrapped(name: str, arguments: str, returns: str) -> str:
     """A signature, on several lines where it is long."""
-    shown = re.sub(r"\bself(, )?(/(, )?)?", "", arguments, count=1) if arguments.startswith("self") else arguments
+    shown = re.sub(r"^(?:self|cls)(?:, )?(?:/(?:, )?)?", "", arguments)
+    shown = re.sub(r"(: [^=]*?)=(?=[^=])", r"\1 = ", shown.replace("_UNSET", "..."))
     whole = f"{name}({shown}){returns}"
     if len(whole) <= 80:
         return whole

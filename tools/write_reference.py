@@ -28,15 +28,25 @@ PAGES = {
     "acorn.thread": "thread.md",
     "acorn.stores": "stores.md",
     "acorn.models": "models.md",
+    "acorn.mcp": "mcp.md",
+    "acorn.durable": "durable.md",
+    "acorn.web": "web.md",
 }
 """The doors, and the file of each."""
 GIVEN = {
     "acorn": {
         "runs": ["acorn._runs:Runs"],
-        "module": ["acorn._batch:Batch", "acorn._batch:Item", "acorn._batch:Progress"],
+        "module": ["acorn._batch:Batch", "acorn._batch:Item", "acorn._batch:Progress", "acorn._handle:Handle"],
     }
 }
 """Classes without a door of their own, behind the name that gives them."""
+NEEDS = {
+    "submit": "a database and workers",
+    "MCPServer": "these servers",
+    "perform": "a database",
+    "app": "a server around it",
+}
+"""Whose docstrings have examples that cannot run by themselves, and what they would need."""
 FOR_THE_LOOP = {"Step.chosen_tools", "Step.changes"}
 """Methods that are there for the loop, not for users."""
 BEFORE = "<!-- docstring -->"
@@ -113,7 +123,7 @@ def of_class(target: type, name: str) -> Iterator[str]:
     ]
     if bases:
         yield from (f"Derived from {', '.join(f'`{base}`' for base in bases)}.", "")
-    yield prose(target.__doc__ or "")
+    yield prose(target.__doc__ or "", NEEDS.get(name))
     body = [node for base in reversed(homes(target)) for node in node_of(base).body]
     said = list(attributes(target, body))
     if said:
@@ -134,7 +144,7 @@ def homes(target: type) -> list[type]:
     ]
 
 
-SHARED = ("Event", "Spoken")
+SHARED = ("Event", "Spoken", "Media")
 """Bases that have no name outside."""
 
 
@@ -190,7 +200,7 @@ def of_function(node: Any, owner: str) -> Iterator[str]:
         kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
         yield from ("```py", wrapped(f"{kind} {node.name}", ast.unparse(node.args), returns), "```", "")
-    yield prose(ast.get_docstring(node) or "")
+    yield prose(ast.get_docstring(node) or "", NEEDS.get(node.name))
 
 
 def wrapped(name: str, arguments: str, returns: str) -> str:
@@ -204,14 +214,15 @@ def wrapped(name: str, arguments: str, returns: str) -> str:
     return "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){returns}"])
 
 
-def prose(docstring: str) -> str:
+def prose(docstring: str, needs: str | None = None) -> str:
     """A docstring as Markdown: what is indented is an example."""
+    head = f"# not run: it needs {needs}\n" if needs else ""
     parts: list[str] = []
     code: list[str] = []
 
     def end() -> None:
         if code:
-            parts.append("```python\n" + textwrap.dedent("\n".join(code)).strip() + "\n```")
+            parts.append("```python\n" + head + textwrap.dedent("\n".join(code)).strip() + "\n```")
             code.clear()
 
     for paragraph in inspect.cleandoc(docstring).split("\n\n"):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, get_origin
 
 from acorn._brackets import MADE_WITH, brackets_of
 from acorn._json import excerpt, safe_repr, shorten
+from acorn._schema.media import without_media
 from acorn._schema.shape import Shapes
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
 from acorn._tools.agent import AgentTool
@@ -39,6 +40,16 @@ OPEN = "_acorn_open"
 _UNSET: Any = object()
 
 
+class Queueing(NamedTuple):
+    """How a run that begins elsewhere gets there."""
+
+    priority: int = 0
+    not_before: Any = None
+    """A moment, or how long to wait."""
+    deliver: bool = True
+    """Whether the workers of the store are to drive it."""
+
+
 class BatchItem(NamedTuple):
     """Which item of which batch a run is."""
 
@@ -56,6 +67,7 @@ class Brought:
     run_id: str | None = None
     """What the next run is called in its store."""
     item: BatchItem | None = None
+    queueing: Queueing | None = None
     fork: Any = None
     """What the next run keeps of another, as `_loop/fork.py` has it."""
 
@@ -255,13 +267,14 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
             f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(once=...)` or `approval`; those are for "
             f"functions, so put them on the agent's own tools."
         )
+    whose = f"The input of `{cls.__name__}`, which is a tool of `{owner}`,"
     return AgentTool(
         options.name or snake_case(cls.__name__),
         agent,
         options,
         f"{where} (`{cls.__module__}.{cls.__qualname__}`)",
         docstring_of(cls),
-        lambda: read_spec(agent).input.json_schema,
+        lambda: without_media(read_spec(agent).input.json_schema, whose),
     )
 
 
@@ -292,8 +305,10 @@ def agent_name(cls: type) -> str:
     """A class as every process calls it that runs it: the program itself, and a file, go by the name of the file."""
     name = cls.__module__
     if name == "__main__" or name.startswith("acorn_run_"):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        name = Path(file).stem if file else name
+        loaded = sys.modules.get(name)
+        file, spec = getattr(loaded, "__file__", None), getattr(loaded, "__spec__", None)
+        # `python -m shop.desk` is the same module as `import shop.desk`.
+        name = spec.name if name == "__main__" and spec else Path(file).stem if file else name
     return f"{name}:{cls.__qualname__}"
 
 

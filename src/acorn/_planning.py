@@ -27,6 +27,7 @@ from acorn._spec import SETTINGS, Prompt, Spec
 from acorn._tools.agent import AgentTool
 from acorn._tools.people import asks_people, is_question
 from acorn._tools.port import Tool
+from acorn._tools.source import may_ask_people
 from acorn.errors import DeclarationError
 from acorn.models.port import Model
 from acorn.models.resolve import resolve
@@ -36,7 +37,7 @@ from acorn.record import Run
 if TYPE_CHECKING:
     from acorn._loop.fork import Fork  # the events' classes, which a call that is no fork does not need
 
-OPTIONS = frozenset({"history", "deps", "run_id", "thread", "before", *SETTINGS})
+OPTIONS = frozenset({"history", "deps", "run_id", "thread", "before", "priority", "not_before", "deliver", *SETTINGS})
 """What `using` takes."""
 Out = TypeVar("Out")
 Deps = TypeVar("Deps")
@@ -55,6 +56,7 @@ class Agent(Protocol[Out, Deps]):
 def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
     plan = plan_for(agent, held())
+    refuse_queueing(agent, plan.spec.owner)
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     check_deps_below(plan.spec, plan.deps, [])
     if plan.spec.store is None:
@@ -84,6 +86,15 @@ def _forked_loop(agent: Agent[Any, Any], plan: Plan, run_id: str, args: Argument
 def _has_own_prompt(agent: Agent[Any, Any], overrides: Overrides) -> bool:
     set_within = (isinstance(agent, each.cls) and "system_prompt" in each.values for each in overrides)
     return "system_prompt" in vars(agent) or any(set_within)
+
+
+def refuse_queueing(agent: Agent[Any, Any], owner: str) -> None:
+    """A run that begins here waits for nobody's turn."""
+    if brought_by(agent).queueing is not None:
+        raise DeclarationError(
+            f"`using(priority=..., not_before=..., deliver=...)` is for runs that begin elsewhere: call "
+            f"`{owner}.submit(...)`, or `map(..., queue=True)`."
+        )
 
 
 def plan_for(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
@@ -137,6 +148,13 @@ def _check_people(which: Branch, spec: Spec, seen: list[Any]) -> None:
             raise DeclarationError(
                 f"The tool `{tool.name}` of `{spec.owner}` {what}, and nobody can answer: add `store = ...` to the "
                 f"module that is called, so that the run can wait, or a method `on_human` to `{spec.owner}`."
+            )
+    for source in spec.sources:
+        if may_ask_people(source):
+            raise DeclarationError(
+                f"Tools of `{source!r}` in `{spec.owner}` need a person's approval, and nobody can answer: add "
+                f"`store = ...` to the module that is called, so that the run can wait, or a method `on_human` to "
+                f"`{spec.owner}`."
             )
     for other in _below(spec):
         if not any(other is each for each in seen):

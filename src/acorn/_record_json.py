@@ -6,7 +6,6 @@ adds to them what a machine needs to go on. Without the class of the run, its in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, get_args, get_origin
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from acorn._content import restore_parts, save_parts
+from acorn._data import as_one_text, from_one_text, to_saved
 from acorn._history import history_of
 from acorn._json import excerpt, shorten, to_plain, words_of
 from acorn._schema.shape import SHAPES, Shape, Shapes
@@ -34,13 +34,7 @@ _DEEPEST_CAUSE = 10
 
 def write_run(run: Any) -> str:
     """A record, its branches included, as one JSON text."""
-    plain = _with_branches(run)
-    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which a model may have written
-        text = json.dumps(plain, separators=(",", ":"))
-    return text
+    return as_one_text(lambda: _with_branches(run))
 
 
 def _with_branches(run: Any) -> dict[str, Any]:
@@ -58,8 +52,8 @@ def _with_branches(run: Any) -> dict[str, Any]:
 def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
     """The record that was written, made by `make`; typed by the class of its module, if that is given."""
     try:
-        saved = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
+        saved = from_one_text(text)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise StoreError(f"The text is no saved run, since it is no JSON: {words_of(error)}") from error
     # An alias such as `Extract[Person]` says what its instances give, so one is made.
     known = agent() if get_origin(agent) is not None else agent
@@ -115,8 +109,8 @@ def written_record(run: Any) -> dict[str, Any]:
     return {
         "id": run.id,
         "branch": run.branch,
-        "input": to_plain(run.input),
-        "output": None if is_unfinished or is_paused else to_plain(output),
+        "input": to_saved(run.input),
+        "output": None if is_unfinished or is_paused else to_saved(output),
         **({"unfinished": _written_unfinished(output)} if is_unfinished else {}),
         **({"waits_for": [written_request(each) for each in output.requests]} if is_paused else {}),
         "usage": fields_of(run.usage),
@@ -227,7 +221,7 @@ def _written_unfinished(output: Unfinished) -> dict[str, Any]:
         "owner": output._owner,
         "content": output.content,
         "tool_calls": to_plain([fields_of(call) for call in output.tool_calls]),
-        "tool_results": to_plain([written_result(result) for result in output.tool_results]),
+        "tool_results": to_saved([written_result(result) for result in output.tool_results]),
     }
 
 
@@ -371,7 +365,7 @@ def written_entry(entry: Entry) -> dict[str, Any]:
     """An entry as plain data, with the name of its class."""
     plain: dict[str, Any] = {"entry": type(entry).__name__, **entry._asdict()}
     if isinstance(entry, RunBegun):
-        plain["input"] = to_plain(entry.input)
+        plain["input"] = to_saved(entry.input)
     if "usage" in plain:
         plain["usage"] = fields_of(plain["usage"])
     return plain

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
+from acorn._data import Shelf
 from acorn._drive.keeping import read_whole, saved_of
 from acorn._json import excerpt, to_plain
 from acorn._loop.people import check_answer
@@ -18,12 +19,27 @@ from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores.open import open_store
-from acorn.stores.port import RunFacts, Status, Store
+from acorn.stores.port import RunFacts, Status, Store, Wakes
 from acorn.types import Request
 
 _PAUSE = 0.1
 """Seconds between two looks at a run that goes on."""
-_GOES_ON = ("queued", "running", "waiting")
+_LONG_PAUSE = 1.0
+"""The same where the store tells what is new; that a process died, nobody tells."""
+_GOES_ON: tuple[Status, ...] = ("queued", "running", "waiting")
+
+
+@contextmanager
+def watching(store: Store, run_id: str) -> Generator[Callable[[], None]]:
+    """What waits until a run may have something new: told by the store, or found by looking now and then."""
+    if not isinstance(store, Wakes):
+        yield lambda: time.sleep(_PAUSE)
+        return
+    watch = store.watch(run_id)
+    try:
+        yield lambda: watch.wait(_LONG_PAUSE)
+    finally:
+        watch.close()
 
 
 class Runs:
@@ -54,27 +70,17 @@ class Runs:
         """The record of a run, its branches included: of one that goes on or was interrupted, what was committed."""
         kept = self._store.read(run_id)
         if not kept:
-            raise self._unknown(run_id)
+            raise _unknown(run_id, self._store)
         root, *below = kept
         with read_whole(run_id, self._store):
-            run: Run[Any] = read_record(Run, saved_of(root), None)
-            hang_records(run, [saved_of(each) for each in below])
+            shelf = Shelf(self._store.media)
+            run: Run[Any] = read_record(Run, saved_of(root, shelf), None)
+            hang_records(run, [saved_of(each, shelf) for each in below])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:
         """The entries of its journal and of its branches', from the first, as they are committed; ends with the run."""
-        position = 0
-        while True:
-            status, heard = self._store.follow(run_id, position)
-            if status is None:
-                raise self._unknown(run_id)
-            for each in heard:
-                position = each.position
-                yield from read_entries([json.loads(each.entry)])
-            if not heard and status not in _GOES_ON:
-                return
-            if not heard:
-                time.sleep(_PAUSE)
+        return followed(self._store, run_id, _GOES_ON)
 
     def requests(self, run_id: str | None = None) -> Sequence[Request]:
         """What people are asked and have not answered yet, the oldest first."""
@@ -96,8 +102,32 @@ class Runs:
         """Forget a run and its branches."""
         self._store.delete(run_id)
 
-    def _unknown(self, run_id: str) -> StoreError:
-        return StoreError(f"There is no run {run_id!r} in {self._store.name}; `acorn runs` lists what there is.")
+
+def followed(store: Store, run_id: str, goes_on: Sequence[Status]) -> Generator[Entry]:
+    """The entries of a run as they are committed, while it is at one of these."""
+    position = 0
+    with watching(store, run_id) as wait:
+        while True:
+            is_over, position, entries = look(store, run_id, position, goes_on)
+            yield from entries
+            if is_over:
+                return
+            if not entries:
+                wait()
+
+
+def look(store: Store, run_id: str, position: int, goes_on: Sequence[Status]) -> tuple[bool, int, Sequence[Entry]]:
+    """Whether a run is over, and the entries behind a position, with the position of the last."""
+    status, heard = store.follow(run_id, position)
+    if status is None:
+        raise _unknown(run_id, store)
+    shelf = Shelf(store.media)
+    entries = read_entries([shelf.read(each.entry) for each in heard])
+    return not heard and status not in goes_on, heard[-1].position if heard else position, entries
+
+
+def _unknown(run_id: str, store: Store) -> StoreError:
+    return StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
 
 
 def runs(store: str | Path | Store) -> Runs:

@@ -21,7 +21,9 @@ says so in a comment `<!-- run by tests/contract/test_fleet.py -->`.
 from __future__ import annotations
 
 import io
+import os
 import re
+import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,6 +146,8 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dic
             ("OPENAI_API_KEY", "sk-test"),
             ("ANTHROPIC_BASE_URL", server.url),
             ("ANTHROPIC_API_KEY", "sk-ant-test"),
+            # Commands that a page starts are those of this environment.
+            ("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"),
         ):
             monkeypatch.setenv(name, value)
         for block in blocks_of(page):

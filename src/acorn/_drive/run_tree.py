@@ -16,12 +16,12 @@ from time import monotonic
 from traceback import format_tb
 from typing import TYPE_CHECKING, Any
 
+from acorn._data import to_saved
 from acorn._drive.keeping import Keeper
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import Whereabouts, close_record, open_record
 from acorn._drive.resting import check_answers, check_rest
 from acorn._drive.siblings import Siblings
-from acorn._json import to_plain
 from acorn._log import logger
 from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
 from acorn._loop.branch import branch_result
@@ -32,6 +32,7 @@ from acorn._loop.saved_run import hang_records, load
 from acorn._telemetry.switch import begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
 from acorn.record import Heard, Place, Run, listeners, unheard
+from acorn.stores.words import unwanted
 from acorn.types import ToolCall
 
 if TYPE_CHECKING:
@@ -101,6 +102,12 @@ class Tree:
         """What a vital listener or the store failed with: no run of the tree goes on, whoever took it for its own."""
         self.root = root.run.id
         self.keeper = keeper
+        self.leave: threading.Event | None = None
+        """Set where whoever drives the tree is to stop at its next commit."""
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.leave is not None and self.leave.is_set()
 
     def now(self, run_id: str) -> float:
         """Seconds into a run; of one that has not begun yet, where it will begin."""
@@ -117,7 +124,7 @@ class Tree:
             heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
             if run_id == self.root:
                 if self.keeper is not None:
-                    self.keeper.begin()
+                    self.keeper.begin(self._cancel)
                 first_part = None if self.keeper is None else self.keeper.first_span
                 self.trace = begin_trace(self.loops, self.root, first_part)
             if self.trace is not None:
@@ -171,7 +178,7 @@ class Tree:
         with self._lock:
             loop, now = self.loops[run_id], monotonic() - life.began
             asks = loop.asks(now)
-            if len(asks) != 1:
+            if len(asks) != 1 or (self.leave is not None and self.is_leaving):
                 return None
             ask = asks[0]
             if isinstance(ask, AskTool):
@@ -378,6 +385,12 @@ class Tree:
         if self.keeper is not None:
             self.keeper.give_back()
 
+    def _cancel(self) -> None:
+        """Somebody wants the tree to end: at once for everybody else, here when what is under way has returned."""
+        self.lose(unwanted(self.root))
+        if self.keeper is not None:
+            self.keeper.cancel()
+
     def lose(self, error: Exception) -> None:
         """No run of the tree goes on: what was kept stays as it is."""
         with self._lock:
@@ -432,7 +445,7 @@ def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool
     The file of the class may have another name, `__main__` for one.
     """
     is_same = saved["module"].partition(":")[2] == plan.module.partition(":")[2]
-    return bool(is_same and saved["run"]["input"] == to_plain(context.input))
+    return bool(is_same and saved["run"]["input"] == to_saved(context.input))
 
 
 def _hang(branches: list[Run[Any]], run: Run[Any]) -> None:

@@ -17,12 +17,15 @@ from acorn.cli.commands.chat import chat
 from acorn.cli.commands.demo import demo
 from acorn.cli.commands.explain import explain
 from acorn.cli.commands.fork import fork
+from acorn.cli.commands.mcp import mcp
 from acorn.cli.commands.new import new
 from acorn.cli.commands.pull import pull
 from acorn.cli.commands.resume import resume
 from acorn.cli.commands.run import run
 from acorn.cli.commands.runs import answer, cancel, delete, runs
 from acorn.cli.commands.show import show
+from acorn.cli.commands.web import web
+from acorn.cli.commands.work import work
 from acorn.cli.exit import (
     FAILED,
     FINE,
@@ -48,6 +51,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "run": (run, _BEHIND),
     "explain": (explain, _BEHIND),
     "chat": (chat, {}),
+    "web": (web, {}),
     "batch": (batch, {}),
     "runs": (runs, {}),
     "show": (show, {}),
@@ -56,6 +60,8 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "answer": (answer, {}),
     "cancel": (cancel, {}),
     "delete": (delete, {}),
+    "work": (work, {}),
+    "mcp": (mcp, {}),
     "pull": (pull, {}),
     "new": (new, {}),
 }

@@ -17,11 +17,13 @@ from pathlib import Path
 
 from acorn._log import logger
 from acorn.errors import DeclarationError
-from acorn.stores.port import Holder, Store
+from acorn.stores.port import Holder, Store, Wakes
 
 _LEASE = 20.0
 _BEATS = 4
 """How often a lease is renewed while it lasts."""
+_SOON = 0.5
+"""Seconds after which a process that drives a run listens for who wants it cancelled, where the store tells that."""
 
 _guard = threading.Lock()
 _here: Holder | None = None
@@ -99,13 +101,27 @@ def hold(store: Store, run_id: str, cancelled: _Cancelled | None = None) -> None
     `cancelled` is called in another thread, once, where somebody wants the run cancelled.
     """
     with _guard:
+        _hold(store, run_id, cancelled)
+
+
+def hold_alone(store: Store, run_id: str) -> bool:
+    """The same where nothing in this process holds the run; False: something does."""
+    with _guard:
         heartbeat = _beating.get(id(store))
-        if heartbeat is None:
-            heartbeat = _Heartbeat(store)
-            threading.Thread(target=heartbeat.beat, name="acorn-heartbeat", daemon=True).start()
-            _beating[id(store)] = heartbeat
-        heartbeat.runs[run_id] = cancelled or heartbeat.runs.get(run_id)
-        heartbeat.counts[run_id] += 1
+        if heartbeat is not None and run_id in heartbeat.runs:
+            return False
+        _hold(store, run_id, None)
+        return True
+
+
+def _hold(store: Store, run_id: str, cancelled: _Cancelled | None) -> None:
+    heartbeat = _beating.get(id(store))
+    if heartbeat is None:
+        heartbeat = _Heartbeat(store)
+        threading.Thread(target=heartbeat.beat, name="acorn-heartbeat", daemon=True).start()
+        _beating[id(store)] = heartbeat
+    heartbeat.runs[run_id] = cancelled or heartbeat.runs.get(run_id)
+    heartbeat.counts[run_id] += 1
 
 
 def let_go(store: Store, run_id: str) -> None:
@@ -127,12 +143,20 @@ class _Heartbeat:
         self._rest = threading.Event()
 
     def beat(self) -> None:
+        store = self.store if isinstance(self.store, Wakes) else None
+        hush: Callable[[], None] | None = None
+        pause = lease() / _BEATS
         while True:
-            self._rest.wait(lease() / _BEATS)
+            # What is over soon need not listen for anything.
+            self._rest.wait(min(_SOON, pause) if store is not None and hush is None else pause)
+            self._rest.clear()
             with _guard:
                 if not self.runs:
                     del _beating[id(self.store)]
-                    return
+                    break
+            if store is not None and hush is None:
+                hush = store.ring(this_process(), self._rest.set)
+            pause = lease() / _BEATS
             try:
                 unwanted = self.store.beat(this_process(), lease())
             except Exception as error:  # the next commit says it too, where somebody hears it
@@ -140,6 +164,8 @@ class _Heartbeat:
                 continue
             for run_id in unwanted:
                 self._tell(run_id)
+        if hush is not None:
+            hush()
 
     def _tell(self, run_id: str) -> None:
         with _guard:

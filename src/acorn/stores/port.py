@@ -7,7 +7,7 @@ nothing that comes after it may begin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -22,8 +22,18 @@ Status = Literal["queued", "running", "waiting", "stopped", "failed", "done", "c
 """What a run is at. One that says `running` and whose holder is gone reads `stopped`."""
 
 
+NOT_BEGUN = "null"
+"""The record and the state of a run that was put into a store and that nobody has begun yet."""
+
+
 class RunCancelledError(StoreError):
     """Somebody wants the run cancelled."""
+
+
+class HeldError(StoreError):
+    """A live process drives the run."""
+
+    holder: Holder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,18 @@ class Birth(NamedTuple):
     item: int | None = None
 
 
+class Queued(NamedTuple):
+    """A run that is to begin somewhere."""
+
+    run_id: str
+    birth: Birth
+    priority: int = 0
+    """The higher, the sooner."""
+    not_before: datetime | None = None
+    media: Sequence[Medium] = ()
+    """What is no text in its input."""
+
+
 class Change(NamedTuple):
     """What has happened in one run since its last commit."""
 
@@ -107,6 +129,14 @@ class Change(NamedTuple):
     error: str | None
 
 
+class Medium(NamedTuple):
+    """The data of a picture, a sound or a file."""
+
+    sha256: str
+    """Of the data, in hexadecimal: what it is known by."""
+    data: bytes
+
+
 class Commit(NamedTuple):
     """One transaction: a root and whatever has changed below it."""
 
@@ -118,6 +148,9 @@ class Commit(NamedTuple):
     requests: Sequence[Request] = ()
     """What people are asked from now on; those of runs of this tree that are not among them and have no answer yet
     are open no more."""
+    media: Sequence[Medium] = ()
+    """Data that the texts of these changes name. The same data is kept once for all runs, and as long as there is one
+    whose commits have brought it."""
 
 
 class Kept(NamedTuple):
@@ -128,6 +161,10 @@ class Kept(NamedTuple):
     entries: Sequence[str]
     record: str
     state: str
+
+    @property
+    def has_begun(self) -> bool:
+        return self.state != NOT_BEGUN
 
 
 class Answered(NamedTuple):
@@ -188,10 +225,28 @@ class Store(Protocol):
         """Say that a process lives, for so long; the runs of its that somebody wants cancelled."""
         ...
 
+    # By whoever wants runs to begin elsewhere
+
+    def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
+        """Keep runs that have not begun, as `queued`, all or none of them; those whose ids are known stay as they are.
+
+        The ids of the new ones. `deliver`: the workers of this store are to drive them; refused where it has none.
+        Whoever claims one begins it, and its first commit has no birth.
+        """
+        ...
+
+    def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
+        """What each of these roots is at; those that there are none of are missing."""
+        ...
+
     # By whoever looks on
 
     def read(self, run_id: str) -> Sequence[Kept]:
         """A run and all below it, as `claim` gives them; any run, without holding it. Empty: there is none."""
+        ...
+
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        """Data by its SHA-256, as far as it is there."""
         ...
 
     def find(self, prefix: str) -> Sequence[str]:
@@ -232,4 +287,29 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Finish what is under way, and let go of the file; it opens again by itself where it is used again."""
+        ...
+
+
+class Watch(Protocol):
+    """Somebody's interest in what is new of a run, until it is closed."""
+
+    def wait(self, seconds: float) -> None:
+        """Return when there may be something new since the last wait, at the latest after so long.
+
+        The first one returns at once: look before you wait.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Wakes(Protocol):
+    """What a store offers beside where it tells at once what others find out by asking now and then."""
+
+    def watch(self, run_id: str) -> Watch: ...
+
+    def ring(self, holder: Holder, call: Callable[[], None]) -> Callable[[], None]:
+        """Call it, from another thread, when a run of a holder may have to be cancelled; until what comes back is
+        called."""
         ...

@@ -163,6 +163,12 @@ class Run(_Kept, Generic[Out, Deps]):
         found: Run[Any] = read_run(Run, text, agent)
         return found
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the output, and what happened behind a fold. Nothing in it becomes markup."""
+        from acorn._record_html import write_html  # as above
+
+        return write_html(self)
+
     @property
     def step(self) -> int:
         """The step the run is in, counted from 1."""

@@ -109,13 +109,15 @@ class Script:
 
     def answer(self, request: Request) -> Answer:
         if self._left is None:
-            return _any_answer(request.body)
+            return any_answer(request)
         if self._left:
             return self._left.pop(0)
         return Fault(status=400, message="the page asks for more replies than it has")
 
 
-def _any_answer(body: dict[str, Any]) -> Reply:
+def any_answer(request: Request) -> Reply:
+    """What `AnyModel` says to a request in any of the protocols."""
+    body = request.body
     tools = [each for each in body.get("tools", ()) if "function" in each]
     if len(tools) < len(body.get("tools", ())):  # Anthropic's and Responses' form
         tools = [

@@ -38,6 +38,7 @@ FLOORS = {
     "_history": 2,
     "_history_book": 2,
     "_record_json": 2,
+    "_record_html": 2,
     "thread": 2,
     "models/__init__": 2,
     "models/port": 2,

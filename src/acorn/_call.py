@@ -48,6 +48,7 @@ __all__ = [
     "resume",
     "aresume",
     "resume_stream",
+    "aresume_stream",
     "checked_id",
     "branch",
     "abranch",
@@ -82,6 +83,10 @@ def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) ->
 def resume_stream(agent: Agent[Out, Any], run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk[Out]]:
     found = resumed(agent, run_id, answers, is_one=False)  # what is wrong is told before anything is shown
     return _stream(lambda: found)
+
+
+def aresume_stream(agent: Agent[Out, Any], run_id: str) -> AsyncGenerator[StreamChunk[Out]]:
+    return _astream(partial(resumed, agent, run_id, {}, is_one=False), is_named=True)
 
 
 async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:

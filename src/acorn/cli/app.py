@@ -21,6 +21,7 @@ from acorn.cli.commands.resume import resume
 from acorn.cli.commands.run import run
 from acorn.cli.commands.runs import answer, cancel, delete, runs
 from acorn.cli.commands.show import show
+from acorn.cli.commands.web import web
 from acorn.cli.exit import (
     FAILED,
     FINE,
@@ -45,6 +46,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "demo": (demo, {}),
     "run": (run, _BEHIND),
     "chat": (chat, {}),
+    "web": (web, {}),
     "batch": (batch, {}),
     "runs": (runs, {}),
     "show": (show, {}),

@@ -51,13 +51,19 @@ class Agent(Protocol[Out, Deps]):
 
 def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
+    plan = checked_plan(agent)
+    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
+    return Loop(plan, Run(brought_by(agent).run_id or os.urandom(16).hex(), given, deps=plan.deps))
+
+
+def checked_plan(agent: Agent[Any, Any]) -> Plan:
+    """The plan of an agent that can be called."""
     plan = plan_for(agent, held())
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     check_deps_below(plan.spec, plan.deps, [])
     if plan.spec.store is None:
         _check_people(agent, plan.spec, [])
-    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
-    return Loop(plan, Run(brought_by(agent).run_id or os.urandom(16).hex(), given, deps=plan.deps))
+    return plan
 
 
 def plan_for(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:

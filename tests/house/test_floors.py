@@ -95,6 +95,7 @@ LATE_IMPORTS = {
     ("testing/scripted", "asyncio"),
     ("_telemetry/switch", "acorn"),  # what makes spans, with OpenTelemetry, which a program may not have
     ("cli/commands/web", "acorn"),  # the server, which no other command needs
+    ("cli/commands/serve", "acorn"),  # the same
 }
 
 PUBLIC = [

@@ -89,7 +89,9 @@ def reply(request: ModelRequest) -> Reply | Failure:
         "hold": call("hold", name=rest),
         "leave": call("leave"),
         "refund": call("refund", amount=200.0),
-        "fail": Failure(status=int(rest) if rest.isdigit() else 400, message=f"no, said {CANARIES[0]} and {CANARIES[1]}"),
+        "fail": Failure(
+            status=int(rest) if rest.isdigit() else 400, message=f"no, said {CANARIES[0]} and {CANARIES[1]}"
+        ),
         "lost": Failure(message="gone"),
         "never": Reply(calls=call("__finish__", confidence="high").calls),
         "leak": Reply(" ".join(CANARIES), reasoning=" ".join(CANARIES)) & finish(answer=" ".join(CANARIES)),

@@ -73,7 +73,9 @@ def serving(folder: Path, *words: object, target: str = CLERK, **environment: st
             if line.startswith("Ctrl-C"):
                 break
         assert address, "".join(printed)
-        yield Served(process, address, folder, printed)
+        served = Served(process, address, folder, printed)
+        with served.client:
+            yield served
     finally:
         if process.poll() is None:
             process.kill()

@@ -71,7 +71,9 @@ def test_other_methods_are_refused_and_no_answer_lets_other_pages_in(service: An
     answer = asyncio.run(asked(service, method, "/run", headers={"origin": HOME}))
     assert answer.status_code == 405
     assert not [name for name in answer.headers if name.startswith("access-control")]
-    assert asyncio.run(asked(service, "DELETE", "/run", headers={"content-type": "application/json"})).status_code == 405
+    assert (
+        asyncio.run(asked(service, "DELETE", "/run", headers={"content-type": "application/json"})).status_code == 405
+    )
 
 
 def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_itself(service: Any) -> None:
@@ -88,7 +90,12 @@ def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_itself(service: 
 
 
 def test_every_answer_carries_the_headers_of_safety(service: Any) -> None:
-    for answer in (get(service, "/health"), post(service, "/run", "x"), post(service, "/stream", "x"), get(service, "/x")):
+    for answer in (
+        get(service, "/health"),
+        post(service, "/run", "x"),
+        post(service, "/stream", "x"),
+        get(service, "/x"),
+    ):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["cache-control"] == "no-store"
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]

@@ -17,7 +17,7 @@ from measure import Line, cpu
 
 from acorn import module, tool
 from acorn.stores.holder import this_process
-from acorn.stores.port import Birth, Change, Commit
+from acorn.stores.port import Birth, Change, Commit, Store
 from acorn.stores.sqlite import SQLiteStore
 from acorn.testing import ScriptedModel, call, finish
 from acorn.types import Usage
@@ -129,7 +129,7 @@ class Long(module[None, str]):
         return "x" * 500
 
 
-def whole_steps(store: Path | None, count: int) -> float:
+def whole_steps(store: Path | Store | None, count: int) -> float:
     """CPU seconds of a step of an agent, with everything that belongs to it."""
     model = ScriptedModel([*(call("look", number=number) for number in range(count)), finish("done")])
     agent = Long(model=model, store=store)

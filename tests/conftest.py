@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -32,3 +33,28 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server that all workers share."""
+    from tests.postgres_server import shared_server, why_absent  # POSIX
+
+    why = why_absent()
+    if why is not None and os.environ.get("CI") == "true":
+        pytest.fail(why)
+    if why is not None:
+        pytest.skip(why)
+    base = tmp_path_factory.getbasetemp()
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    with shared_server((base.parent if is_worker else base) / "postgres") as url:
+        yield url
+
+
+@pytest.fixture
+def postgres(postgres_server: str) -> Iterator[str]:
+    """The URL of an empty database."""
+    from tests.postgres_server import new_database
+
+    with new_database(postgres_server) as url:
+        yield url

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from acorn._data import Shelf, written
 from acorn._drive.run_tree import Tree
 from acorn._json import to_plain
 from acorn._loop.asks import AskHook, AskSource
@@ -19,6 +20,12 @@ from acorn._loop.run import Loop
 from acorn._loop.saved_run import load, save
 from acorn.journal import BranchEnded
 from acorn.record import TOOL
+
+
+def _read(text: str, plain: Any) -> Any:
+    """What was saved, as from a store: the data of pictures comes from beside it."""
+    kept, data = written(plain)
+    return Shelf(lambda _: {each.sha256: each.raw() for each in data}).read(kept) if data else json.loads(text)
 
 
 class SavedTree(Tree):
@@ -49,11 +56,12 @@ class SavedTree(Tree):
         return any(isinstance(ask, AskHook | AskSource) and ask.id in loop.state.under_way for ask in asks)
 
     def _begin_anew(self) -> None:
-        texts = {run_id: json.dumps(save(loop)) for run_id, loop in self.loops.items()}
+        plain = {run_id: save(loop) for run_id, loop in self.loops.items()}
+        texts = {run_id: json.dumps(each) for run_id, each in plain.items()}
         before = dict(self.loops)
         for run_id, text in texts.items():  # a parent stands before its branches
             assert text == json.dumps(save(before[run_id])), "saving changed the run"
-            old, saved = before[run_id], json.loads(text)
+            old, saved = before[run_id], _read(text, plain[run_id])
             context = None if saved["branch"] is None else BranchContext.from_json(saved["branch"])
             plan = self._plans[run_id]
             if context is not None:

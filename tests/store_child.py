@@ -1,4 +1,4 @@
-"""A process that drives runs of a store as it is told, line by line: `python store_child.py FILE`.
+"""A process that drives runs of a store as it is told, line by line: `python store_child.py STORE`.
 
 A line is JSON: a list of a word and its arguments. The answer is JSON too: what came of it, or what went wrong.
 """
@@ -15,11 +15,12 @@ from tests.commits import begin, go_on
 
 from acorn import StoreError
 from acorn.stores.holder import hold, this_process
-from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.open import open_store
+from acorn.stores.port import Store
 
 
 def main(path: str) -> None:
-    store = SQLiteStore(path)
+    store = open_store(path, "the child")
     for line in sys.stdin:
         try:
             answer: Any = act(store, *json.loads(line))
@@ -29,7 +30,7 @@ def main(path: str) -> None:
     store.close()
 
 
-def act(store: SQLiteStore, word: str, *arguments: Any) -> Any:
+def act(store: Store, word: str, *arguments: Any) -> Any:
     match word:
         case "begin":
             begin(store, *arguments)
@@ -49,7 +50,7 @@ def act(store: SQLiteStore, word: str, *arguments: Any) -> Any:
     return os.getpid()
 
 
-def work(store: SQLiteStore, least: int, seconds: float) -> int:
+def work(store: Store, least: int, seconds: float) -> int:
     """So many commits at least, and as many as the time allows."""
     run_id = f"run-{os.getpid()}"
     begin(store, run_id)

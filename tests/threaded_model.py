@@ -17,7 +17,7 @@ from acorn.testing.scripted import Scripted
 from acorn.thread import parse_thread_xml, serialize_thread_to_xml, to_messages
 
 Message = dict[str, Any]
-_LABEL = re.compile(r"Part (?P<number>\d+) of event (?P<event>\d+):")
+_LABEL = re.compile(r"Media (?P<number>\d+) of event (?P<event>\d+):")
 
 
 class Given:

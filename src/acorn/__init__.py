@@ -31,6 +31,7 @@ from acorn.types import Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 if TYPE_CHECKING:
     from acorn._runs import runs
     from acorn.chunk import StreamChunk
+    from acorn.media import Audio, File, Image
     from acorn.partial import Partial
     from acorn.step import Step
 
@@ -49,6 +50,9 @@ __all__ = [
     "Usage",
     "Unfinished",
     "Paused",
+    "Image",
+    "Audio",
+    "File",
     "Request",
     "ask_human",
     "capture",
@@ -67,7 +71,13 @@ __all__ = [
 ]
 
 # Names that bring the loop with them are loaded when they are first used, so that `import acorn` stays light.
-_LATE = {"runs": "acorn._runs", "Partial": "acorn.partial", "Step": "acorn.step", "StreamChunk": "acorn.chunk"}
+_LATE = {
+    "runs": "acorn._runs",
+    "Partial": "acorn.partial",
+    "Step": "acorn.step",
+    "StreamChunk": "acorn.chunk",
+    **dict.fromkeys(("Image", "Audio", "File"), "acorn.media"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -88,7 +88,7 @@ def _begin_item(agent: Agent[Any, Any], row: Any, item: BatchItem, run_id: str, 
     if before and before[0].facts.status == "failed":
         check_fit(before[0], store, agent_name(type(agent)), loop.run.input)
         if not retry:
-            raise recorded_failure(before, loop.plan)
+            raise recorded_failure(before, loop.plan, store)
         if is_final(before[0]):
             store.delete(run_id)
     return _begin_kept(named, loop)

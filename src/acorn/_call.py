@@ -50,6 +50,7 @@ __all__ = [
     "resume_stream",
     "aresume_stream",
     "checked_id",
+    "fork_of",
     "branch",
     "abranch",
     "branch_all",
@@ -74,6 +75,15 @@ async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any])
     if brought_by(agent).run_id is None:
         return await adriven(*planted(agent, loop))
     return await adriven(*await made_aside(partial(planted, agent, loop)))
+
+
+def fork_of(thread: Any, before: Any, owner: str) -> Any:
+    """What `using(thread=..., before=...)` brings along; None and no step for what has no past."""
+    if thread is before is None:
+        return None
+    from acorn._loop.fork import fork_of  # the events' classes, which a call that is no fork does not need
+
+    return fork_of(thread, before, owner)
 
 
 def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:

@@ -3,8 +3,8 @@
 A `Part` is what a user puts into an input, or returns from a tool, beside text: a picture, say. In the text of a
 message a placeholder stands for it, and the part itself follows the text:
 
-    <photo part="1" kind="image" />             in the XML of an input
-    {"photo": {"part": 1, "kind": "image"}}     in the JSON of a result
+    <photo media="1" kind="image" />             in the XML of an input
+    {"photo": {"media": 1, "kind": "image"}}     in the JSON of a result
 
 Pydantic comes upon the parts as it writes, wherever they stand; a value without any costs next to nothing more.
 """
@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationUnexpectedValue, SchemaSerializer
 from acorn._json import to_text
 from acorn.types import Content
 
-MARK = "part"
+MARK = "media"
 """Under which a placeholder has the number of its part."""
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, get_origin
 
 from acorn._brackets import MADE_WITH, brackets_of
 from acorn._json import excerpt, safe_repr, shorten
+from acorn._schema.media import without_media
 from acorn._schema.shape import Shapes
 from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
 from acorn._tools.agent import AgentTool
@@ -56,6 +57,8 @@ class Brought:
     run_id: str | None = None
     """What the next run is called in its store."""
     item: BatchItem | None = None
+    fork: Any = None
+    """What the next run keeps of another, as `_loop/fork.py` has it."""
 
 
 _NOTHING = Brought()
@@ -171,6 +174,15 @@ def check_branch(which: Any, where: str) -> None:
         raise DeclarationError(
             f"{where} is a `{cls.__name__}` with `using(history=...)`; a branch goes on with its parent's conversation."
         )
+    _check_no_fork(which, where)
+
+
+def _check_no_fork(which: Branch, where: str) -> None:
+    cls = class_of(which)
+    if isinstance(which, base_of(cls)) and brought_by(which).fork is not None:
+        raise DeclarationError(
+            f"{where} is a `{cls.__name__}` with `using(thread=...)`; only a run of its own can be a fork, so call it."
+        )
 
 
 def _output_of(which: Branch) -> Any:
@@ -232,6 +244,7 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
     if is_class and agent is base_of(cls):
         raise DeclarationError(f"`{owner}.{where}` is the base class of all modules; give one of your own.")
     _check_makeable(agent, f"`{owner}.{where}`")
+    _check_no_fork(agent, f"`{owner}.{where}`")
     options = options_of(agent) or ToolOptions()
     if options.timeout is not None:
         raise DeclarationError(
@@ -243,13 +256,14 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
             f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(once=...)` or `approval`; those are for "
             f"functions, so put them on the agent's own tools."
         )
+    whose = f"The input of `{cls.__name__}`, which is a tool of `{owner}`,"
     return AgentTool(
         options.name or snake_case(cls.__name__),
         agent,
         options,
         f"{where} (`{cls.__module__}.{cls.__qualname__}`)",
         docstring_of(cls),
-        lambda: read_spec(agent).input.json_schema,
+        lambda: without_media(read_spec(agent).input.json_schema, whose),
     )
 
 

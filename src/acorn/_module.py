@@ -34,7 +34,7 @@ from acorn._sampling import overruled, said_in
 from acorn._schema.shape import SHAPES
 from acorn._spec import SETTINGS
 from acorn._tools.agent import AS_TOOL
-from acorn.errors import AcornError
+from acorn.errors import AcornError, InputError
 from acorn.record import Run, run_of
 from acorn.types import Request
 
@@ -123,6 +123,8 @@ class module(Generic[In, Out, Deps]):
     """Model calls at once, for all runs of the class in a process."""
     max_depth: int = SETTINGS["max_depth"].default
     """How deep branches may nest."""
+    max_media_bytes: int | None = SETTINGS["max_media_bytes"].default
+    """How much of pictures, sounds and files a request may carry; None is no limit."""
     store: Any = SETTINGS["store"].default
     """Where runs are kept: a file such as `"runs.db"`, or a store; None keeps none."""
     loop_guard: str | None = SETTINGS["loop_guard"].default
@@ -306,8 +308,23 @@ class module(Generic[In, Out, Deps]):
         """Run several branches at the same time; the results in order, failures as `BranchError` objects."""
         return _call.branch_all(self, branches, concurrency)
 
-    def using(self, *, history: Any = _UNSET, deps: Deps = _UNSET, run_id: Any = _UNSET, **overrides: Any) -> Self:
+    def using(
+        self,
+        *,
+        history: Any = _UNSET,
+        deps: Deps = _UNSET,
+        run_id: Any = _UNSET,
+        thread: Any = _UNSET,
+        before: Any = _UNSET,
+        **overrides: Any,
+    ) -> Self:
         """A light copy with other settings, an earlier conversation, something for the tools to use, or a name.
+
+        With `thread`, the events of a run or its record, the next call is a fork of that run: it keeps what happened
+        before the step `before`, counted as `iteration` in the events, and goes on there. It takes the same input
+        where the call has none.
+
+            agent.using(thread=run.thread, before=3, model="openai/gpt-4o")()
 
         A call of `using(run_id="order-17")` begins a run by that id in the store; called again with the same input,
         it goes on with what was interrupted, and gives again what had ended.
@@ -320,14 +337,16 @@ class module(Generic[In, Out, Deps]):
         other = copy.copy(self)
         _make_way(vars(other), overrides)
         module.__init__(other, **overrides)
-        before, owner = brought_by(self), type(self).__name__
+        known, owner = brought_by(self), type(self).__name__
         if deps is not _UNSET:
             check_deps(owner, deps_type(self), deps)
         vars(other)[BROUGHT] = Brought(
-            prior=before.prior if history is _UNSET else _call.prior_messages(history, owner),
-            deps=before.deps if deps is _UNSET else deps,
-            run_id=before.run_id if run_id is _UNSET else _call.checked_id(run_id, owner),
+            prior=known.prior if history is _UNSET else _call.prior_messages(history, owner),
+            deps=known.deps if deps is _UNSET else deps,
+            run_id=known.run_id if run_id is _UNSET else _call.checked_id(run_id, owner),
+            fork=known.fork if thread is before is _UNSET else _call.fork_of(_or_none(thread), _or_none(before), owner),
         )
+        _check_one_past(brought_by(other), owner)
         if OPEN in vars(self):
             vars(other)[OPEN] = vars(self)[OPEN].for_copy()
         return other
@@ -412,6 +431,17 @@ setattr(module, BASE, module)
 setattr(module, AS_TOOL, AsTool())
 setattr(module, SHAPES, AsShapes())
 Module = module
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is _UNSET else value
+
+
+def _check_one_past(brought: Brought, owner: str) -> None:
+    if brought.fork is not None and brought.prior:
+        raise InputError(
+            f"`history` and `thread` of `{owner}.using` exclude each other: a fork has its thread's conversation."
+        )
 
 
 def _make_way(own: dict[str, Any], nearer: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_origin
 
 from acorn._brackets import check_deps, check_filled, deps_type
 from acorn._declared import (
@@ -23,17 +23,21 @@ from acorn._declared import (
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
 from acorn._override import Overrides, held, prompt_within, spec_within
-from acorn._spec import SETTINGS, Spec
+from acorn._spec import SETTINGS, Prompt, Spec
 from acorn._tools.agent import AgentTool
 from acorn._tools.people import asks_people, is_question
 from acorn._tools.port import Tool
+from acorn._tools.source import may_ask_people
 from acorn.errors import DeclarationError
 from acorn.models.port import Model
 from acorn.models.resolve import resolve
 from acorn.models.throttle import throttle
 from acorn.record import Run
 
-OPTIONS = frozenset({"history", "deps", "run_id", *SETTINGS})
+if TYPE_CHECKING:
+    from acorn._loop.fork import Fork  # the events' classes, which a call that is no fork does not need
+
+OPTIONS = frozenset({"history", "deps", "run_id", "thread", "before", *SETTINGS})
 """What `using` takes."""
 Out = TypeVar("Out")
 Deps = TypeVar("Deps")
@@ -52,8 +56,12 @@ class Agent(Protocol[Out, Deps]):
 def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
     plan = checked_plan(agent)
+    brought = brought_by(agent)
+    run_id = brought.run_id or os.urandom(16).hex()
+    if brought.fork is not None:
+        return _forked_loop(agent, plan, run_id, args, kwargs)
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
-    return Loop(plan, Run(brought_by(agent).run_id or os.urandom(16).hex(), given, deps=plan.deps))
+    return Loop(plan, Run(run_id, given, deps=plan.deps))
 
 
 def checked_plan(agent: Agent[Any, Any]) -> Plan:
@@ -64,6 +72,25 @@ def checked_plan(agent: Agent[Any, Any]) -> Plan:
     if plan.spec.store is None:
         _check_people(agent, plan.spec, [])
     return plan
+
+
+def _forked_loop(agent: Agent[Any, Any], plan: Plan, run_id: str, args: Arguments, kwargs: dict[str, Any]) -> Loop:
+    """A run that begins with what it keeps of another; the prompt is that one's, unless the instance has its own."""
+    fork: Fork = brought_by(agent).fork
+    spec = plan.spec
+    if args or kwargs:
+        given = spec.input.from_call(spec.owner, args, kwargs, OPTIONS)
+        fork = fork.with_input(spec, given)
+    else:
+        given = fork.input_for(spec)
+    if not _has_own_prompt(agent, held()):
+        plan = replace(plan, spec=replace(spec, prompt=Prompt(fork.prompt)), prompt=None)
+    return Loop(replace(plan, fork=fork), Run(run_id, given, deps=plan.deps, forked_from=fork.origin))
+
+
+def _has_own_prompt(agent: Agent[Any, Any], overrides: Overrides) -> bool:
+    set_within = (isinstance(agent, each.cls) and "system_prompt" in each.values for each in overrides)
+    return "system_prompt" in vars(agent) or any(set_within)
 
 
 def plan_for(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
@@ -117,6 +144,13 @@ def _check_people(which: Branch, spec: Spec, seen: list[Any]) -> None:
             raise DeclarationError(
                 f"The tool `{tool.name}` of `{spec.owner}` {what}, and nobody can answer: add `store = ...` to the "
                 f"module that is called, so that the run can wait, or a method `on_human` to `{spec.owner}`."
+            )
+    for source in spec.sources:
+        if may_ask_people(source):
+            raise DeclarationError(
+                f"Tools of `{source!r}` in `{spec.owner}` need a person's approval, and nobody can answer: add "
+                f"`store = ...` to the module that is called, so that the run can wait, or a method `on_human` to "
+                f"`{spec.owner}`."
             )
     for other in _below(spec):
         if not any(other is each for each in seen):

@@ -6,7 +6,6 @@ adds to them what a machine needs to go on. Without the class of the run, its in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, get_args, get_origin
@@ -15,13 +14,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from acorn._content import restore_parts, save_parts
+from acorn._data import as_one_text, from_one_text, to_saved
 from acorn._history import history_of
 from acorn._json import excerpt, shorten, to_plain, words_of
 from acorn._schema.shape import SHAPES, Shape, Shapes
 from acorn._secrets import redact, secrets_in
 from acorn.errors import AcornError, ModelError, StoreError
 from acorn.journal import Called, Entry, Failed, Interrupted, ModelAnswered, ResultSaid, RunBegun
-from acorn.types import Fallback, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Fallback, ForkedFrom, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 FORMAT = 2
 """The version of what is written here; a reader knows its own and those before it."""
@@ -34,13 +34,7 @@ _DEEPEST_CAUSE = 10
 
 def write_run(run: Any) -> str:
     """A record, its branches included, as one JSON text."""
-    plain = _with_branches(run)
-    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which a model may have written
-        text = json.dumps(plain, separators=(",", ":"))
-    return text
+    return as_one_text(lambda: _with_branches(run))
 
 
 def _with_branches(run: Any) -> dict[str, Any]:
@@ -58,8 +52,8 @@ def _with_branches(run: Any) -> dict[str, Any]:
 def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
     """The record that was written, made by `make`; typed by the class of its module, if that is given."""
     try:
-        saved = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
+        saved = from_one_text(text)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise StoreError(f"The text is no saved run, since it is no JSON: {words_of(error)}") from error
     # An alias such as `Extract[Person]` says what its instances give, so one is made.
     known = agent() if get_origin(agent) is not None else agent
@@ -115,8 +109,8 @@ def written_record(run: Any) -> dict[str, Any]:
     return {
         "id": run.id,
         "branch": run.branch,
-        "input": to_plain(run.input),
-        "output": None if is_unfinished or is_paused else to_plain(output),
+        "input": to_saved(run.input),
+        "output": None if is_unfinished or is_paused else to_saved(output),
         **({"unfinished": _written_unfinished(output)} if is_unfinished else {}),
         **({"waits_for": [written_request(each) for each in output.requests]} if is_paused else {}),
         "usage": fields_of(run.usage),
@@ -127,6 +121,7 @@ def written_record(run: Any) -> dict[str, Any]:
         "started": None if run.started is None else run.started.isoformat(),
         "seconds": run.seconds,
         "error": None if run.error is None else _written_error(run.error, _words_in(run.journal.entries)),
+        **({} if run.forked_from is None else {"forked_from": run.forked_from._asdict()}),
     }
 
 
@@ -148,6 +143,7 @@ def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shap
         seconds=_a((int, float), kept["seconds"]),
         error=None if kept["error"] is None else read_error(kept["error"]),
         branch=_a((str, type(None)), kept.get("branch")),
+        forked_from=read_fork(kept),
     )
     if run.error is not None:
         run.error.run = run
@@ -164,6 +160,12 @@ def _shapes_below(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | N
     found = None if shapes is None or path is None else shapes.below(path.rpartition("/")[2])
     below = None if found is None else getattr(found, SHAPES, None)
     return below if isinstance(below, Shapes) and below.module == saved["module"] else None
+
+
+def read_fork(kept: Mapping[str, Any]) -> ForkedFrom | None:
+    """What a run was forked from, as its record says."""
+    plain = kept.get("forked_from")
+    return None if plain is None else ForkedFrom(_a((str, type(None)), plain["run"]), _a(int, plain["before"]))
 
 
 def _a(kinds: Any, value: Any) -> Any:
@@ -219,7 +221,7 @@ def _written_unfinished(output: Unfinished) -> dict[str, Any]:
         "owner": output._owner,
         "content": output.content,
         "tool_calls": to_plain([fields_of(call) for call in output.tool_calls]),
-        "tool_results": to_plain([written_result(result) for result in output.tool_results]),
+        "tool_results": to_saved([written_result(result) for result in output.tool_results]),
     }
 
 
@@ -363,7 +365,7 @@ def written_entry(entry: Entry) -> dict[str, Any]:
     """An entry as plain data, with the name of its class."""
     plain: dict[str, Any] = {"entry": type(entry).__name__, **entry._asdict()}
     if isinstance(entry, RunBegun):
-        plain["input"] = to_plain(entry.input)
+        plain["input"] = to_saved(entry.input)
     if "usage" in plain:
         plain["usage"] = fields_of(plain["usage"])
     return plain
@@ -390,6 +392,8 @@ def _read_entry(plain: Mapping[str, Any]) -> Entry:
             fields[name] = tuple(fields[name])
     if "usage" in fields:
         fields["usage"] = Usage(**fields["usage"])
+    if fields.get("forked_from") is not None:
+        fields["forked_from"] = ForkedFrom(*fields["forked_from"])
     entry: Entry = kind(**fields)
     return entry
 

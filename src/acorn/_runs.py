@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
+from acorn._data import Shelf
 from acorn._drive.keeping import read_whole, saved_of
 from acorn._json import excerpt, to_plain
 from acorn._loop.people import check_answer
@@ -18,12 +19,27 @@ from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores.open import open_store
-from acorn.stores.port import RunFacts, Status, Store
+from acorn.stores.port import RunFacts, Status, Store, Wakes
 from acorn.types import Request
 
 _PAUSE = 0.1
 """Seconds between two looks at a run that goes on."""
+_LONG_PAUSE = 1.0
+"""The same where the store tells what is new; that a process died, nobody tells."""
 _GOES_ON = ("queued", "running", "waiting")
+
+
+@contextmanager
+def watching(store: Store, run_id: str) -> Generator[Callable[[], None]]:
+    """What waits until a run may have something new: told by the store, or found by looking now and then."""
+    if not isinstance(store, Wakes):
+        yield lambda: time.sleep(_PAUSE)
+        return
+    watch = store.watch(run_id)
+    try:
+        yield lambda: watch.wait(_LONG_PAUSE)
+    finally:
+        watch.close()
 
 
 class Runs:
@@ -57,24 +73,26 @@ class Runs:
             raise self._unknown(run_id)
         root, *below = kept
         with read_whole(run_id, self._store):
-            run: Run[Any] = read_record(Run, saved_of(root), None)
-            hang_records(run, [saved_of(each) for each in below])
+            shelf = Shelf(self._store.media)
+            run: Run[Any] = read_record(Run, saved_of(root, shelf), None)
+            hang_records(run, [saved_of(each, shelf) for each in below])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:
         """The entries of its journal and of its branches', from the first, as they are committed; ends with the run."""
-        position = 0
-        while True:
-            status, heard = self._store.follow(run_id, position)
-            if status is None:
-                raise self._unknown(run_id)
-            for each in heard:
-                position = each.position
-                yield from read_entries([json.loads(each.entry)])
-            if not heard and status not in _GOES_ON:
-                return
-            if not heard:
-                time.sleep(_PAUSE)
+        position, shelf = 0, Shelf(self._store.media)
+        with watching(self._store, run_id) as wait:
+            while True:
+                status, heard = self._store.follow(run_id, position)
+                if status is None:
+                    raise self._unknown(run_id)
+                for each in heard:
+                    position = each.position
+                    yield from read_entries([shelf.read(each.entry)])
+                if not heard and status not in _GOES_ON:
+                    return
+                if not heard:
+                    wait()
 
     def requests(self, run_id: str | None = None) -> Sequence[Request]:
         """What people are asked and have not answered yet, the oldest first."""

@@ -68,6 +68,7 @@ class Spec:
     max_concurrency: Counted[int] | None
     loop_guard: str | None
     max_depth: int
+    max_media_bytes: int | None
     store: Any
     history_format: str
     xml_include_descriptions: bool
@@ -248,6 +249,9 @@ SETTINGS: Mapping[str, Setting] = {
         None, lambda value: value is None or _is_count(value, 1), "a whole number of at least 1, or None"
     ),
     "max_depth": Setting(5, lambda value: _is_count(value, 1), "a whole number of at least 1"),
+    "max_media_bytes": Setting(
+        20_000_000, lambda value: value is None or _is_count(value, 1), "a whole number of bytes of at least 1, or None"
+    ),
     "store": Setting(
         None, _is_store, "a file such as 'runs.db', 'memory', 'postgresql://...', or an object of the store port"
     ),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from acorn.types import Content, Fallback, Usage
+from acorn.types import Content, Fallback, ForkedFrom, Usage
 
 Message = dict[str, Any]
 Form = Literal["text", "json", "error", "skipped", "stopped"]
@@ -54,6 +54,8 @@ class RunBegun(NamedTuple):
     """Its path, `outer/inner`."""
     call_id: str | None = None
     """The call that began it; None for a branch begun by the user's code."""
+    forked_from: ForkedFrom | None = None
+    """The run whose steps, up to one, stand at the beginning of this journal: they were told, not done again."""
 
 
 class MessagesSaid(NamedTuple):
@@ -103,7 +105,7 @@ class ModelAnswered(NamedTuple):
     usage: Usage
     cost: float | None
     attempts: int
-    """How many requests it took."""
+    """How many requests it took; 0 for a turn that was kept from another run, which has no usage either."""
     waits: tuple[float, ...]
     """Seconds waited before each further one."""
     fallbacks: tuple[Fallback, ...] = ()

@@ -22,7 +22,7 @@ from typing_extensions import TypeVar
 from acorn._history_book import HistoryBook
 from acorn._json import excerpt, to_plain, words_of
 from acorn.errors import AcornError
-from acorn.types import Usage
+from acorn.types import ForkedFrom, Usage
 
 if TYPE_CHECKING:
     from acorn.journal import Entry, Listener
@@ -110,6 +110,8 @@ class Run(_Kept, Generic[Out, Deps]):
     """The path of the branch that this is, `outer/inner`; None for a run of its own."""
     journal: Journal = field(default_factory=Journal, repr=False)
     """What happened, entry by entry (`acorn.journal`)."""
+    forked_from: ForkedFrom | None = None
+    """The run and the step that this one was forked from by `using(thread=..., before=...)`."""
 
     @property
     def thread(self) -> list[AgentEvent]:

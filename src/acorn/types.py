@@ -14,6 +14,15 @@ TOOL_ERROR = "Tool error: "
 """What the model reads before the error of a tool."""
 
 
+class ForkedFrom(NamedTuple):
+    """Which run a run was forked from, and where."""
+
+    run: str | None
+    """Its id; None where the events did not say whose they are."""
+    before: int
+    """The first step that is the fork's own."""
+
+
 @dataclass(slots=True)
 class ToolCall:
     """A call that the model made."""

@@ -35,6 +35,7 @@ if TORTURE:
         "test_on_start.py",
         "test_limits.py",
         "test_content_parts.py",
+        "test_media.py",
     ]
 
 

@@ -31,7 +31,7 @@ DATA = "data:image/png;base64,AAAA"
 OAK, ELM = Photo(f"{DATA}OAK"), Photo(f"{DATA}ELM")
 OAK_PART, ELM_PART = image(OAK.url), image(ELM.url)
 DONE = finish(answer="an oak")
-FIRST = '{"part":1,"kind":"image"}'
+FIRST = '{"media":1,"kind":"image"}'
 """What stands in the JSON of a result for its first picture."""
 
 
@@ -101,11 +101,11 @@ def test_a_picture_in_the_input_follows_its_xml(call: Call, script: Script) -> N
     xml = (
         "<input>\n"
         "  <question>What is it?</question>\n"
-        '  <photo description="What it is about" part="1" kind="image" />\n'
+        '  <photo description="What it is about" media="1" kind="image" />\n'
         "  <more>\n"
         "    <others>\n"
-        '      <photo part="2" kind="image" />\n'
-        '      <photo part="1" kind="image" />\n'
+        '      <photo media="2" kind="image" />\n'
+        '      <photo media="1" kind="image" />\n'
         "    </others>\n"
         "  </more>\n"
         "</input>"
@@ -132,7 +132,7 @@ def test_a_plain_type_may_be_a_part_or_hold_some(call: Call, script: Script, kin
     run = call.run(Plain(model=model), given)
     (_, xml, parts) = saw(model.requests[0])[0]
     (inner,) = [element for element in ElementTree.fromstring(xml).iter() if element.attrib]
-    assert inner.attrib == {"part": "1", "kind": "image"}
+    assert inner.attrib == {"media": "1", "kind": "image"}
     assert parts == pictures(run.history) == [OAK_PART]
 
 
@@ -146,10 +146,10 @@ def test_a_schema_may_be_a_part_itself_and_sounds_are_parts_too(call: Call, scri
 
     model = script(DONE, DONE)
     run = call.run(Listener(model=model), url=DATA, name="oak")
-    assert run.history[0]["content"] == [text('<input part="1" kind="image" name="oak" />'), image(DATA)]
+    assert run.history[0]["content"] == [text('<input media="1" kind="image" name="oak" />'), image(DATA)]
     run = call.run(Hearer(model=model), sound="wav:AAAA")
     assert run.history[0]["content"] == [
-        text('<input>\n  <sound part="1" kind="audio" />\n</input>'),
+        text('<input>\n  <sound media="1" kind="audio" />\n</input>'),
         {"type": "input_audio", "input_audio": {"data": "wav:AAAA", "format": "wav"}},
     ]
 
@@ -175,7 +175,7 @@ def test_a_picture_that_a_tool_returned_follows_its_result(call: Call, script: S
     assert run.history[3] == {"role": "tool", "tool_call_id": "call_1_0", "content": [text(FIRST), part]}
     assert saw(model.requests[1])[2:] == [
         ("tool", FIRST, []),
-        ("user", "Part 1 of the result of `shoot` (call `call_1_0`):", [part]),
+        ("user", "Media 1 of the result of `shoot` (call `call_1_0`):", [part]),
     ]
 
 
@@ -183,7 +183,7 @@ def test_a_picture_that_a_tool_returned_follows_its_result(call: Call, script: S
 def test_what_is_sent_of_a_result_is_a_tool_message_of_text_and_a_user_message(call: Call, script: Script) -> None:
     model = script(calling("describe") & calling("plain") & calling("shoot"), DONE)
     call.run(Botanist(model=model), question="?")
-    placeholders = [{"part": number, "kind": "image"} for number in (1, 2)]
+    placeholders = [{"media": number, "kind": "image"} for number in (1, 2)]
     whole = {
         "shots": [{"photo": placeholders[0], "place": "wood"}, {"photo": placeholders[1], "place": "park"}],
         "count": 2,
@@ -194,11 +194,11 @@ def test_what_is_sent_of_a_result_is_a_tool_message_of_text_and_a_user_message(c
     assert beside == {
         "role": "user",
         "content": [
-            text("Part 1 of the result of `describe` (call `call_1_0`):"),
+            text("Media 1 of the result of `describe` (call `call_1_0`):"),
             OAK_PART,
-            text("Part 2 of the result of `describe` (call `call_1_0`):"),
+            text("Media 2 of the result of `describe` (call `call_1_0`):"),
             ELM_PART,
-            text("Part 1 of the result of `shoot` (call `call_1_2`):"),
+            text("Media 1 of the result of `shoot` (call `call_1_2`):"),
             image(f"{DATA}here"),
         ],
     }
@@ -260,9 +260,9 @@ def test_context_may_hold_pictures(call: Call, script: Script) -> None:
     model = script(calling("plain"), DONE)
     run = call.run(Showing(model=model), question="?")
     xml = (
-        '<context part="1" kind="image" />\n'
+        '<context media="1" kind="image" />\n'
         "<context>and</context>\n"
-        '<context>\n  <elm part="2" kind="image" />\n  <oak part="1" kind="image" />\n</context>'
+        '<context>\n  <elm media="2" kind="image" />\n  <oak media="1" kind="image" />\n</context>'
     )
     assert run.history[4] == {"role": "user", "content": [text(xml), OAK_PART, ELM_PART]}
     assert saw(model.requests[1])[-1] == ("user", xml, [OAK_PART, ELM_PART])
@@ -382,7 +382,7 @@ def test_the_journal_tells_what_the_model_reads(call: Call, script: Script) -> N
     assert returned[:3] == results[:3]
     assert returned[0] == [text(FIRST), image(f"{DATA}here")]
     contexts = [entry.context for entry in entries if isinstance(entry, ResultsSaid)][:2]
-    assert contexts == [[text('<context>\n  <photo part="1" kind="image" />\n</context>'), ELM_PART]] * 2
+    assert contexts == [[text('<context>\n  <photo media="1" kind="image" />\n</context>'), ELM_PART]] * 2
     assert history_of(entries) == run.history
 
 
@@ -405,12 +405,13 @@ def test_the_thread_tells_the_text_and_carries_the_rest(call: Call, script: Scri
     document = serialize_thread_to_xml(run.thread)
     assert "base64" not in document
     assert (
-        "&lt;photo description=&quot;What it is about&quot; part=&quot;1&quot; kind=&quot;image&quot; /&gt;" in document
+        "&lt;photo description=&quot;What it is about&quot; media=&quot;1&quot; kind=&quot;image&quot; /&gt;"
+        in document
     )
     assert '<event type="tool_output"' in document
     results = [event.result for event in run.thread if event.type == "tool_result"]
-    assert results[0] == {"part": 1, "kind": "image"}
-    assert results[1]["shots"][1] == {"photo": {"part": 2, "kind": "image"}, "place": "park"}
+    assert results[0] == {"media": 1, "kind": "image"}
+    assert results[1]["shots"][1] == {"photo": {"media": 2, "kind": "image"}, "place": "park"}
 
 
 def test_a_saved_run_has_its_pictures_still(call: Call, script: Script) -> None:
@@ -447,8 +448,8 @@ def test_in_a_thread_each_picture_follows_the_document_with_its_event(script: Sc
     events = list(ElementTree.fromstring(document["text"]))
     assert [event.attrib["type"] for event in events] == ["human", "tool_input", "tool_output", "human"]
     assert events[2].text == FIRST
-    assert events[3].text == "Part 1 of the result of `shoot` (call `call_1_0`):"
-    assert rest == [text("Part 1 of event 0:"), OAK_PART, text("Part 1 of event 3:"), image(f"{DATA}here")]
+    assert events[3].text == "Media 1 of the result of `shoot` (call `call_1_0`):"
+    assert rest == [text("Media 1 of event 0:"), OAK_PART, text("Media 1 of event 3:"), image(f"{DATA}here")]
 
 
 # Limits

@@ -214,7 +214,7 @@ def test_pictures_follow_the_document() -> None:
         assert others[1::2] == [IMAGE] * number
         kinds = [kind for kind, _ in lines(requests[number])]
         said = [at for at, kind in enumerate(kinds) if kind == "human"][1:]
-        assert [line["text"] for line in others[::2]] == [f"Part 1 of event {at}:" for at in said]
+        assert [line["text"] for line in others[::2]] == [f"Media 1 of event {at}:" for at in said]
         assert lines(requests[number])[-1] == ("human", f"No. {number}:")
         assert "base64" not in first["text"]
 

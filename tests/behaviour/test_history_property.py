@@ -26,7 +26,7 @@ from acorn._loop.thread_format import Threaded
 from acorn._loop.wire_history import WireHistory
 from acorn.models import ModelRequest, ModelResponse
 
-RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 300
+RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 120
 BATCH = 100
 STEPS = 12
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from pydantic import BaseModel
 import acorn
 from acorn import InputError, Paused, StoreError, ask_human, module, tool
 from acorn.models import ModelRequest
-from acorn.stores import MemoryStore
+from acorn.stores import MemoryStore, PostgresStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 
@@ -46,9 +48,13 @@ class Desk(module[Order, str]):
         return "a blue one"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    if request.param == "postgres":
+        with closing(PostgresStore(request.getfixturevalue("postgres"))) as made:
+            yield made
+    else:
+        yield MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
 
 
 def desk(store: Any, script: list[Reply], inside: list[Reply] | None = None) -> Desk:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from acorn import (
 )
 from acorn.journal import Finished, RunBegun
 from acorn.models import ModelRequest
-from acorn.stores import MemoryStore
+from acorn.stores import MemoryStore, PostgresStore
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
@@ -81,9 +82,13 @@ def by_turn(request: ModelRequest) -> Reply:
     return reply
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    if request.param == "postgres":
+        with closing(PostgresStore(request.getfixturevalue("postgres"))) as made:
+            yield made
+    else:
+        yield MemoryStore() if request.param == "memory" else tmp_path / "runs.db"
 
 
 def desk(store: Any, seen: list[str], **settings: Any) -> Desk:

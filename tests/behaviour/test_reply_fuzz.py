@@ -24,8 +24,8 @@ from tests.raw_model import RawModel
 from acorn import LimitError, ModelError, ParseError, Run, Step, Unfinished, Usage, module, tool
 from acorn.models import ModelRequest, ModelResponse, RawCall
 
-RUNS = 100_000 if os.environ.get("ACORN_TORTURE") == "1" else 1_000
-BATCH = RUNS // 10
+RUNS = 100_000 if os.environ.get("ACORN_TORTURE") == "1" else 500
+BATCH = max(100, RUNS // 10)
 MOST_REQUESTS = 4 + 1 + 1 + 2  # steps, the forced one, the fallback, corrections
 
 HUGE = "ä" * 100_000

@@ -55,7 +55,7 @@ from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
 from acorn.testing.scripted import cut
 
-RUNS = 20_000 if os.environ.get("ACORN_TORTURE") == "1" else 400
+RUNS = 20_000 if os.environ.get("ACORN_TORTURE") == "1" else 150
 
 Chunk = StreamChunk[Any]
 Hear = Callable[[Any, Chunk], Any]

@@ -78,6 +78,8 @@ SYSTEM: Json = {"role": "system", "content": "You answer questions."}
 USER: Json = {"role": "user", "content": "<input>\n  <question>Why?</question>\n</input>"}
 IMAGE: Json = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
 FAR_IMAGE: Json = {"type": "image_url", "image_url": {"url": "https://example.org/oak.png"}}
+DOCUMENT: Json = {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"}}
+SOUND: Json = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
 THOUGHT: Json = {"type": "thinking", "thinking": "Hm.", "signature": "s1"}
 HIDDEN: Json = {"type": "redacted_thinking", "data": "opaque"}
 SEALED = "reasoning.encrypted_content"
@@ -112,9 +114,11 @@ CONVERSATIONS: dict[str, list[Json]] = {
     "words of the model alone": [SYSTEM, USER, asked(content="Hm."), {"role": "user", "content": "Go on."}],
     "two users in a row": [SYSTEM, USER, {"role": "user", "content": "And how?"}],
     "parts": [SYSTEM, {"role": "user", "content": [{"type": "text", "text": "Look:"}, IMAGE, FAR_IMAGE]}],
+    "a document": [SYSTEM, {"role": "user", "content": [{"type": "text", "text": "Read:"}, DOCUMENT]}],
+    "a sound": [SYSTEM, {"role": "user", "content": [{"type": "text", "text": "Listen:"}, SOUND]}],
     "parts behind a result": [
         *(SYSTEM, USER, ONE, told("c1", "r")),
-        {"role": "user", "content": [{"type": "text", "text": "Part 1:"}, IMAGE]},
+        {"role": "user", "content": [{"type": "text", "text": "Media 1:"}, IMAGE]},
     ],
     "a result in parts": [
         SYSTEM,

@@ -19,7 +19,8 @@ from tests.patience import comes_true
 
 from acorn import StoreError
 from acorn.stores.holder import hold, let_go, this_process
-from acorn.stores.port import Commit
+from acorn.stores.port import Commit, Store
+from acorn.stores.postgres import PostgresStore
 from acorn.stores.sqlite import SQLiteStore
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -29,10 +30,10 @@ ROOT = Path(__file__).parents[2]
 class Child:
     """A process that does with the store what it is told."""
 
-    def __init__(self, path: Path, **environment: str) -> None:
+    def __init__(self, path: str, **environment: str) -> None:
         places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "store_child.py"), str(path)],
+            [sys.executable, str(ROOT / "tests" / "store_child.py"), path],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONPATH": places, **environment},
         )  # fmt: skip
@@ -59,20 +60,23 @@ class Child:
         self.process.stdout.close()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
+@pytest.fixture(params=["sqlite", "postgres"])
+def path(request: pytest.FixtureRequest) -> str:
+    """A file, or a URL."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres"))
+    return str(request.getfixturevalue("tmp_path") / "runs.db")
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[SQLiteStore]:
-    made = SQLiteStore(path)
+def store(path: str) -> Iterator[Store]:
+    made = PostgresStore(path) if "://" in path else SQLiteStore(path)
     yield made
     made.close()
 
 
 @pytest.fixture
-def start(path: Path) -> Iterator[Callable[..., Child]]:
+def start(path: str) -> Iterator[Callable[..., Child]]:
     children: list[Child] = []
 
     def new(**environment: str) -> Child:
@@ -84,8 +88,8 @@ def start(path: Path) -> Iterator[Callable[..., Child]]:
         child.end()
 
 
-def test_eight_processes_write_to_one_file_and_each_gets_on(
-    store: SQLiteStore, path: Path, start: Callable[..., Child]
+def test_eight_processes_write_to_one_store_and_each_gets_on(
+    store: Store, path: str, start: Callable[..., Child]
 ) -> None:
     children = [start() for _ in range(8)]
     for child in children:
@@ -99,7 +103,7 @@ def test_eight_processes_write_to_one_file_and_each_gets_on(
         assert list(kept.entries) == [str(number) for number in range(count)]
 
 
-def test_of_two_processes_that_claim_a_run_one_wins(store: SQLiteStore, start: Callable[..., Child]) -> None:
+def test_of_two_processes_that_claim_a_run_one_wins(store: Store, start: Callable[..., Child]) -> None:
     children = [start(), start()]
     for number in range(10):
         begin(store, f"r{number}", status="waiting")
@@ -113,7 +117,7 @@ def test_of_two_processes_that_claim_a_run_one_wins(store: SQLiteStore, start: C
         assert f"is being driven by process {winner.process.pid} on" in losers[0]["error"]
 
 
-def test_a_run_of_a_process_that_was_killed_is_taken_at_once(store: SQLiteStore, start: Callable[..., Child]) -> None:
+def test_a_run_of_a_process_that_was_killed_is_taken_at_once(store: Store, start: Callable[..., Child]) -> None:
     child = start(ACORN_LEASE="100000")
     child.do("begin", "r")
     child.do("go on", "r", 1)
@@ -128,9 +132,7 @@ def test_a_run_of_a_process_that_was_killed_is_taken_at_once(store: SQLiteStore,
     go_on(store, "r", 2)
 
 
-def test_a_frozen_process_that_was_replaced_writes_nothing_more(
-    store: SQLiteStore, start: Callable[..., Child]
-) -> None:
+def test_a_frozen_process_that_was_replaced_writes_nothing_more(store: Store, start: Callable[..., Child]) -> None:
     child = start(ACORN_LEASE="0.2")
     child.do("begin", "r")
     child.do("begin", "kept")
@@ -146,7 +148,7 @@ def test_a_frozen_process_that_was_replaced_writes_nothing_more(
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
-def test_a_process_that_drives_a_run_is_heard_of(store: SQLiteStore, start: Callable[..., Child]) -> None:
+def test_a_process_that_drives_a_run_is_heard_of(store: Store, start: Callable[..., Child]) -> None:
     child = start(ACORN_LEASE="4")
     child.do("begin", "r")
     child.do("hold", "r")
@@ -155,8 +157,14 @@ def test_a_process_that_drives_a_run_is_heard_of(store: SQLiteStore, start: Call
     assert child.do("status", "r") == "running"
 
 
-def heard(store: SQLiteStore) -> list[float]:
-    found = store._reading.use(lambda opened: opened().execute("SELECT heard FROM holders").fetchall())
+def heard(store: Store, holder: str = "%") -> list[Any]:
+    """When holders were last heard of, by whatever clock."""
+    if isinstance(store, PostgresStore):
+        sql = b"SELECT heard FROM acorn.holders WHERE id LIKE $1"
+        return [when for (when,) in store.transact(lambda transaction: transaction.execute(sql, [holder]).fetchall())]
+    assert isinstance(store, SQLiteStore)
+    sql_of_file = "SELECT heard FROM holders WHERE id LIKE ?"
+    found = store._reading.use(lambda opened: opened().execute(sql_of_file, (holder,)).fetchall())
     return [when for (when,) in found]
 
 
@@ -178,7 +186,7 @@ def forked(act: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_forked_child_is_another_holder_and_uses_the_store_too(store: SQLiteStore) -> None:
+def test_a_forked_child_is_another_holder_and_uses_the_store_too(store: Store) -> None:
     here = this_process()
     begin(store, "parent")
     store.list()
@@ -198,7 +206,7 @@ def test_a_forked_child_is_another_holder_and_uses_the_store_too(store: SQLiteSt
     assert list(store.read("child")[0].entries) == ["0", "1"]
 
 
-def test_a_child_goes_on_when_its_parent_has_closed_the_file(store: SQLiteStore, path: Path) -> None:
+def test_a_child_goes_on_when_its_parent_has_closed_the_store(store: Store, path: str) -> None:
     """It has locks of its own: the log is not thrown away under it."""
     begin(store, "parent")
     store.list()
@@ -213,7 +221,8 @@ def test_a_child_goes_on_when_its_parent_has_closed_the_file(store: SQLiteStore,
         os._exit(0)
     os.read(ready[0], 1)
     store.close()
-    assert Path(f"{path}-wal").exists()
+    if isinstance(store, SQLiteStore):
+        assert Path(f"{path}-wal").exists()
     os.write(go[1], b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     for end in (*ready, *go):
@@ -221,7 +230,7 @@ def test_a_child_goes_on_when_its_parent_has_closed_the_file(store: SQLiteStore,
     assert len(store.read("child")[0].entries) == 20
 
 
-def test_forks_amid_many_commits_lose_nothing(store: SQLiteStore) -> None:
+def test_forks_amid_many_commits_lose_nothing(store: Store) -> None:
     def drive(run_id: str) -> None:
         begin(store, run_id)
         for since in range(1, 30):
@@ -239,7 +248,7 @@ def test_forks_amid_many_commits_lose_nothing(store: SQLiteStore) -> None:
     assert len(store.list(limit=None)) == 6 + len(codes)
 
 
-def test_a_forked_child_beats_for_itself(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_beats_for_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_LEASE", "2")
     begin(store, "r")
     hold(store, "r")
@@ -247,17 +256,11 @@ def test_a_forked_child_beats_for_itself(store: SQLiteStore, monkeypatch: pytest
     def in_child() -> None:
         begin(store, "child")
         hold(store, "child")
-        (before,) = heard_of(store, this_process().id)
-        assert comes_true(lambda: heard_of(store, this_process().id) > [before])
+        (before,) = heard(store, this_process().id)
+        assert comes_true(lambda: heard(store, this_process().id) > [before])
 
     assert forked(in_child) == 0
     let_go(store, "r")
-
-
-def heard_of(store: SQLiteStore, holder: str) -> list[float]:
-    sql = "SELECT heard FROM holders WHERE id = ?"
-    found = store._reading.use(lambda opened: opened().execute(sql, (holder,)).fetchall())
-    return [when for (when,) in found]
 
 
 # The end of a process
@@ -267,8 +270,8 @@ import sys
 from tests.commits import begin, change
 from acorn.stores.holder import hold, this_process
 from acorn.stores.port import Commit
-from acorn.stores.sqlite import SQLiteStore
-store = SQLiteStore(sys.argv[1])
+from acorn.stores.open import open_store
+store = open_store(sys.argv[1], "the child")
 begin(store, "r")
 hold(store, "r")
 store.list()
@@ -277,18 +280,19 @@ for since in range(1, 300):
 """
 
 
-def test_what_was_committed_when_a_process_ends_is_written(store: SQLiteStore, path: Path) -> None:
+def test_what_was_committed_when_a_process_ends_is_written(store: Store, path: str) -> None:
     places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", ENDING, str(path)],
         env={**os.environ, "PYTHONPATH": places}, capture_output=True, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert [entry.name for entry in path.parent.iterdir()] == ["runs.db"]
+    if isinstance(store, SQLiteStore):
+        assert [entry.name for entry in Path(path).parent.iterdir()] == ["runs.db"]
     assert len(store.read("r")[0].entries) == 300
 
 
-def test_a_holder_of_another_machine_counts_by_its_lease(store: SQLiteStore) -> None:
+def test_a_holder_of_another_machine_counts_by_its_lease(store: Store) -> None:
     begin(store, "r", elsewhere())
     with pytest.raises(StoreError, match="driven by process 812 on host-a"):
         store.claim("r", this_process())

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,18 +16,20 @@ from tests.patience import PATIENCE, comes_true
 from acorn import StoreError, Usage
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.memory import MemoryStore
-from acorn.stores.port import Commit, Holder, RunCancelledError, Status, Store
+from acorn.stores.port import Commit, Holder, Medium, RunCancelledError, Status, Store
+from acorn.stores.postgres import PostgresStore
 from acorn.stores.sqlite import SQLiteStore
 
-STORES: dict[str, Callable[[Path], Store]] = {
+STORES: dict[str, Callable[[pytest.FixtureRequest], Store]] = {
     "memory": lambda _: MemoryStore(),
-    "sqlite": lambda folder: SQLiteStore(folder / "runs.db"),
+    "sqlite": lambda request: SQLiteStore(request.getfixturevalue("tmp_path") / "runs.db"),
+    "postgres": lambda request: PostgresStore(request.getfixturevalue("postgres")),
 }
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = STORES[request.param](tmp_path)
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    made = STORES[request.param](request)
     yield made
     made.close()
 
@@ -120,6 +121,32 @@ def test_a_root_changes_with_its_branches(store: Store) -> None:
     assert [facts.id for facts in store.list()] == ["r"]
 
 
+def with_media(store: Store, run_id: str, *names: str) -> None:
+    """A run is born that brings data: bytes that are their own name, nulls and all."""
+    media = [Medium(name, f"{name}\0\xff".encode("latin-1")) for name in names]
+    store.commit(Commit(run_id, this_process(), [change(run_id, ["0"], born=birth())], (), media)).result()
+
+
+def test_media_are_kept_once_and_as_long_as_a_run_has_them(store: Store) -> None:
+    with_media(store, "r", "one", "two", "two")
+    with_media(store, "s", "two")
+    more = Commit("s", this_process(), [change("s", ["1"], since=1)], (), [Medium("three", b"3"), Medium("one", b"?")])
+    store.commit(more).result()
+    assert store.media(["one", "three", "none"]) == {"one": b"one\0\xff", "three": b"3"}, "what is there stays"
+    assert store.media([]) == {}
+    for run_id, left in (("r", {"one", "two", "three"}), ("s", set[str]())):
+        store.release(run_id, this_process(), "stopped")
+        store.delete(run_id)
+        assert store.media(["one", "two", "three"]).keys() == left
+
+
+def test_the_media_of_a_commit_that_is_refused_are_not_kept(store: Store) -> None:
+    begin(store, "r")
+    torn = Commit("r", this_process(), [change("r", ["1"], since=5)], (), [Medium("one", b"1")])
+    assert "entries" in str(refusal(store, torn))
+    assert store.media(["one"]) == {}
+
+
 def test_half_a_character_does_not_lose_a_run(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, error="no file \udcff", state='{"name": "\udcff"}')
@@ -127,6 +154,17 @@ def test_half_a_character_does_not_lose_a_run(store: Store) -> None:
     assert kept.facts.error is not None
     assert kept.facts.error.startswith("no file ")
     assert list(kept.entries) == ["0", "1"]
+
+
+def test_a_nul_does_not_lose_a_run(store: Store) -> None:
+    begin(store, "r")
+    go_on(store, "r", 1, error="no file \0", stop_reason="\0")
+    (kept,) = store.read("r")
+    assert kept.facts.error is not None
+    assert kept.facts.error.startswith("no file ")
+    assert store.find("r\0") == []
+    assert store.read("\0") == []
+    assert store.claim("\0", elsewhere()) is None
 
 
 # What is refused, and leaves nothing

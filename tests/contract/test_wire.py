@@ -526,10 +526,10 @@ class Seeing(Researcher):
 def test_a_picture_that_a_tool_returned_arrives_behind_the_results(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(Seeing(model=wire.model()), question="Why?")
-    text = '{"photo":{"part":1,"kind":"image"}}'
+    text = '{"photo":{"media":1,"kind":"image"}}'
     line = {
         "type": "text",
-        "text": f"Part 1 of the result of `search` (call `{'call' if wire.is_openai else 'toolu'}_1_0`):",
+        "text": f"Media 1 of the result of `search` (call `{'call' if wire.is_openai else 'toolu'}_1_0`):",
     }
     assert wire.bodies()[1] == wire.either(
         openai=openai(

@@ -110,7 +110,7 @@ def test_a_picture_follows_the_document(wire: Wire) -> None:
     wire.run(Showing(model=wire.model()), question="Where?")
     (message,) = parts(wire, wire.bodies()[1])[1]
     document, line, image = message["content"]
-    assert line["text"] == "Part 1 of event 3:"
+    assert line["text"] == "Media 1 of event 3:"
     assert document["text"].endswith(">See:</event>\n</thread>")
     assert PNG not in document["text"]
     if wire.is_openai:

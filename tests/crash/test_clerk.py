@@ -24,8 +24,8 @@ CLERK = Path(__file__).with_name("clerk.py")
 class Office:
     """The store, and the clerks that work on it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.store, self.log = directory / "runs.db", directory / "log"
+    def __init__(self, directory: Path, store: str | None = None) -> None:
+        self.store, self.log = store or str(directory / "runs.db"), directory / "log"
         self.log.touch()
 
     def lines(self) -> list[str]:
@@ -35,7 +35,7 @@ class Office:
         return any(line.startswith("begin") for line in self.lines())
 
     def start(self, what: str, *words: object) -> subprocess.Popen[str]:
-        command = [sys.executable, str(CLERK), what, str(self.store), str(self.log), *map(str, words)]
+        command = [sys.executable, str(CLERK), what, self.store, str(self.log), *map(str, words)]
         return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def finish(self, what: str, *words: object) -> str:
@@ -51,9 +51,15 @@ class Office:
         process.communicate(timeout=PATIENCE)
 
 
-def test_a_batch_that_is_killed_three_times_answers_every_row_once(tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """None: a file."""
+    return str(request.getfixturevalue("postgres")) if request.param == "postgres" else None
+
+
+def test_a_batch_that_is_killed_three_times_answers_every_row_once(tmp_path: Path, url: str | None) -> None:
     count = 200 if TORTURE else 60
-    office = Office(tmp_path)
+    office = Office(tmp_path, url)
     for kill in range(1, 4):
         goal = kill * count // 4
         office.kill_when(lambda goal=goal: len(office.lines()) >= 2 * goal, "batch", count)  # type: ignore[misc]
@@ -69,11 +75,15 @@ def test_a_batch_that_is_killed_three_times_answers_every_row_once(tmp_path: Pat
 
 
 @pytest.mark.parametrize("approved", [True, False])
-def test_an_approved_call_in_which_a_process_dies_is_never_begun_again(tmp_path: Path, approved: bool) -> None:
+def test_an_approved_call_in_which_a_process_dies_is_never_begun_again(
+    tmp_path: Path, url: str | None, approved: bool
+) -> None:
     for round in range(6 if TORTURE else 1):
         directory = tmp_path / str(round)
         directory.mkdir()
-        office = Office(directory)
+        office = Office(directory, url)
+        if round and url is not None:
+            acorn.runs(url).delete("pay")
         assert office.finish("pay", "ask") == "waits"
         runs = acorn.runs(office.store)
         requests = runs.requests()

@@ -55,8 +55,8 @@ class Due:
 class Scene:
     """One run, the processes that drove it, and what they did."""
 
-    def __init__(self, directory: Path, way: str) -> None:
-        self.store, self.log, self.way = directory / "runs.db", directory / "effects.log", way
+    def __init__(self, directory: Path, way: str, store: str | None = None) -> None:
+        self.store, self.log, self.way = store or str(directory / "runs.db"), directory / "effects.log", way
         self.log.touch()
         self.deaths: list[tuple[int, set[str]]] = []
         """Each process that was killed, and what was committed by then."""
@@ -65,7 +65,7 @@ class Scene:
         return [Line(**json.loads(line)) for line in self.log.read_text().splitlines() if line.endswith("}")]
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(VICTIM), str(self.store), "one", str(self.log), self.way]
+        command = [sys.executable, str(VICTIM), self.store, "one", str(self.log), self.way]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def kill_when(self, due: Due) -> bytes | None:
@@ -92,7 +92,7 @@ class Scene:
 
     def committed(self) -> set[str]:
         """The keys of the effects whose results the store has."""
-        if not self.store.exists():
+        if "://" not in self.store and not Path(self.store).exists():
             return set()
         try:
             record = acorn.runs(self.store).get("one")
@@ -163,7 +163,7 @@ def test_every_committed_prefix_of_a_run_ends_the_same(tmp_path: Path, way: str)
     assert len(found) > 30
     for copy in found if TORTURE else found[:: len(found) // 6]:
         scene = Scene(tmp_path, way)
-        scene.store, scene.log = copy, tmp_path / f"{copy.stem}.log"
+        scene.store, scene.log = str(copy), tmp_path / f"{copy.stem}.log"
         scene.log.touch()
         before = scene.committed()
         assert scene.finish() == {"name": "one", "turns": 5}
@@ -172,14 +172,24 @@ def test_every_committed_prefix_of_a_run_ends_the_same(tmp_path: Path, way: str)
         assert set(begun.values()) <= {1}
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """None: a file."""
+    return str(request.getfixturevalue("postgres")) if request.param == "postgres" else None
+
+
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_run_survives_its_processes(tmp_path: Path, way: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_survives_its_processes(
+    tmp_path: Path, url: str | None, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     chance = random.Random(17)
     seen: Counter[str] = Counter()
     for round in range(25 if TORTURE else 1):
         directory = tmp_path / str(round)
         directory.mkdir()
-        scene = Scene(directory, way)
+        scene = Scene(directory, way, url)
+        if round and url is not None:
+            acorn.runs(url).delete("one")
         for kill in range(4):  # a fifth process that dies at one step would be the last
             # Right behind the end of an effect, whose commit is not through yet; or at any time.
             ends = sum(line.phase == "end" for line in scene.lines())

@@ -25,7 +25,9 @@ FLOORS = {
     "_startup": 0,
     "_waiting": 0,
     "_json": 1,
+    "_data": 1,
     "_content": 1,
+    "media": 1,
     "_schema": 1,
     "_xml": 1,
     "_partial": 1,
@@ -40,6 +42,7 @@ FLOORS = {
     "models/__init__": 2,
     "models/port": 2,
     "models/sent": 2,
+    "models/sent_media": 2,
     "models/assemble": 2,
     "stores/port": 2,
     "_tools": 3,
@@ -63,7 +66,9 @@ FLOORS = {
     "_beginning": 7,
     "_call": 7,
     "_runs": 7,
+    "_explaining": 7,
     "__init__": 7,
+    "mcp": 8,
     "__main__": 8,
     "cli": 8,
     "web": 8,
@@ -80,6 +85,7 @@ LATE_IMPORTS = {
         "_module",
         "acorn",
     ),  # the machinery of a call: the drivers bring asyncio, which a program that only declares does not need
+    ("_call", "acorn"),  # the events' classes, for runs that are forked
     ("record", "acorn"),  # the events' classes, which a run that nobody looks at does not need
     ("_loop/conversation", "acorn"),  # the same, for runs that send their thread
     ("_loop/compaction", "acorn"),  # the same, for runs that are summed up
@@ -94,14 +100,26 @@ LATE_IMPORTS = {
     ("models/litellm/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
     ("_telemetry/switch", "acorn"),  # what makes spans, with OpenTelemetry, which a program may not have
+    ("mcp/address", "mcp"),
+    ("mcp/address", "httpx2"),
+    ("mcp/connection", "mcp"),
+    ("mcp/connection", "mcp_types"),
+    ("mcp/people", "jsonschema"),
+    ("mcp/people", "referencing"),
+    ("mcp/server", "mcp"),
+    ("mcp/server", "uvicorn"),
+    ("cli/commands/mcp", "acorn"),  # which brings the drivers, for one command of many
     ("cli/commands/web", "acorn"),  # the server, which no other command needs
     ("cli/commands/serve", "acorn"),  # the same
 }
 
 PUBLIC = [
     "AcornError",
+    "Audio",
     "BranchError",
     "DeclarationError",
+    "File",
+    "Image",
     "InputError",
     "LimitError",
     "ModelError",

@@ -96,10 +96,10 @@ def test_a_part_is_an_empty_element_with_its_number() -> None:
     assert text == (
         "<input>\n"
         "  <title>Oaks</title>\n"
-        '  <photo description="The &lt;best&gt; one" part="1" kind="image" />\n'
+        '  <photo description="The &lt;best&gt; one" media="1" kind="image" />\n'
         "  <others>\n"
-        '    <photo part="2" kind="image" />\n'
-        '    <photo part="3" kind="image" />\n'
+        '    <photo media="2" kind="image" />\n'
+        '    <photo media="3" kind="image" />\n'
         "  </others>\n"
         "</input>"
     )
@@ -109,43 +109,44 @@ def test_a_part_is_an_empty_element_with_its_number() -> None:
 @pytest.mark.parametrize(
     ("value", "inside"),
     [
-        (A, ' part="1" kind="image" />'),
-        (Loose(value=A), '>\n  <value part="1" kind="image" />\n</input>'),
-        (Loose(value=Sound("wav:a")), '>\n  <value part="1" kind="audio" />\n</input>'),
+        (A, ' media="1" kind="image" />'),
+        (Loose(value=A), '>\n  <value media="1" kind="image" />\n</input>'),
+        (Loose(value=Sound("wav:a")), '>\n  <value media="1" kind="audio" />\n</input>'),
         (
             Loose(value=Sketch(url="a", name='"<cat>&"')),
-            '>\n  <value part="1" kind="image" name="&quot;&lt;cat&gt;&amp;&quot;" />\n</input>',
+            '>\n  <value media="1" kind="image" name="&quot;&lt;cat&gt;&amp;&quot;" />\n</input>',
         ),
-        ([A, "x", Sound("wav:b")], '>\n  <photo part="1" kind="image" />\n  <item>x</item>\n'
-         '  <item part="2" kind="audio" />\n</input>'),
-        ((A, B), '>\n  <photo part="1" kind="image" />\n  <photo part="2" kind="image" />\n</input>'),
-        (deque([A]), '>\n  <photo part="1" kind="image" />\n</input>'),
-        (Pair(A, B), '>\n  <photo part="1" kind="image" />\n  <photo part="2" kind="image" />\n</input>'),
-        ({"one": A, "no name": B}, '>\n  <one part="1" kind="image" />\n'
-         '  <entry key="no name" part="2" kind="image" />\n</input>'),
-        (Named(photo=A), '>\n  <photo part="1" kind="image" />\n</input>'),
-        (Framed(A, {"x": B}), '>\n  <photo part="1" kind="image" />\n  <frame>\n'
-         '    <x part="2" kind="image" />\n  </frame>\n</input>'),
-        (Rooted(A), ' part="1" kind="image" />'),
-        (Loose(value=[Rooted(A)]), '>\n  <value>\n    <item part="1" kind="image" />\n  </value>\n</input>'),
-        (Rootless([A, "x"]), '>\n  <photo part="1" kind="image" />\n  <item>x</item>\n</input>'),
+        ([A, "x", Sound("wav:b")], '>\n  <photo media="1" kind="image" />\n  <item>x</item>\n'
+         '  <item media="2" kind="audio" />\n</input>'),
+        ((A, B), '>\n  <photo media="1" kind="image" />\n  <photo media="2" kind="image" />\n</input>'),
+        (deque([A]), '>\n  <photo media="1" kind="image" />\n</input>'),
+        (Pair(A, B), '>\n  <photo media="1" kind="image" />\n  <photo media="2" kind="image" />\n</input>'),
+        ({"one": A, "no name": B}, '>\n  <one media="1" kind="image" />\n'
+         '  <entry key="no name" media="2" kind="image" />\n</input>'),
+        (Named(photo=A), '>\n  <photo media="1" kind="image" />\n</input>'),
+        (Framed(A, {"x": B}), '>\n  <photo media="1" kind="image" />\n  <frame>\n'
+         '    <x media="2" kind="image" />\n  </frame>\n</input>'),
+        (Rooted(A), ' media="1" kind="image" />'),
+        (Loose(value=[Rooted(A)]), '>\n  <value>\n    <item media="1" kind="image" />\n  </value>\n</input>'),
+        (Rootless([A, "x"]), '>\n  <photo media="1" kind="image" />\n  <item>x</item>\n</input>'),
     ],
 )  # fmt: skip
 def test_a_part_may_stand_anywhere_in_a_value(value: Any, inside: str) -> None:
     text, found = written(value)
     assert text == f"<input{inside}"
-    assert len(found) == text.count("part=")
+    assert len(found) == text.count("media=")
 
 
 def test_a_description_may_be_a_comment_before_it() -> None:
     text, _ = written(Album(), XmlStyle(description_format="comment"))
-    assert '<!-- The <best> one -->\n  <photo part="1" kind="image" />' in text
+    assert '<!-- The <best> one -->\n  <photo media="1" kind="image" />' in text
 
 
 def test_the_same_part_twice_is_one_part() -> None:
     text, found = written({"x": A, "y": A, "z": B})
     assert text == (
-        '<input>\n  <x part="1" kind="image" />\n  <y part="1" kind="image" />\n  <z part="2" kind="image" />\n</input>'
+        '<input>\n  <x media="1" kind="image" />\n  <y media="1" kind="image" />\n'
+        '  <z media="2" kind="image" />\n</input>'
     )
     assert found == [image("a"), image("b")]
     assert written([Photo("a"), Photo("a")])[1] == [image("a")], "equal ones are the same, as in a saved run"
@@ -153,22 +154,22 @@ def test_the_same_part_twice_is_one_part() -> None:
 
 
 def test_what_only_looks_like_a_placeholder_is_data() -> None:
-    text, found = written({"photo": {"part": 1, "kind": "image"}})
-    assert text == ("<input>\n  <photo>\n    <part>1</part>\n    <kind>image</kind>\n  </photo>\n</input>")
+    text, found = written({"photo": {"media": 1, "kind": "image"}})
+    assert text == ("<input>\n  <photo>\n    <media>1</media>\n    <kind>image</kind>\n  </photo>\n</input>")
     assert found == []
 
 
 def test_a_part_that_only_a_serializer_knows_of_is_written_in_elements() -> None:
     text, found = written(Computed(url="a"))
-    assert "<photo>\n    <part>1</part>\n    <kind>image</kind>\n  </photo>" in text
+    assert "<photo>\n    <media>1</media>\n    <kind>image</kind>\n  </photo>" in text
     assert found == [image("a")]
 
 
 def test_several_texts_go_on_with_the_numbers() -> None:
     parts = Parts()
     texts = [encode(value, "context", None, parts) for value in (A, "text", {"x": B})]
-    assert texts[0] == '<context part="1" kind="image" />'
-    assert texts[2] == '<context>\n  <x part="2" kind="image" />\n</context>'
+    assert texts[0] == '<context media="1" kind="image" />'
+    assert texts[2] == '<context>\n  <x media="2" kind="image" />\n</context>'
     assert parts.content("both") == [{"type": "text", "text": "both"}, image("a"), image("b")]
 
 
@@ -183,15 +184,15 @@ def test_values_without_parts_are_text() -> None:
 @pytest.mark.parametrize(
     ("value", "text", "parts"),
     [
-        (A, '{"part":1,"kind":"image"}', [image("a")]),
-        (["See:", A, B], '["See:",{"part":1,"kind":"image"},{"part":2,"kind":"image"}]', [image("a"), image("b")]),
-        ({"x": A, "y": [A]}, '{"x":{"part":1,"kind":"image"},"y":[{"part":1,"kind":"image"}]}', [image("a")]),
-        (Framed(A), '{"photo":{"part":1,"kind":"image"},"frame":null}', [image("a")]),
-        (Computed(url="a"), '{"url":"a","photo":{"part":1,"kind":"image"}}', [image("a")]),
-        (Sketch(url="a", name="ä"), '{"part":1,"kind":"image","name":"ä"}', [image("a")]),
-        ([Sound("wav:x")], '[{"part":1,"kind":"audio"}]', [Sound("wav:x").__acorn_part__()]),
+        (A, '{"media":1,"kind":"image"}', [image("a")]),
+        (["See:", A, B], '["See:",{"media":1,"kind":"image"},{"media":2,"kind":"image"}]', [image("a"), image("b")]),
+        ({"x": A, "y": [A]}, '{"x":{"media":1,"kind":"image"},"y":[{"media":1,"kind":"image"}]}', [image("a")]),
+        (Framed(A), '{"photo":{"media":1,"kind":"image"},"frame":null}', [image("a")]),
+        (Computed(url="a"), '{"url":"a","photo":{"media":1,"kind":"image"}}', [image("a")]),
+        (Sketch(url="a", name="ä"), '{"media":1,"kind":"image","name":"ä"}', [image("a")]),
+        ([Sound("wav:x")], '[{"media":1,"kind":"audio"}]', [Sound("wav:x").__acorn_part__()]),
         ([Album(others=[B])],
-         '[{"title":"Oaks","photo":{"part":1,"kind":"image"},"others":[{"part":2,"kind":"image"}]}]',
+         '[{"title":"Oaks","photo":{"media":1,"kind":"image"},"others":[{"media":2,"kind":"image"}]}]',
          [image("a"), image("b")]),
     ],
 )  # fmt: skip
@@ -199,7 +200,7 @@ def test_in_json_a_placeholder_stands_where_the_part_stood(value: Any, text: str
     assert content_of(value) == [{"type": "text", "text": text}, *parts]
 
 
-@pytest.mark.parametrize("value", [1, None, True, [], {}, {"part": 1, "kind": "image"}, Loose(value=[1]), object()])
+@pytest.mark.parametrize("value", [1, None, True, [], {}, {"media": 1, "kind": "image"}, Loose(value=[1]), object()])
 def test_without_parts_the_content_is_the_text_as_ever(value: Any) -> None:
     assert content_of(value) == to_text(value)
 
@@ -210,12 +211,12 @@ def test_what_cannot_be_written_does_not_cost_the_parts(bad: Any) -> None:
     assert isinstance(content, list)
     assert content[1:] == [image("a"), image("b")]
     plain = json.loads(content[0]["text"])
-    assert (plain["x"], plain["y"]) == ({"part": 1, "kind": "image"}, {"part": 2, "kind": "image"})
+    assert (plain["x"], plain["y"]) == ({"media": 1, "kind": "image"}, {"media": 2, "kind": "image"})
 
 
 def test_a_serializer_that_fails_does_not_cost_the_parts() -> None:
     assert content_of(Broken()) == [
-        {"type": "text", "text": '{"photo":{"part":1,"kind":"image"},"bad":1,"other":{"part":2,"kind":"image"}}'},
+        {"type": "text", "text": '{"photo":{"media":1,"kind":"image"},"bad":1,"other":{"media":2,"kind":"image"}}'},
         image("a"),
         image("b"),
     ]
@@ -230,7 +231,7 @@ class Lost(Photo):
 
 def test_a_part_that_cannot_be_made_is_written_as_it_is_and_costs_nothing_else() -> None:
     content = content_of([Lost("gone"), A])
-    assert content == [{"type": "text", "text": '[{"url":"gone"},{"part":1,"kind":"image"}]'}, image("a")]
+    assert content == [{"type": "text", "text": '[{"url":"gone"},{"media":1,"kind":"image"}]'}, image("a")]
     assert written({"x": Lost("gone")})[0] == "<input>\n  <x>\n    <url>gone</url>\n  </x>\n</input>"
 
 
@@ -251,9 +252,9 @@ def test_elsewhere_a_part_is_written_its_own_way_and_read_back(part: Any) -> Non
 def test_the_block_of_one_who_collects_ends() -> None:
     with Parts() as outer:
         with suppress(ZeroDivisionError), Parts() as inner:
-            assert to_plain(A) == {"part": 1, "kind": "image"}
+            assert to_plain(A) == {"media": 1, "kind": "image"}
             raise ZeroDivisionError
-        assert to_plain([B]) == [{"part": 1, "kind": "image"}]
+        assert to_plain([B]) == [{"media": 1, "kind": "image"}]
     assert to_plain(A) == {"url": "a"}
     assert outer.found == [(image("b"), {"kind": "image"})]
     assert inner.found == [(image("a"), {"kind": "image"})]
@@ -269,7 +270,7 @@ def test_a_part_may_be_one_of_a_union(value: Any) -> None:
     either = Either(one=value, other=value)
     count = 0 if value == "text" else 1
     assert len(written(either)[1]) == count
-    assert written(either)[0].count('part="1"') == 2 * count
+    assert written(either)[0].count('media="1"') == 2 * count
     again = Either.model_validate_json(either.model_dump_json())
     assert again == either
 
@@ -299,7 +300,7 @@ def test_the_text_of_a_content(content: Any, text: str) -> None:
         [A, {"x": [B, "y"]}, A],
         Album(others=[B]),
         {"__part__": 1, "__part___": A, "deep": [{"__part____": [Sketch(url="s", name="n")]}]},
-        {"part": 1, "x": Sound("wav:y")},
+        {"media": 1, "x": Sound("wav:y")},
     ],
 )
 def test_a_value_with_parts_is_read_the_same_when_it_was_saved(value: Any) -> None:

@@ -35,8 +35,8 @@ from acorn.thread import (
 )
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-THREADS = 40_000 if TORTURE else 800
-MUTANTS = 200_000 if TORTURE else 8_000
+THREADS = 40_000 if TORTURE else 300
+MUTANTS = 200_000 if TORTURE else 2_500
 
 EXAMPLE = """\
 <thread>

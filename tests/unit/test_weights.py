@@ -238,14 +238,14 @@ def test_a_password_never_shows_in_an_error(
         error = error.__cause__ or error.__context__
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        *("http://[::1", "no-address", "ftp://host/x", "http://", "http://host:port/x", "http://a b/x"),
-        *("https://u:S3CR/T4@127.0.0.1/x", "http://us er:S3CRT4@127.0.0.1", "https://u:12/S3CRT4@127.0.0.1/x"),
-        *("http://u:S3CR?T4@127.0.0.1/", "u:S3CRT4@127.0.0.1/x", "http://127.0.0.1:9/x?token=S3CRT4"),
-    ],
-)
+ADDRESSES = ["http://[::1", "https://u:S3CR/T4@127.0.0.1/x", "http://127.0.0.1:9/x?token=S3CRT4"]
+if os.environ.get("ACORN_TORTURE") == "1":  # each is a process of pip's
+    ADDRESSES += ["no-address", "ftp://host/x", "http://", "http://host:port/x", "http://a b/x"]
+    ADDRESSES += ["http://us er:S3CRT4@127.0.0.1", "https://u:12/S3CRT4@127.0.0.1/x"]
+    ADDRESSES += ["http://u:S3CR?T4@127.0.0.1/", "u:S3CRT4@127.0.0.1/x"]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
 def test_an_address_that_does_not_parse_is_an_error_and_never_shown(
     index: Index, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

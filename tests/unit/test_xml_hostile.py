@@ -41,8 +41,8 @@ from acorn._xml.tree import parse
 from acorn.errors import AcornError
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-VALUES = 100_000 if TORTURE else 6_000
-MUTANTS = 20_000 if TORTURE else 3_000
+VALUES = 100_000 if TORTURE else 2_000
+MUTANTS = 20_000 if TORTURE else 1_000
 
 EVIL = "</x><evil a='1'/><!-- --><![CDATA[ ]]>&lol;"
 TEXTS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -63,18 +64,17 @@ def test_two_files_of_one_name_have_two_addresses(tmp_path: Path) -> None:
     assert [get(app, f"/api/runs/{each}/view").json()["head"]["input"]["question"] for each in ids] == inputs
 
 
-BROKEN = [b"", b"{", b"[]x", b"null", b"5", b"\xff\xfe", b'{"format": 99}', b'{"format": "2"}', b"[1, 2]", b'[{"type": "odd"}]',
-          b"[" * 100_000, b'{"a":' * 100_000, b'{"format": 2, "run": []}', b'{"format": 2, "run": {}, "journal": 5}']  # fmt: skip
+BROKEN = [
+    *(b"", b"{", b"[]x", b"null", b"5", b"\xff\xfe", b"[1, 2]", b'[{"type": "odd"}]'),
+    *(b'{"format": 99}', b'{"format": "2"}', b'{"format": 2, "run": []}', b'{"format": 2, "run": {}, "journal": 5}'),
+    *(b"[" * 100_000, b'{"a":' * 100_000),
+]
 
 
 @pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
 def test_a_file_that_is_no_run_is_a_message(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "run.json"
     file.write_bytes(text)
-    if text == b"[]x":
-        file.write_bytes(b"[]")
-        assert read_file(file).rows.all == []
-        return
     with pytest.raises(StoreError, match=r"run\.json"):
         read_file(file)
     app = site(files=[file])
@@ -92,13 +92,13 @@ def test_a_file_with_any_wrong_value_is_a_message_or_a_run(tmp_path: Path) -> No
             yield from places(item, (*path, key))
 
     for at, path in enumerate(places(whole)):
-        if not path:
+        if not path or (at % 4 and not os.environ.get("ACORN_TORTURE")):
             continue
         changed = json.loads(json.dumps(whole))
         inside = changed
         for key in path[:-1]:
             inside = inside[key]
-        inside[path[-1]] = [HOSTILE, None, -1e308, {"a": []}, [], True][at % 6]
+        inside[path[-1]] = [HOSTILE, None, -1e308, {"a": []}, [], True][at // 4 % 6]
         file.write_text(json.dumps(changed))
         app = site(files=[file])
         view = get(app, "/api/runs/run/view")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.web.desk import Desk
 
 import acorn
-from acorn import StoreError, journal
+from acorn import journal
 from acorn.journal import Called, Entry, ResultSaid
 from acorn.types import Usage
 from acorn.web.rows import Rows, rows_of
@@ -81,7 +82,7 @@ def test_every_kind_of_entry_is_tried() -> None:
     assert get_type_hints(journal.ModelAsked)["messages"] is int
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(JOURNALS)
 def test_each_entry_is_in_one_row_and_no_row_ends_before_it_begins(written: list[Any]) -> None:
     rows = rows_of(written)
@@ -96,10 +97,11 @@ def test_each_entry_is_in_one_row_and_no_row_ends_before_it_begins(written: list
     assert [each["i"] for each in plain] == list(range(len(plain)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(JOURNALS, st.data())
 def test_what_has_changed_since_is_enough_to_keep_up(written: list[Any], data: st.DataObject) -> None:
-    rows, known, version = Rows(), {}, 0
+    rows, version = Rows(), 0
+    known: dict[int, Any] = {}
     for entry in written:
         rows.hear(entry)
         if data.draw(st.booleans()):
@@ -111,11 +113,8 @@ def test_what_has_changed_since_is_enough_to_keep_up(written: list[Any], data: s
 
 def rows_after(question: str) -> Rows:
     heard: list[Any] = []
-    with acorn.listen(heard.append):
-        try:
-            Desk(store="memory").run(question=question)
-        except (acorn.ModelError, StoreError):
-            pass
+    with acorn.listen(heard.append), suppress(acorn.ModelError):
+        Desk(store="memory").run(question=question)
     return rows_of(heard)
 
 

@@ -29,12 +29,32 @@ PLAIN = frozenset((type(None), str, int, float, bool, list, dict))
 """What most calls return, and nobody awaits."""
 
 
+class Elsewhere:
+    """Something that is awaited on an event loop of its own, and can be waited for without one of the caller's.
+
+    A function that gives one says so by an attribute `gives_elsewhere`, and counts as async.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Any:
+        raise NotImplementedError
+
+    def wait(self) -> Any:
+        """What it comes to, from sync code."""
+        raise NotImplementedError
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives something to await; a callable object is judged by its `__call__`."""
     inner: Any = function
     while hasattr(inner, "func") and hasattr(inner, "keywords"):  # functools.partial
         inner = inner.func
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
+    return (
+        inspect.iscoroutinefunction(inner)
+        or inspect.iscoroutinefunction(type(inner).__call__)
+        or hasattr(inner, "gives_elsewhere")
+    )
 
 
 def call_sync(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -47,6 +67,8 @@ def call_sync(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
 
 def awaited(value: Any) -> Any:
     """What an awaitable comes to, from sync code; anything else as it is."""
+    if isinstance(value, Elsewhere):
+        return value.wait()
     return wait_for(value) if inspect.isawaitable(value) else value
 
 
@@ -183,10 +205,10 @@ def start_on_loop(awaitable: Any, future: Future[Any]) -> None:
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_loop_depth", default=0)
 _PATIENCE = 2.0
 _guard = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_loops: dict[int | str, asyncio.AbstractEventLoop] = {}
 
 
-def _private_loop(depth: int) -> asyncio.AbstractEventLoop:
+def _private_loop(depth: int | str) -> asyncio.AbstractEventLoop:
     """The loop to await on, started when it is first needed."""
     with _guard:
         if depth not in _loops:

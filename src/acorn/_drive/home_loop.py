@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import queue
-import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
@@ -35,8 +33,9 @@ _level: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_source_level
 class Home:
     """The event loop that a source lives on."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, level: int | None = None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, level: int | None = None, *, is_private: bool = False) -> None:
         self.loop = loop
+        self.is_private = is_private or level is not None
         self.level = level
         """Of a private loop: which one it is; what runs on it opens sources on the next."""
 
@@ -51,9 +50,10 @@ class Home:
         level = _level.get()
         return cls(_private_loop(-1 - level), level)
 
-    @property
-    def is_private(self) -> bool:
-        return self.level is not None
+    @classmethod
+    def of_servers(cls) -> Home:
+        """A private loop on which no code of the user's ever runs, so that nothing blocks it."""
+        return cls(_private_loop("servers"), is_private=True)
 
     @property
     def is_here(self) -> bool:
@@ -65,21 +65,34 @@ class Home:
         """Await something on this loop, from any; who is cancelled cancels it."""
         if self.is_here:
             return await work()
-        call = _Call(self, work)
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[Outcome] = loop.create_future()
+
+        def ended(outcome: Outcome) -> None:
+            with suppress(RuntimeError):  # the loop of whoever waited has been closed
+                loop.call_soon_threadsafe(_settle, waiting, outcome)
+
+        call = _Call(self, work, ended)
         call.begin()
-        return _unpacked(await asyncio.wrap_future(call.outcome))
+        try:
+            outcome = await waiting
+        except BaseException:
+            call.cancel()
+            raise
+        return _unpacked(outcome)
 
     def wait(self, work: Work) -> Any:
         """Await something on this loop from sync code; who is interrupted cancels it."""
-        call = _Call(self, work)
-        done: queue.SimpleQueue[Future[Outcome]] = queue.SimpleQueue()
-        call.outcome.add_done_callback(done.put)
+        done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        call = _Call(self, work, done.put)
         try:
             call.begin()
-            outcome = next_of(done).result()
+            outcome = next_of(done)
         except BaseException:
-            call.outcome.cancel()
-            call.is_over.wait(_PATIENCE)
+            if call.is_begun:
+                call.cancel()
+                with suppress(queue.Empty):
+                    next_of(done, _PATIENCE)
             raise
         return _unpacked(outcome)
 
@@ -87,44 +100,53 @@ class Home:
 class _Call:
     """Something that is awaited on the loop for somebody elsewhere, with the context of whoever asks."""
 
-    def __init__(self, home: Home, work: Work) -> None:
-        self.home = home
-        self.work = work
-        self.outcome: Future[Outcome] = Future()
-        """As a value: futures take some exceptions for their own."""
-        self.is_over = threading.Event()
+    __slots__ = ("_ended", "_home", "_task", "_work", "is_begun")
+
+    def __init__(self, home: Home, work: Work, ended: Callable[[Outcome], None]) -> None:
+        self._home = home
+        self._work = work
+        self._ended = ended
+        """Is told the outcome as a value, on the loop: futures take some exceptions for their own."""
+        self._task: asyncio.Task[Outcome] | None = None
+        self.is_begun = False
 
     def begin(self) -> None:
-        loop = self.home.loop
-        if loop.is_closed() or not (self.home.is_private or loop.is_running()):
-            self.is_over.set()
+        loop = self._home.loop
+        if loop.is_closed() or not (self._home.is_private or loop.is_running()):
             raise AcornError(_WENT_AWAY)
+        self.is_begun = True
         loop.call_soon_threadsafe(self._start, context=contextvars.copy_context())
 
+    def cancel(self) -> None:
+        with suppress(RuntimeError):  # the loop has been closed, and everything on it with it
+            self._home.loop.call_soon_threadsafe(self._cancel)
+
     def _start(self) -> None:
-        task = self.home.loop.create_task(self._attempt())
-        task.add_done_callback(self._end)
-        self.outcome.add_done_callback(lambda _: self._soon(task.cancel))
+        self._task = self._home.loop.create_task(self._attempt())
+        self._task.add_done_callback(self._end)
+
+    def _cancel(self) -> None:
+        assert self._task is not None  # it was started before, in the order of the calls
+        self._task.cancel()
 
     async def _attempt(self) -> Outcome:
-        if self.home.level is not None:
-            _level.set(self.home.level + 1)
+        if self._home.level is not None:
+            _level.set(self._home.level + 1)
         try:
-            return await self.work(), None
+            return await self._work(), None
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # KeyboardInterrupt would take the loop's thread with it
             return None, error
 
     def _end(self, task: asyncio.Task[Outcome]) -> None:
-        self.is_over.set()
-        if self.outcome.set_running_or_notify_cancel():
-            # Nobody who waits has cancelled it, so it must not look as if the run had been.
-            self.outcome.set_result((None, AcornError(_WENT_AWAY)) if task.cancelled() else task.result())
+        # Whoever has cancelled it waits no more; to anybody else it must not look as if the run had been.
+        self._ended((None, AcornError(_WENT_AWAY)) if task.cancelled() else task.result())
 
-    def _soon(self, act: Callable[[], Any]) -> None:
-        with suppress(RuntimeError):  # the loop has been closed, and everything on it with it
-            self.home.loop.call_soon_threadsafe(act)
+
+def _settle(waiting: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    if not waiting.done():
+        waiting.set_result(outcome)
 
 
 def _unpacked(outcome: Outcome) -> Any:

@@ -13,15 +13,14 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from pydantic_core import PydanticSerializationError, to_json
-
-from acorn._json import shorten, to_plain, words_of
+from acorn._data import Shelf, to_saved, written
+from acorn._json import shorten, words_of
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import save_new, save_record
 from acorn._record_json import fields_of
 from acorn.errors import AcornError, StoreError
 from acorn.stores.holder import hold, let_go, this_process
-from acorn.stores.port import Birth, Change, Commit, Kept, RunCancelledError, Status, Store
+from acorn.stores.port import Birth, Change, Commit, Kept, Medium, RunCancelledError, Status, Store
 
 
 class Origin(NamedTuple):
@@ -47,6 +46,9 @@ class Keeper:
         """By run, how many entries of its journal are kept."""
         self.changed: set[str] = set()
         """The runs in which something has happened since the last commit."""
+        self._media: set[str] = set()
+        """Data that this process has committed for them."""
+        self._new_media: list[Medium] = []
         self._first: Future[None] | None = None
         """The commit that bears the run, where it is a new one."""
         self._is_claimed = bool(kept)
@@ -69,7 +71,8 @@ class Keeper:
         is_resting = status_of(loops[self._root]) == "waiting"
         requests = [each for loop in loops.values() for each in loop.requests()] if is_resting else ()
         self._left = "stopped"
-        future = self.store.commit(Commit(self._root, this_process(), changes, requests))
+        media, self._new_media = self._new_media, []
+        future = self.store.commit(Commit(self._root, this_process(), changes, requests, media))
         self._first = self._first or future
         return future
 
@@ -101,7 +104,7 @@ class Keeper:
     def _change(self, loop: Loop) -> Change:
         run, since = loop.run, self._entries.get(loop.run.id)
         new, state = save_new(loop, since or 0)
-        entries = [text_of(entry) for entry in new]
+        entries = [self._text(entry) for entry in new]
         self._entries[run.id] = (since or 0) + len(entries)
         status = status_of(loop)
         # While it goes on, the facts beside it say all that changes of the record.
@@ -112,8 +115,8 @@ class Keeper:
             self._birth(loop) if since is None else None,
             since or 0,
             entries,
-            None if record is None else text_of(record),
-            text_of(state),
+            None if record is None else self._text(record),
+            self._text(state),
             status,
             run.model,
             run.steps,
@@ -123,6 +126,15 @@ class Keeper:
             run.stop_reason,
             None if error is None else shorten(error["words"]),
         )
+
+    def _text(self, plain: Any) -> str:
+        """What is kept of plain data; what is no text in it goes into the commit by itself."""
+        text, found = written(plain)
+        for data in found:
+            if data.sha256 not in self._media:
+                self._media.add(data.sha256)
+                self._new_media.append(Medium(data.sha256, data.raw()))
+        return text
 
     def _birth(self, loop: Loop) -> Birth:
         run, context, origin = loop.run, loop.context, self._origin
@@ -134,15 +146,15 @@ class Keeper:
                 origin.agent,
                 None,
                 None,
-                text_of(to_plain(run.input)),
+                self._text(to_saved(run.input)),
                 run.started or datetime.now(UTC),
-                text_of(notes),
+                self._text(notes),
                 origin.batch,
                 origin.item,
             )
-        born = text_of(context.to_json())
+        born = self._text(context.to_json())
         started = run.started or datetime.now(UTC)
-        return Birth(loop.plan.module, context.parent_id, born, text_of(to_plain(run.input)), started)
+        return Birth(loop.plan.module, context.parent_id, born, self._text(to_saved(run.input)), started)
 
 
 def notes_of(birth: Birth) -> dict[str, Any]:
@@ -168,19 +180,19 @@ def status_of(loop: Loop) -> Status:
     return "failed" if isinstance(run.error, Exception) else "stopped"
 
 
-def saved_of(kept: Kept) -> dict[str, Any]:
+def saved_of(kept: Kept, shelf: Shelf) -> dict[str, Any]:
     """A run as `_loop/saved_run.py` writes and reads it."""
-    record, facts = json.loads(kept.record), kept.facts
+    record, facts = shelf.read(kept.record), kept.facts
     if facts.stop_reason is None:  # what it was at its birth, or before it went on
         usage = fields_of(facts.usage)
         now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
         record["run"] |= {**now, "stop_reason": None, "error": None, "output": None, "waits_for": None}
     return {
         **record,
-        "branch": None if kept.birth.branch is None else json.loads(kept.birth.branch),
+        "branch": None if kept.birth.branch is None else shelf.read(kept.birth.branch),
         "since": 0,
-        "journal": [json.loads(entry) for entry in kept.entries],
-        "state": json.loads(kept.state),
+        "journal": [shelf.read(entry) for entry in kept.entries],
+        "state": shelf.read(kept.state),
     }
 
 
@@ -196,11 +208,3 @@ def read_whole(run_id: str, store: Store) -> Generator[None]:
             f"The run {run_id} in {store.name} cannot be read ({shorten(words_of(error))}); another version of acorn "
             f"may have written it. It was left as it is."
         ) from error
-
-
-def text_of(plain: Any) -> str:
-    """Plain data as JSON text."""
-    try:
-        return to_json(plain, inf_nan_mode="constants").decode()
-    except PydanticSerializationError:  # half a surrogate pair, which a model may have written
-        return json.dumps(plain, separators=(",", ":"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
-from acorn._drive.keeping import Keeper, Origin, read_whole, saved_of, text_of
+from acorn._data import Shelf, to_saved, without_data, written
+from acorn._drive.keeping import Keeper, Origin, read_whole, saved_of
 from acorn._drive.run_tree import Tree
 from acorn._json import to_plain
 from acorn._loop.plan import Plan
@@ -50,7 +50,7 @@ def check_fit(kept: Kept, store: Store, agent: str, given: BaseModel | None, *, 
         )
     if given is None:
         return
-    before, now = json.loads(kept.birth.input), _plain(given)
+    before, now = Shelf(store.media).read(kept.birth.input), _plain(given)
     if before != now and _plain(restored(type(given), before, "input")) != now:
         raise StoreError(
             f"The run {run_id} in {store.name} was begun with another input; call it with that one, or give another "
@@ -59,7 +59,8 @@ def check_fit(kept: Kept, store: Store, agent: str, given: BaseModel | None, *, 
 
 
 def _plain(given: BaseModel) -> Any:
-    return json.loads(text_of(to_plain(given)))
+    text, data = written(to_saved(given))
+    return Shelf(lambda _: {each.sha256: each.raw() for each in data}).read(text)
 
 
 def kept_tree(
@@ -73,8 +74,9 @@ def kept_tree(
     run_id, facts = root.facts.id, root.facts
     try:
         with read_whole(run_id, store):
-            loop = load(plan, saved_of(root), plan.deps)
-            saved = {each.facts.id: saved_of(each) for each in below}
+            shelf = Shelf(store.media)
+            loop = load(plan, saved_of(root, shelf), plan.deps)
+            saved = {each.facts.id: saved_of(each, shelf) for each in below}
         if loop.is_over and loop.run.error is not None:
             raise StoreError(
                 f"The run {run_id} has failed and cannot go on ({facts.error}); begin another one, or delete this one "
@@ -121,13 +123,14 @@ async def made_aside(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
 
 def is_final(kept: Kept) -> bool:
     """Whether a run is over for good."""
-    return bool(json.loads(kept.state)["phase"] == "done")
+    return bool(without_data(kept.state)["phase"] == "done")
 
 
-def recorded_failure(found: Sequence[Kept], plan: Plan) -> Exception:
+def recorded_failure(found: Sequence[Kept], plan: Plan, store: Store) -> Exception:
     """What a run failed of, with its record."""
-    run: Run[Any] = read_record(Run, saved_of(found[0]), None)
-    hang_records(run, [saved_of(each) for each in found[1:]])
+    shelf = Shelf(store.media)
+    run: Run[Any] = read_record(Run, saved_of(found[0], shelf), None)
+    hang_records(run, [saved_of(each, shelf) for each in found[1:]])
     error = run.error
     if not isinstance(error, Exception):
         return StoreError(f"The run {run.id} of `{plan.spec.owner}` has failed.")

@@ -16,12 +16,12 @@ from time import monotonic
 from traceback import format_tb
 from typing import TYPE_CHECKING, Any
 
+from acorn._data import to_saved
 from acorn._drive.keeping import Keeper
 from acorn._drive.log import is_wanted, log
 from acorn._drive.record import Whereabouts, close_record, open_record
 from acorn._drive.resting import check_answers, check_rest
 from acorn._drive.siblings import Siblings
-from acorn._json import to_plain
 from acorn._log import logger
 from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
 from acorn._loop.branch import branch_result
@@ -432,7 +432,7 @@ def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool
     The file of the class may have another name, `__main__` for one.
     """
     is_same = saved["module"].partition(":")[2] == plan.module.partition(":")[2]
-    return bool(is_same and saved["run"]["input"] == to_plain(context.input))
+    return bool(is_same and saved["run"]["input"] == to_saved(context.input))
 
 
 def _hang(branches: list[Run[Any]], run: Run[Any]) -> None:

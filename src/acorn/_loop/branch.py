@@ -44,6 +44,7 @@ _INHERITED = (
     "xml_context_root",
     "history_format",
     "compact_at",
+    "max_media_bytes",
 )
 _THROTTLES = ("rate_limit", "max_concurrency")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from acorn._json import to_plain
+from acorn._data import to_saved
 from acorn._loop.limits import Limits
 from acorn._loop.settings import read_settings, written_settings
 from acorn.record import Message
@@ -52,7 +52,7 @@ class BranchContext:
     def to_json(self) -> dict[str, Any]:
         return {
             **vars(self),
-            "input": to_plain(self.input),
+            "input": to_saved(self.input),
             "history": list(self.history),
             "openings": list(self.openings),
             "settings": written_settings(self.settings),

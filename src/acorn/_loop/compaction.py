@@ -19,7 +19,7 @@ _STEPS_KEPT = 2
 """How many of the model's last turns stay as they are, with all that came of them."""
 _LEAST = 10
 """What is replaced must be at least this part of what the conversation may be: a summary costs a request."""
-_INTRODUCTION = "The earlier part of this conversation, in short:\n\n"
+INTRODUCTION = "The earlier part of this conversation, in short:\n\n"
 _INSTRUCTION = (
     "You are given the earlier part of a conversation between an assistant, its tools and its user. It will be removed "
     "from the conversation, and your reply will stand in its place: write down all that the assistant needs to go on. "
@@ -112,7 +112,7 @@ def request_messages(history: Sequence[Any], stretch: Stretch, opening: Message)
 def summary_text(content: str, *, was_cut: bool) -> str:
     """What stands in the conversation; empty where the model gave no summary."""
     said = content.strip()
-    return f"{_INTRODUCTION}{said}{_CUT if was_cut else ''}" if said else ""
+    return f"{INTRODUCTION}{said}{_CUT if was_cut else ''}" if said else ""
 
 
 def compacted(history: Sequence[Any], stretch: Stretch, text: str) -> list[Any]:

@@ -12,7 +12,7 @@ from acorn._loop import finish, messages
 from acorn._loop.branch import inherited_tools
 from acorn._loop.compaction import request_messages, stretch_of
 from acorn._loop.limits import Budgets
-from acorn._loop.opening import input_message
+from acorn._loop.opening import check_media, input_message
 from acorn._loop.plan import BranchTool, Plan, Toolset, named_tools
 from acorn._loop.state import State
 from acorn._loop.transcript import Transcript
@@ -148,12 +148,14 @@ class Conversation:
         tools, transcript = self.toolset.described, self.transcript
         book, written, transcript.written = transcript.book, transcript.written, None
         sent = self.wire.prepare(book.messages, self.openings, written, is_ours=book.is_ours)
+        if media := sent.media:
+            check_media(self.spec, media)
         forced = FINISH if self.state.was_forced else None
         settings = (self._temperature, self._max_tokens, forced, self._declared, self.spec.cache)
         if self._threaded is None:
             return ModelRequest.of(sent, tools.definitions, *settings, tools.json)
         messages = self._threaded.wrap(sent.messages())
-        return ModelRequest(messages, tools.definitions, *settings, tools_json=tools.json)
+        return ModelRequest(messages, tools.definitions, *settings, tools_json=tools.json, known_media=media)
 
 
 def _threaded() -> Any:

@@ -50,7 +50,7 @@ def sent_result(content: Content, name: str, call_id: str) -> tuple[Content, lis
     is_plain = len(texts) == 1 and texts[0].keys() == {"type", "text"} and isinstance(texts[0]["text"], str)
     labelled: list[dict[str, Any]] = []
     for number, part in enumerate(others, start=1):
-        line = f"Part {number} of the result of `{name}` (call `{call_id}`):"
+        line = f"Media {number} of the result of `{name}` (call `{call_id}`):"
         labelled += [{"type": "text", "text": line}, part]
     return (texts[0]["text"] if is_plain else texts or ELSEWHERE), labelled
 

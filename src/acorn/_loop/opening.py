@@ -9,14 +9,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn._content import Parts
+from acorn._data import size_text
 from acorn._json import copied, excerpt, path_to, safe_repr, shorten
 from acorn._loop.messages import NO_RESULT, close_calls, user
 from acorn._loop.wire_history import ROLES, SYSTEM
 from acorn._schema.problems import of_input
 from acorn._spec import Spec
 from acorn._xml.encode import encode
-from acorn.errors import DeclarationError, InputError
+from acorn.errors import AcornError, DeclarationError, InputError, LimitError
 from acorn.journal import MessagesSaid
+from acorn.models.sent_media import SentMedium, media_of
 from acorn.record import Message, Run
 
 
@@ -27,7 +29,24 @@ def input_message(spec: Spec, given: BaseModel) -> Message:
     text = encode(given, spec.xml_input_root, spec.xml, parts, strangers)
     if strangers:
         raise _unreadable(spec.owner, given, strangers)
-    return user(parts.content(text))
+    made = user(parts.content(text))
+    if parts.found:
+        check_media(spec, media_of(made), InputError)
+    return made
+
+
+def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] = LimitError) -> None:
+    """Refuse more pictures and files than may be sent at once."""
+    most, size = spec.max_media_bytes, sum(medium.size for medium in media)
+    if most is None or size <= most:
+        return
+    largest = max(media, key=lambda medium: medium.size)
+    count = "it is" if len(media) == 1 else f"the {len(media)} media of a request are"
+    raise kind(
+        f"`{spec.owner}` may send {size_text(most)} of media at once, and {count} {size_text(size)} in all, the "
+        f"largest in {largest.place} ({size_text(largest.size)}); make them smaller, or raise `max_media_bytes` if the "
+        f"model takes more."
+    )
 
 
 def _unreadable(owner: str, given: BaseModel, strangers: Sequence[object]) -> InputError:

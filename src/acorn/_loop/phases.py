@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from acorn._history import history_of
 from acorn._json import copied, safe_repr, to_text
 from acorn._loop import finish, loop_guard, messages
 from acorn._loop.asks import Ask, AskBranch, AskHook, BranchEnd
@@ -30,7 +31,8 @@ from acorn._loop.wire_history import WireHistory
 from acorn._spec import read_prompt_file
 from acorn._tools.collect import FINISH, gather, merge
 from acorn._tools.port import Tool
-from acorn.errors import AcornError, DeclarationError
+from acorn.errors import AcornError, DeclarationError, StoreError
+from acorn.journal import ModelAnswered
 from acorn.models.port import ModelResponse
 from acorn.record import Run
 from acorn.step import Step
@@ -97,6 +99,9 @@ class Phases(Calls):
         return partial(read_prompt_file, prompt.file, self.spec.owner)
 
     def _begin(self, prompt: str, now: float) -> None:
+        if self.run.forked_from is not None:
+            self._begin_fork(prompt, now)
+            return
         context = self.context
         if context is None or not context.inherits:
             self.transcript.begin(first_messages(prompt, self.plan.prior, self.openings[0]), ())
@@ -112,6 +117,23 @@ class Phases(Calls):
             self._ask_model(now)
         else:
             self.state.phase = "start"
+
+    def _begin_fork(self, prompt: str, now: float) -> None:
+        """Go on where another run was; `on_start` was called there, and what it did is kept."""
+        fork, run, state = self.plan.fork, self.run, self.state
+        if fork is None:
+            raise StoreError(
+                f"The run {run.id} is a fork that had not begun when it was stopped, and what it was to keep is not "
+                f"in its store; fork again."
+            )
+        entries = fork.entries(run.id, now, prompt)
+        self.journal.entries += entries
+        self.transcript.book.begin(history_of(entries))
+        run.steps = self.journal.step = fork.before - 1
+        state.turns = sum(isinstance(entry, ModelAnswered) for entry in entries)
+        state.meter.step_began = now
+        self._force_at_last_step()
+        self._ask_model(now)
 
     def _take_start(self, returned: Any, now: float) -> None:
         """Take over what `on_start` has changed, and begin."""

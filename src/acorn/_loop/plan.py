@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
 from acorn._json import safe_repr
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.limits import Budget, Limits
+from acorn._schema.media import without_media
 from acorn._spec import Spec
 from acorn._tools.agent import AgentTool, first_paragraph
 from acorn._tools.people import asks_people
@@ -22,6 +23,9 @@ from acorn.models.port import Model
 from acorn.record import Message
 from acorn.step import Step
 from acorn.types import Request
+
+if TYPE_CHECKING:
+    from acorn._loop.fork import Fork  # the events' classes, which a run that is no fork does not need
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +44,10 @@ class BranchTool:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
+        whose = f"The input of `{self.spec.owner}`, which is the branch `{self.name}`,"
         description = self.described or first_paragraph(self.doc)
         described = {"description": description} if description else {}
-        return {"name": self.name, **described, "parameters": self.spec.input.json_schema}
+        return {"name": self.name, **described, "parameters": without_media(self.spec.input.json_schema, whose)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +70,8 @@ class Plan:
     on_human: Callable[[Request], Any] | None = None
     """The nearest one: a branch without its own asks the run above."""
     prior: Sequence[Message] = ()
+    fork: Fork | None = None
+    """What the run keeps of another."""
     deps: Any = None
     """What `using(deps=...)` brought along."""
     deps_type: Any = Any

@@ -50,6 +50,8 @@ class Loop(Phases):
             context = self.context
             above = (context.parent_id, context.path, context.call_id) if context else (None, None, None)
             begun = RunBegun(self.run.id, 0, now, self.plan.module, self.run.input, *above)
+            if self.run.forked_from is not None:
+                begun = begun._replace(forked_from=self.run.forked_from)
             self.journal.entries.append(begun)
             self.state.phase = "prompt"
         elif self.state.phase == "model" and self.state.reason == "limit" and not self.state.under_way:

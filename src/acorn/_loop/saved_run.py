@@ -22,6 +22,7 @@ from acorn._record_json import (
     fill_journal,
     read_entries,
     read_error,
+    read_fork,
     read_output,
     read_record,
     restored,
@@ -76,6 +77,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
         seconds=kept["seconds"],
         deps=deps,
         branch=None if plan.context is None else plan.context.path,
+        forked_from=read_fork(kept),
     )
     fill_journal(run, read_entries(saved["journal"]))
     run.journal.now = kept["seconds"]

@@ -54,5 +54,5 @@ def _other_parts(message: Message, event: int) -> list[Any]:
         return []
     found: list[Any] = []
     for number, part in enumerate((part for part in content if not isinstance(part.get("text"), str)), start=1):
-        found += [{"type": "text", "text": f"Part {number} of event {event}:"}, part]
+        found += [{"type": "text", "text": f"Media {number} of event {event}:"}, part]
     return found

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from acorn._content import content_of, text_of
+from acorn._data import to_saved
 from acorn._history import change_of, history_of, steps_of
-from acorn._json import copied, to_plain, to_text, words_of
+from acorn._json import copied, to_text, words_of
 from acorn._loop import messages
 from acorn._loop.compaction import Stretch, compacted
 from acorn._loop.wire_history import ROLES
@@ -222,7 +223,7 @@ class Transcript:
 
     def _edited(self, where: int, removed: int, made: Sequence[Any], added: Sequence[int]) -> None:
         journal = self.journal
-        plain = tuple([to_plain(message) for message in made])
+        plain = tuple([to_saved(message) for message in made])
         journal.entries.append(HistoryEdited(self._id, journal.step, journal.now, where, removed, plain, tuple(added)))
 
     def compact(self, stretch: Stretch, text: str, asked: float, response: ModelResponse) -> None:
@@ -354,7 +355,7 @@ def _differs(message: Any, copy: Message) -> bool:
             return False
     except Exception:  # somebody's own `==`
         pass
-    return bool(to_plain(message) != copy)
+    return bool(to_saved(message) != copy)
 
 
 def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:

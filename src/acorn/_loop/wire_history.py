@@ -17,10 +17,12 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from acorn._data import Data
 from acorn._json import safe_repr, shorten, to_text, whole_text
 from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, fresh_ids, sent_result, tool, user
 from acorn.errors import AcornError
 from acorn.models.sent import Sent, SentPart
+from acorn.models.sent_media import media_of
 from acorn.record import Message
 
 SYSTEM = ("system", "developer")
@@ -180,11 +182,15 @@ class WireHistory:
         self._seen += [copy for copy, _ in taken]
         self._is_odd = self._is_odd or any(copy is ODD for copy, _ in taken)
         place, sent = self._place(known), self._sent.messages
+        before = len(sent)
         for at, message in enumerate(tail):
             if message["role"] == "assistant":
                 sent += _turn(message, place + at, answers.get(at, {}), self._ids)
             elif message["role"] != "tool" and (content := _content(message.get("content"))) is not None:
                 sent.append(_said(message, content))
+        for message in sent[before:]:
+            if type(message.get("content")) is list:
+                self._sent.media += media_of(message)
         return True
 
 
@@ -404,7 +410,14 @@ def _without(message: Message, *keys: str) -> Message:
 def _copy(value: Any, left: int) -> Any:
     """As `copied`, but a TypeError for what is not plain data, or too deep: such a message is sent another way."""
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None or (kind is float and math.isfinite(value)):
+    if (
+        kind is str
+        or kind is Data
+        or kind is int
+        or kind is bool
+        or value is None
+        or (kind is float and math.isfinite(value))
+    ):
         return value
     if kind is dict and left and all(type(key) is str for key in value):
         return {key: _copy(item, left - 1) for key, item in value.items()}

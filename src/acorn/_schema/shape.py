@@ -21,6 +21,7 @@ from pydantic_core import SchemaError, to_json
 
 from acorn._json import excerpt, shorten
 from acorn._schema.generate import JsonSchema, schema_of
+from acorn._schema.media import without_media
 from acorn._schema.problems import Problem, of_input, problems
 from acorn.errors import DeclarationError, InputError
 
@@ -208,7 +209,9 @@ def shape_of(declared: Any, owner: str, attribute: str) -> Shape:
 def _probe(shape: Shape, owner: str, attribute: str) -> None:
     """Fail now where the type cannot be told to a model; wait where it names a class yet to come."""
     try:
-        shape.json_schema  # noqa: B018 - computed once and kept
+        schema = shape.json_schema  # computed once and kept
+        if attribute.startswith("final"):
+            without_media(schema, f"`{owner}.{attribute}`")
         if not shape.schema.__pydantic_complete__:  # put off by its own configuration, or it waits for a class
             shape.schema.model_rebuild(raise_errors=False)
     except SchemaError as error:

@@ -29,6 +29,9 @@ _FORMATS = {
     "email": "e-mail address",
     "binary": "bytes",
     "path": "path",
+    "acorn-image": "image",
+    "acorn-audio": "audio",
+    "acorn-file": "file",
 }
 _DEPTH = 8
 """How deep the words follow a type into its parts."""

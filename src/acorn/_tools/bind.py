@@ -22,6 +22,7 @@ from pydantic_core import from_json
 
 from acorn._json import shorten
 from acorn._schema.generate import JsonSchema, schema_of
+from acorn._schema.media import without_media
 from acorn._schema.problems import problems
 from acorn._tools.port import ArgumentError, Arguments
 from acorn.errors import DeclarationError
@@ -141,6 +142,7 @@ def _build(
             f"The parameter {_culprit(parameters, hints)} of the tool `{label}` has a type that a model cannot be "
             f"asked for: {_reason(error)}. Use types that JSON can carry."
         ) from error
+    without_media(schema, f"What the tool `{label}` is called with")
     # The schema has a property for each parameter, in order, under its alias if it has one.
     keys = dict(zip((p.name for p in parameters), schema["properties"], strict=False))
     for name, words in descriptions().items():

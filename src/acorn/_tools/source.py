@@ -23,3 +23,8 @@ class ToolSource(Protocol):
 def is_source(value: object) -> bool:
     """Whether an entry of `tools` is a source rather than a tool."""
     return not isinstance(value, type) and callable(getattr(value, "tools", None))
+
+
+def may_ask_people(source: object) -> bool:
+    """Whether a source says beforehand that calls of its tools may wait for a person."""
+    return bool(getattr(source, "asks_people", False))

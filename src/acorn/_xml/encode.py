@@ -51,7 +51,7 @@ def encode(
 ) -> str:
     """The value as one element named `root`, without a trailing newline.
 
-    A part in it is an empty element with its number, `<photo part="1" kind="image" />`, and is added to `parts`. What
+    A part in it is an empty element with its number, `<photo media="1" kind="image" />`, and is added to `parts`. What
     has nothing to show but its address in memory is added to `strangers`.
     """
     lines: list[str] = []

@@ -15,6 +15,9 @@ from acorn._startup import raise_when_interrupted
 from acorn.cli.commands.batch import batch
 from acorn.cli.commands.chat import chat
 from acorn.cli.commands.demo import demo
+from acorn.cli.commands.explain import explain
+from acorn.cli.commands.fork import fork
+from acorn.cli.commands.mcp import mcp
 from acorn.cli.commands.new import new
 from acorn.cli.commands.pull import pull
 from acorn.cli.commands.resume import resume
@@ -46,6 +49,7 @@ _BEHIND: Mapping[str, Any] = {"allow_extra_args": True, "allow_interspersed_args
 COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "demo": (demo, {}),
     "run": (run, _BEHIND),
+    "explain": (explain, _BEHIND),
     "chat": (chat, {}),
     "web": (web, {}),
     "serve": (serve, {}),
@@ -53,9 +57,11 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "runs": (runs, {}),
     "show": (show, {}),
     "resume": (resume, {}),
+    "fork": (fork, {}),
     "answer": (answer, {}),
     "cancel": (cancel, {}),
     "delete": (delete, {}),
+    "mcp": (mcp, {}),
     "pull": (pull, {}),
     "new": (new, {}),
 }

@@ -330,13 +330,13 @@ def described(error: BaseException, message: str, hide: Callable[[str], str]) ->
         found |= {"provider": error.provider, "status": error.status, "retryable": error.retryable}
     if isinstance(error, ParseError):
         found |= {"attempts": error.attempts, "errors": error.errors, "raw_output": error.raw_output}
-    return {key: _without(hide, value) for key, value in found.items()}
+    return {key: veiled(hide, value) for key, value in found.items()}
 
 
-def _without(hide: Callable[[str], str], value: Any) -> Any:
+def veiled(hide: Callable[[str], str], value: Any) -> Any:
     """Plain data with every text in it cleaned of keys."""
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, dict):
-        return {key: _without(hide, item) for key, item in value.items()}
-    return [_without(hide, item) for item in value] if isinstance(value, list) else value
+        return {key: veiled(hide, item) for key, item in value.items()}
+    return [veiled(hide, item) for item in value] if isinstance(value, list) else value

@@ -7,7 +7,7 @@ is kept for the next, so that a step costs what is new in it.
 from __future__ import annotations
 
 import os
-import re
+from base64 import b64decode
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -17,6 +17,7 @@ from acorn.models.lane import ADDRESS, OURS, PRICES, ProviderError, StreamReader
 from acorn.models.native_lane import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.prices import Tokens, prices_of
+from acorn.models.sent_media import no_kind
 from acorn.types import Usage
 
 _ADDRESS = "https://api.anthropic.com"
@@ -28,7 +29,6 @@ _KNOWN = frozenset(
         *("stop", "user", "parallel_tool_calls", "extra_body"),
     )
 )
-_DATA = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 _STOPS = {
     "tool_use": "tool_calls",
     "max_tokens": "length",
@@ -93,6 +93,9 @@ class Anthropic:
         return url, headers
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
+        for medium in request.media:
+            if medium.kind == "audio":
+                raise ProviderError(no_kind(medium))
         head = to_json(self._settings_of(request, left_out, is_stream))[:-1]
         system, messages = _written(request)
         parts = [head, b'"messages":[%s]' % messages]
@@ -363,14 +366,25 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
 
 
 def _block(part: Mapping[str, Any]) -> dict[str, Any]:
-    if part.get("type") != "image_url":
-        return dict(part)
-    image = part["image_url"]
-    url = image if isinstance(image, str) else image["url"]
+    kind = part.get("type")
     rest = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
-    if found := _DATA.fullmatch(url):
-        return {"type": "image", "source": {"type": "base64", "media_type": found[1], "data": found[2]}, **rest}
-    return {"type": "image", "source": {"type": "url", "url": url}, **rest}
+    if kind == "image_url":
+        image = part["image_url"]
+        return {"type": "image", "source": _source(image if isinstance(image, str) else image["url"]), **rest}
+    if kind == "file" and (url := part["file"].get("file_data") or part["file"].get("file_url")):
+        name = part["file"].get("filename")
+        return {"type": "document", "source": _source(url), **({"title": name} if name else {}), **rest}
+    return dict(part)
+
+
+def _source(url: str) -> dict[str, Any]:
+    head, comma, data = url.partition(",") if url.startswith("data:") else ("", "", "")
+    media_type, is_base64 = head.removeprefix("data:").removesuffix(";base64"), head.endswith(";base64")
+    if not comma or not is_base64:
+        return {"type": "url", "url": url}
+    if media_type.startswith("text/"):  # of documents it takes PDF and plain text
+        return {"type": "text", "media_type": "text/plain", "data": b64decode(data).decode("utf-8", "replace")}
+    return {"type": "base64", "media_type": media_type, "data": data}
 
 
 def _with_mark(blocks: list[dict[str, Any]], mark: Any) -> list[dict[str, Any]]:

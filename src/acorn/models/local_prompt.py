@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acorn._schema.generate import JsonSchema, resolve
-from acorn.errors import ModelError
 
 _DEPTH = 6
 """How deep the words go into a schema: through fields, lists and unions."""
@@ -57,16 +56,7 @@ def _call(function: Mapping[str, Any], is_named: bool) -> str:
 def _text(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    parts: list[str] = []
-    for part in content:
-        if part.get("type") != "text":
-            raise ModelError(
-                f"The embedded model reads text only, and a message has a part of type `{part.get('type')}`: leave it "
-                f"out, or use a model that can see.",
-                provider="local",
-            )
-        parts.append(part["text"])
-    return "\n".join(parts)
+    return "\n".join([part["text"] for part in content])
 
 
 # The tools in words

@@ -10,11 +10,12 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn.models.lane import ADDRESS, OURS, PRICES, THOUGHTS, StreamReader, knows_keys, marked, marks
+from acorn.models.lane import ADDRESS, OURS, PRICES, THOUGHTS, ProviderError, StreamReader, knows_keys, marked, marks
 from acorn.models.native_lane import NativeModel
 from acorn.models.openai import Heads, openai_address, raise_if_failed, reasons, sampling, takes_effort, tokens_of
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.prices import Tokens
+from acorn.models.sent_media import no_url
 from acorn.types import Usage
 
 _SETTINGS = (
@@ -66,6 +67,9 @@ class OpenAIChat:
         return openai_address(self._config, "chat/completions")
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
+        for medium in request.media:
+            if medium.url is not None and medium.kind in ("audio", "file"):
+                raise ProviderError(no_url(medium))
         before = self._heads.of(request, left_out, is_stream)
         if request.tools:
             tools = request.tools_json() if request.tools_json else to_json(request.tools)

@@ -61,8 +61,8 @@ def _part(part: Mapping[str, Any], kind: str) -> dict[str, Any]:
         held = {"url": image} if isinstance(image, str) else image
         return {"type": "input_image", "image_url": held["url"], "detail": held.get("detail") or "auto"}
     if part.get("type") == "file":
-        held = part["file"]
-        return {"type": "input_file", **{key: held[key] for key in ("file_id", "file_data", "filename") if key in held}}
+        held, keys = part["file"], ("file_id", "file_data", "file_url", "filename")
+        return {"type": "input_file", **{key: held[key] for key in keys if key in held}}
     return {key: value for key, value in part.items() if key != "cache_control"}
 
 

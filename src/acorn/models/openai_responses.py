@@ -36,6 +36,7 @@ from acorn.models.openai_items import (
 )
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse
 from acorn.models.prices import Tokens
+from acorn.models.sent_media import no_kind
 
 _SETTINGS = (
     *("top_p", "top_logprobs", "user", "safety_identifier", "store", "include", "truncation", "prompt_cache_key"),
@@ -93,6 +94,9 @@ class OpenAIResponses:
     # Writing
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
+        for medium in request.media:
+            if medium.kind == "audio":
+                raise ProviderError(no_kind(medium))
         instructions, written = self._input(request.messages)
         parts = [self._heads.of(request, left_out, is_stream), b'"input":[%s]' % written]
         if instructions:

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from acorn.errors import ModelError
 from acorn.models.sent import SentPart, message_json
+from acorn.models.sent_media import SentMedium, media_of
 from acorn.types import Fallback, Usage
 
 
@@ -52,6 +53,7 @@ class ModelRequest:
     tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
     left_out: set[str] | None = field(default=None, repr=False)
     """What the model was found not to take when this was sent before, where somebody counts how often it is."""
+    known_media: Sequence[SentMedium] | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -78,6 +80,7 @@ class ModelRequest:
             "messages_json": sent.json,
             "tools_json": tools_json,
             "left_out": None,
+            "known_media": sent.media,
         }
         return made
 
@@ -104,6 +107,13 @@ class ModelRequest:
         """The messages as a part of those that were sent in the same conversation, where the loop has made it."""
         found: Any = getattr(vars(self).get("messages_json"), "__self__", None)
         return found if isinstance(found, SentPart) else None
+
+    @property
+    def media(self) -> Sequence[SentMedium]:
+        """What of the messages is no text."""
+        if self.known_media is None:
+            return [medium for message in self.messages for medium in media_of(message)]
+        return self.known_media
 
     @property
     def message_count(self) -> int:

@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from acorn.models.sent_media import SentMedium, media_of
+
 
 def message_json(message: Mapping[str, Any]) -> bytes:
     """A message as JSON; a turn without words says nothing of its content, rather than null."""
@@ -23,7 +25,7 @@ def message_json(message: Mapping[str, Any]) -> bytes:
 class Sent:
     """Messages that were sent. Who adds to `messages` adds at the end, and changes none."""
 
-    __slots__ = ("_ends", "_text", "_thoughtless", "kept", "lock", "messages")
+    __slots__ = ("_ends", "_text", "_thoughtless", "kept", "lock", "media", "messages")
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -35,6 +37,8 @@ class Sent:
         """How many of the first are known to have no thoughts in them."""
         self.kept: dict[str, Any] = {}
         """What adapters have made of them for their next request, by the name of the form; it has a `copy`."""
+        self.media: list[SentMedium] = []
+        """What of them is no text."""
         self.lock = Lock()
         """For who writes: a request may be sent from several threads."""
 
@@ -45,6 +49,7 @@ class Sent:
             other.messages = self.messages.copy()
             other._text, other._ends = self._text.copy(), self._ends.copy()
             other.kept = {name: made.copy() for name, made in self.kept.items()}
+            other.media = self.media.copy()
         return other
 
     def with_first(self, message: dict[str, Any], *, is_new: bool) -> Sent:
@@ -53,6 +58,7 @@ class Sent:
         after = 0 if is_new else 1
         with self.lock:
             other.messages = [message, *self.messages[after:]]
+            other.media = self.media.copy()
             if len(self._ends) > after:
                 first, begin = message_json(message), self._begin(after)
                 with memoryview(self._text) as text, text[begin:] as rest:
@@ -119,6 +125,13 @@ class SentPart:
 
     def __len__(self) -> int:
         return self.count + (self.inserted is not None) + (self.last is not None)
+
+    @property
+    def media(self) -> list[SentMedium]:
+        """What of them is no text."""
+        if self.inserted is None:
+            return self.sent.media
+        return [*media_of(self.inserted), *self.sent.media]
 
     def messages(self) -> list[dict[str, Any]]:
         """They all, in a new list."""

@@ -1,9 +1,9 @@
-"""Where runs are kept: the port, a store in memory, and one in a SQLite file.
+"""Where runs are kept: the port, a store in memory, one in a SQLite file, and one in a PostgreSQL database.
 
     class Desk(module):
         store = "runs.db"
 
-Any object of the port (`Store`) can take the place of the path.
+Any object of the port (`Store`) can take the place of the path or the URL.
 """
 
 from importlib import import_module
@@ -13,12 +13,13 @@ from acorn.stores.port import RunFacts, Store
 
 if TYPE_CHECKING:
     from acorn.stores.memory import MemoryStore as MemoryStore
+    from acorn.stores.postgres import PostgresStore as PostgresStore
     from acorn.stores.sqlite import SQLiteStore as SQLiteStore
 
-__all__ = ["MemoryStore", "RunFacts", "SQLiteStore", "Store"]
+__all__ = ["MemoryStore", "PostgresStore", "RunFacts", "SQLiteStore", "Store"]
 
 # What brings a database with it is loaded when it is first used, so that `import acorn` stays light.
-_LATE = {"MemoryStore": "memory", "SQLiteStore": "sqlite"}
+_LATE = {"MemoryStore": "memory", "PostgresStore": "postgres", "SQLiteStore": "sqlite"}
 
 
 def __getattr__(name: str) -> Any:

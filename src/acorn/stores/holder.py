@@ -17,11 +17,13 @@ from pathlib import Path
 
 from acorn._log import logger
 from acorn.errors import DeclarationError
-from acorn.stores.port import Holder, Store
+from acorn.stores.port import Holder, Store, Wakes
 
 _LEASE = 20.0
 _BEATS = 4
 """How often a lease is renewed while it lasts."""
+_SOON = 0.5
+"""Seconds after which a process that drives a run listens for who wants it cancelled, where the store tells that."""
 
 _guard = threading.Lock()
 _here: Holder | None = None
@@ -127,12 +129,20 @@ class _Heartbeat:
         self._rest = threading.Event()
 
     def beat(self) -> None:
+        store = self.store if isinstance(self.store, Wakes) else None
+        hush: Callable[[], None] | None = None
+        pause = lease() / _BEATS
         while True:
-            self._rest.wait(lease() / _BEATS)
+            # What is over soon need not listen for anything.
+            self._rest.wait(min(_SOON, pause) if store is not None and hush is None else pause)
+            self._rest.clear()
             with _guard:
                 if not self.runs:
                     del _beating[id(self.store)]
-                    return
+                    break
+            if store is not None and hush is None:
+                hush = store.ring(this_process(), self._rest.set)
+            pause = lease() / _BEATS
             try:
                 unwanted = self.store.beat(this_process(), lease())
             except Exception as error:  # the next commit says it too, where somebody hears it
@@ -140,6 +150,8 @@ class _Heartbeat:
                 continue
             for run_id in unwanted:
                 self._tell(run_id)
+        if hush is not None:
+            hush()
 
     def _tell(self, run_id: str) -> None:
         with _guard:

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Container, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from acorn.errors import StoreError
-from acorn.stores import words
+from acorn.stores import rules, words
 from acorn.stores.holder import is_alive, lease
 from acorn.stores.port import Answered, Birth, Change, Commit, Heard, Holder, Kept, RunFacts, Status
 from acorn.types import Request
@@ -36,6 +36,7 @@ class _Run:
     attempts: int = 0
     attempted: int = -1
     is_unwanted: bool = False
+    media: set[str] = field(default_factory=set[str])
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class MemoryStore:
         self._asked: dict[str, _Asked] = {}
         self._heard: dict[str, tuple[float, float]] = {}
         """By holder: when it was heard of, and until when it lives."""
+        self._media: dict[str, bytes] = {}
         self._numbers = itertools.count(1)
         self._positions = itertools.count(1)
         self._turns = itertools.count(1)
@@ -90,13 +92,12 @@ class MemoryStore:
 
     def _commit(self, commit: Commit, now: float) -> None:
         root = self._runs.get(commit.root)
-        first = commit.changes[0] if commit.changes else None
-        is_birth = first is not None and first.run_id == commit.root and first.birth is not None
+        is_birth = rules.is_birth(commit)
         if is_birth and root is not None:
             raise words.exists(commit.root, self.name, *self._seen(root, now))
         if not is_birth:
             self._fence(commit, root)
-        self._check(commit)
+        rules.refuse_misfits(commit, self._known(commit), self.name)
         if is_birth:
             self._register(commit.holder, now, lease())
         for change in commit.changes:
@@ -106,6 +107,9 @@ class MemoryStore:
         if root.facts.status != "running":
             root.holder, root.is_unwanted = None, False
         self._ask(commit.root, commit.requests)
+        for sha256, data in commit.media:
+            self._media.setdefault(sha256, data)
+            root.media.add(sha256)
 
     def _fence(self, commit: Commit, root: _Run | None) -> None:
         if root is None:
@@ -115,28 +119,9 @@ class MemoryStore:
         if root.is_unwanted and not any(words.ends(one.status) for one in commit.changes if one.run_id == commit.root):
             raise words.unwanted(commit.root)
 
-    def _check(self, commit: Commit) -> None:
-        """Whether all of it fits, before any of it is kept."""
-        lengths: dict[str, int] = {}
-        for change in commit.changes:
-            run = self._runs.get(change.run_id)
-            known = lengths.get(change.run_id, len(run.entries) if run is not None else None)
-            if change.birth is not None and not self._has_parent(
-                change.run_id, change.birth.parent, commit.root, lengths
-            ):
-                raise words.orphan(change.run_id, change.birth.parent, commit.root)
-            if change.birth is not None and known is not None:
-                raise words.born_twice(change.run_id, self.name)
-            if change.birth is None and (known is None or (run is not None and run.facts.root != commit.root)):
-                raise words.torn(change.run_id, None, change.since)
-            if change.birth is None and known != change.since:
-                raise words.torn(change.run_id, known, change.since)
-            lengths[change.run_id] = change.since + len(change.entries)
-
-    def _has_parent(self, run_id: str, parent: str | None, root: str, born: Container[str]) -> bool:
-        if parent is None or run_id == root:
-            return parent is None and run_id == root
-        return parent in born or (parent in self._runs and self._runs[parent].facts.root == root)
+    def _known(self, commit: Commit) -> dict[str, rules.Known]:
+        found = [self._runs[run_id] for run_id in rules.named(commit) if run_id in self._runs]
+        return {run.facts.id: rules.Known(run.facts.root, len(run.entries)) for run in found}
 
     def _change(self, change: Change, commit: Commit, now: float) -> None:
         run = self._runs.get(change.run_id)
@@ -232,6 +217,10 @@ class MemoryStore:
         with self._alone():
             run = self._runs.get(run_id)
             return [] if run is None else self._tree(run, time.time())
+
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        with self._alone():
+            return {sha256: self._media[sha256] for sha256 in wanted if sha256 in self._media}
 
     def _tree(self, run: _Run, now: float) -> list[Kept]:
         is_driven = self._is_driven(run.facts.root, now)
@@ -342,6 +331,8 @@ class MemoryStore:
             for one in self._below(run):
                 del self._runs[one.facts.id]
             self._asked = {one: asked for one, asked in self._asked.items() if asked.root != run_id}
+            named = set[str]().union(*(one.media for one in self._runs.values()))
+            self._media = {sha256: data for sha256, data in self._media.items() if sha256 in named}
 
     def close(self) -> None:
         """What is in memory stays there."""

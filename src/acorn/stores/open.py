@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 from weakref import WeakValueDictionary
 
-from acorn.errors import DeclarationError, StoreError
+from acorn.errors import DeclarationError
 from acorn.stores.port import Store
 
 _guard = threading.RLock()
 _open: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""One store for each file: its threads write together."""
+"""One store for each file or database: its threads write together."""
 _recent: deque[Store] = deque(maxlen=8)
 """Those that were named last stay open between two calls; others close when nobody has them."""
 _memory: list[Store] = []
@@ -30,10 +31,7 @@ def open_store(declared: Any, owner: str) -> Store:
     scheme, mark, _ = text.partition("://")
     if isinstance(declared, str) and mark:
         if scheme in ("postgresql", "postgres"):
-            raise StoreError(
-                f"{owner} names a PostgreSQL database, which needs the extra `postgres`: "
-                f"pip install 'acorn-agents[postgres]'."
-            )
+            return _remembered(text, lambda: import_module("acorn.stores.postgres").PostgresStore(text))
         raise _unknown(f"{scheme}://...", owner)
     if not text or text == ":memory:" or "\0" in text:
         raise _unknown(declared, owner)
@@ -56,9 +54,13 @@ def _in_memory() -> Store:
 
 def _in_file(text: str) -> Store:
     whole = os.path.realpath(os.path.expanduser(text))
+    return _remembered(whole, lambda: import_module("acorn.stores.sqlite").SQLiteStore(text))
+
+
+def _remembered(key: str, opens: Callable[[], Store]) -> Store:
     with _guard:
-        store: Store = _open.get(whole) or import_module("acorn.stores.sqlite").SQLiteStore(text)
-        _open[whole] = store
+        store: Store = _open.get(key) or opens()
+        _open[key] = store
         if store not in _recent:
             _recent.append(store)
         return store

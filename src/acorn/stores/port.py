@@ -7,7 +7,7 @@ nothing that comes after it may begin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -107,6 +107,14 @@ class Change(NamedTuple):
     error: str | None
 
 
+class Medium(NamedTuple):
+    """The data of a picture, a sound or a file."""
+
+    sha256: str
+    """Of the data, in hexadecimal: what it is known by."""
+    data: bytes
+
+
 class Commit(NamedTuple):
     """One transaction: a root and whatever has changed below it."""
 
@@ -118,6 +126,9 @@ class Commit(NamedTuple):
     requests: Sequence[Request] = ()
     """What people are asked from now on; those of runs of this tree that are not among them and have no answer yet
     are open no more."""
+    media: Sequence[Medium] = ()
+    """Data that the texts of these changes name. The same data is kept once for all runs, and as long as there is one
+    whose commits have brought it."""
 
 
 class Kept(NamedTuple):
@@ -194,6 +205,10 @@ class Store(Protocol):
         """A run and all below it, as `claim` gives them; any run, without holding it. Empty: there is none."""
         ...
 
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        """Data by its SHA-256, as far as it is there."""
+        ...
+
     def find(self, prefix: str) -> Sequence[str]:
         """The ids of the roots that begin like this; an id that is whole is alone."""
         ...
@@ -232,4 +247,29 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Finish what is under way, and let go of the file; it opens again by itself where it is used again."""
+        ...
+
+
+class Watch(Protocol):
+    """Somebody's interest in what is new of a run, until it is closed."""
+
+    def wait(self, seconds: float) -> None:
+        """Return when there may be something new since the last wait, at the latest after so long.
+
+        The first one returns at once: look before you wait.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Wakes(Protocol):
+    """What a store offers beside where it tells at once what others find out by asking now and then."""
+
+    def watch(self, run_id: str) -> Watch: ...
+
+    def ring(self, holder: Holder, call: Callable[[], None]) -> Callable[[], None]:
+        """Call it, from another thread, when a run of a holder may have to be cancelled; until what comes back is
+        called."""
         ...

@@ -60,5 +60,16 @@ FIRST: Migration = (
     "CREATE INDEX requests_open ON requests (asked, number) WHERE answered IS NULL",
 )
 
-MIGRATIONS: tuple[Migration, ...] = (FIRST,)
+MEDIA: Migration = (
+    # The data of pictures and files, each once, and which trees have it.
+    "CREATE TABLE media (number INTEGER PRIMARY KEY, sha256 TEXT NOT NULL UNIQUE, data BLOB NOT NULL)",
+    """
+    CREATE TABLE media_of_runs (
+      root INTEGER NOT NULL, medium INTEGER NOT NULL, PRIMARY KEY (root, medium)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX media_by_medium ON media_of_runs (medium)",
+)
+
+MIGRATIONS: tuple[Migration, ...] = (FIRST, MEDIA)
 """The first makes version 1 of nothing, the next version 2 of that."""

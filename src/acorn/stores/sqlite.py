@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
@@ -21,9 +21,10 @@ from acorn.stores import sqlite_writes as writes
 from acorn.stores import words
 from acorn.stores.port import Answered, Commit, Heard, Holder, Kept, RunFacts, Status
 from acorn.stores.schema import MIGRATIONS, Migration
-from acorn.stores.sqlite_connection import SharedConnection, explained, patiently
+from acorn.stores.sharing import SharedConnection
+from acorn.stores.sqlite_connection import FileConnection, explained, patiently
 from acorn.stores.sqlite_file import open_file
-from acorn.stores.writer import Writer
+from acorn.stores.sqlite_writer import SQLiteWriter
 from acorn.types import Request
 
 T = TypeVar("T")
@@ -35,9 +36,9 @@ class SQLiteStore:
     def __init__(self, path: str | os.PathLike[str], *, migrations: Sequence[Migration] = MIGRATIONS) -> None:
         self._name = os.fspath(path)
         whole, name = Path(os.path.realpath(os.path.expanduser(self._name))), self._name
-        self._reading = SharedConnection(whole, lambda: open_file(whole, name, migrations))
-        self._writing = SharedConnection(whole, lambda: open_file(whole, name, migrations))
-        self._writer = Writer(self._writing, name)
+        self._reading = FileConnection(whole, lambda: open_file(whole, name, migrations))
+        self._writing = FileConnection(whole, lambda: open_file(whole, name, migrations))
+        self._writer = SQLiteWriter(self._writing, name)
         # Also when the program ends, and when the store is forgotten.
         weakref.finalize(self, _close, self._writer, self._writing, self._reading)
 
@@ -72,6 +73,9 @@ class SQLiteStore:
 
     def read(self, run_id: str) -> Sequence[Kept]:
         return self._read(lambda connection: reads.tree(connection, run_id))
+
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        return self._read(lambda connection: reads.media(connection, wanted))
 
     def find(self, prefix: str) -> Sequence[str]:
         return self._read(lambda connection: reads.find(connection, prefix))
@@ -129,7 +133,7 @@ class SQLiteStore:
             raise explained(error, self._name) from error
 
 
-def _close(writer: Writer, *connections: SharedConnection) -> None:
+def _close(writer: SQLiteWriter, *connections: SharedConnection[sqlite3.Connection]) -> None:
     writer.close()
     for connection in connections:
         connection.close()

@@ -1,4 +1,4 @@
-"""A connection to a SQLite file that many threads share, and how to wait for other processes.
+"""A connection to a SQLite file, and how to wait for other processes.
 
 SQLite's own waiting is unfair: whoever waits longest sleeps longest. Here everybody sleeps for a short random time.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from acorn.errors import StoreError
-from acorn.stores.forks import closes_at_fork
+from acorn.stores.sharing import SharedConnection
 
 T = TypeVar("T")
 
@@ -67,37 +66,16 @@ def explained(error: Exception, name: str) -> StoreError:
     return StoreError(text)
 
 
-class SharedConnection:
-    """Opened when first needed, used by one thread at a time, closed while the process forks."""
+class FileConnection(SharedConnection[sqlite3.Connection]):
+    """One that is opened anew where its file was taken away, or another one put in its place."""
 
     def __init__(self, path: Path, opens: Callable[[], sqlite3.Connection]) -> None:
+        super().__init__(opens)
         self._path = str(path)
-        self._opens = opens
         self._file: object = None
         self._looked = 0.0
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        closes_at_fork(self)
 
-    def use(self, act: Callable[[Callable[[], sqlite3.Connection]], T]) -> T:
-        """Do something while nobody else uses it; it is handed what gives the connection.
-
-        Where that ends with an error, the connection is opened anew. A `with` and a function, as nothing else is
-        sure to let go of a lock when Ctrl-C comes.
-        """
-        with self._lock:
-            return self._do(act)
-
-    def _do(self, act: Callable[[Callable[[], sqlite3.Connection]], T]) -> T:
-        try:
-            return act(self._opened)
-        except StoreError:
-            raise
-        except BaseException:
-            self.drop()
-            raise
-
-    def _opened(self) -> sqlite3.Connection:
+    def opened(self) -> sqlite3.Connection:
         if time.monotonic() > self._looked + _GLANCE:
             self._look()
         if self._connection is None:
@@ -108,7 +86,7 @@ class SharedConnection:
     def _look(self) -> None:
         self._looked = time.monotonic()
         if self._connection is not None and self._file != self._identity():
-            self.drop()  # somebody took the file away, or put another one in its place
+            self.drop()
 
     def _identity(self) -> object:
         try:
@@ -116,20 +94,3 @@ class SharedConnection:
         except OSError:
             return None
         return found.st_dev, found.st_ino
-
-    def close(self) -> None:
-        with self._lock:
-            self.drop()
-
-    def drop(self) -> None:
-        """Close it, by whoever uses it."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def before_fork(self) -> None:
-        self._lock.acquire()
-        self.drop()
-
-    def after_fork(self, in_child: bool) -> None:
-        self._lock.release()

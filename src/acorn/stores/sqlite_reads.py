@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
-from acorn.stores import sqlite_rows as rows
+from acorn.stores import rows
 from acorn.stores.holder import is_alive
 from acorn.stores.port import Answered, Heard, Holder, Kept, RunFacts, Status
 from acorn.stores.words import as_seen
@@ -66,6 +66,12 @@ def tree(connection: Connection, run_id: str) -> list[Kept]:
     return [
         rows.kept(one[1:], root_id, as_seen(one[3], is_unwanted, is_driven), journals[one[0]]) for one in found
     ]  # fmt: skip
+
+
+def media(connection: Connection, wanted: Sequence[str]) -> dict[str, bytes]:
+    sql = "SELECT data FROM media WHERE sha256 = ?"
+    found = {sha256: connection.execute(sql, (sha256,)).fetchone() for sha256 in wanted}
+    return {sha256: row[0] for sha256, row in found.items() if row}
 
 
 def _driven(connection: Connection, top: int, now: float) -> tuple[str, bool, Callable[[], bool]]:

@@ -8,26 +8,28 @@ from sqlite3 import Connection, IntegrityError
 from typing import Any, NamedTuple
 
 from acorn.errors import StoreError
+from acorn.stores import rows, words
 from acorn.stores import sqlite_reads as reads
-from acorn.stores import sqlite_rows as rows
-from acorn.stores import words
 from acorn.stores.holder import lease
-from acorn.stores.port import Change, Commit, Holder, Kept, Status
+from acorn.stores.port import Change, Commit, Holder, Kept, Medium, Status
 from acorn.types import Request
 
 _FORGOTTEN = 86_400.0
 """Seconds after which a process that holds nothing is forgotten."""
-_SETS = ", ".join(f"{column} = ?" for column in rows.CHANGED.split(", "))
-_UPDATE = f"UPDATE runs SET {_SETS} WHERE number = ? AND length = ?"
+_SETS = ", ".join(f"{column} = ?" for column in f"{rows.CHANGED}, updated".split(", "))
+_UPDATE = f"UPDATE runs SET {_SETS}, holder = ? WHERE number = ? AND length = ?"
 # Without the holder, which stays who it is: it would write a page of an index.
 _GO_ON = f"""
-    UPDATE runs SET {_SETS.removesuffix(", holder = ?")}
+    UPDATE runs SET {_SETS}
     WHERE id = ? AND length = ? AND holder = ? AND root IS NULL AND is_unwanted = 0 AND asks = 0 RETURNING number
 """
 _INSERT = f"""
-    INSERT INTO runs ({rows.BORN}, {rows.CHANGED})
-    VALUES ({", ".join("?" * len(f"{rows.BORN}, {rows.CHANGED}".split(",")))})
+    INSERT INTO runs ({rows.BORN}, {rows.CHANGED}, updated, holder)
+    VALUES ({", ".join("?" * len(f"{rows.BORN}, {rows.CHANGED}, updated, holder".split(",")))})
 """
+
+
+_NEW_MEDIUM = "INSERT INTO media (sha256, data) VALUES (?, ?)"
 
 
 class _Run(NamedTuple):
@@ -63,7 +65,8 @@ def _do(connection: Connection, sql: str, values: Sequence[Any]) -> Any:
 
 def commit(connection: Connection, commit: Commit, name: str) -> None:
     now = time.time()
-    if len(commit.changes) == 1 and not commit.requests and _goes_on(connection, commit, commit.changes[0], now):
+    is_simple = len(commit.changes) == 1 and not commit.requests and not commit.media
+    if is_simple and _goes_on(connection, commit, commit.changes[0], now):
         return
     root = _run(connection, commit.root)
     first = commit.changes[0] if commit.changes else None
@@ -92,13 +95,15 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
         connection.execute("UPDATE runs SET updated = ? WHERE number = ?", (now, number))
     if commit.requests or asks:
         _ask(connection, number, commit.requests)
+    for medium in commit.media:
+        _keep_medium(connection, number, medium)
 
 
 def _goes_on(connection: Connection, commit: Commit, change: Change, now: float) -> bool:
     """Most commits: a root that nothing stands against has something new. In one statement less; False: look closer."""
     if change.birth is not None or change.run_id != commit.root or change.status != "running":
         return False
-    values = (*rows.change_row(change, "running", now), change.run_id, change.since, commit.holder.id)
+    values = (*rows.change_row(change, "running"), now, change.run_id, change.since, commit.holder.id)
     row = _do(connection, _GO_ON, values).fetchone()
     if row is None:
         return False
@@ -131,7 +136,8 @@ def _bear(
     assert change.birth is not None
     birth = change.birth
     holds = holder.id if holder is not None and change.status == "running" else None
-    values = (*rows.birth_row(change.run_id, birth, root), *rows.change_row(change, change.status, now), holds)
+    born = rows.in_seconds(rows.birth_row(change.run_id, birth, root))
+    values = (*born, *rows.change_row(change, change.status), now, holds)
     try:
         number = int(_do(connection, _INSERT, values).lastrowid)
     except IntegrityError as error:
@@ -158,7 +164,7 @@ def _change(
 ) -> None:
     status = words.with_cancelling(change.status, is_unwanted)
     holds = holder.id if holder is not None and status == "running" else None
-    values = (*rows.change_row(change, status, now), holds, number, change.since)
+    values = (*rows.change_row(change, status), now, holds, number, change.since)
     if _do(connection, _UPDATE, values).rowcount == 0:
         (length,) = connection.execute("SELECT length FROM runs WHERE number = ?", (number,)).fetchone()
         raise words.torn(change.run_id, length, change.since)
@@ -180,6 +186,13 @@ def _append(connection: Connection, root: int, number: int, entries: Sequence[st
         _do(connection, "INSERT INTO entries (root, run, entry) VALUES (?, ?, ?)", (root, number, entry))
 
 
+def _keep_medium(connection: Connection, root: int, medium: Medium) -> None:
+    sql = "SELECT number FROM media WHERE sha256 = ?"
+    row = connection.execute(sql, (medium.sha256,)).fetchone()
+    number = row[0] if row else connection.execute(_NEW_MEDIUM, medium).lastrowid
+    connection.execute("INSERT OR IGNORE INTO media_of_runs VALUES (?, ?)", (root, number))
+
+
 def _ask(connection: Connection, root: int, requests: Sequence[Request]) -> None:
     """From now on these are open, those that have an answer apart, and no others."""
     marks = ", ".join("?" * len(requests))
@@ -192,7 +205,7 @@ def _ask(connection: Connection, root: int, requests: Sequence[Request]) -> None
         INSERT INTO requests (root, {rows.REQUEST}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
     """
     for request in requests:
-        _do(connection, sql, (root, *rows.request_row(request)))
+        _do(connection, sql, (root, *rows.in_seconds(rows.request_row(request))))
     sql = (
         "UPDATE runs SET asks = (SELECT count(*) FROM requests WHERE root = ?1 AND answered IS NULL) WHERE number = ?1"
     )
@@ -329,6 +342,16 @@ def delete(connection: Connection, run_id: str, name: str) -> None:
     for table in ("births", "states"):
         sql = f"DELETE FROM {table} WHERE run IN (SELECT number FROM runs WHERE number = ?1 OR root = ?1)"
         connection.execute(sql, (run.number,))
+    _forget_media(connection, run.number)
     for table in ("entries", "requests"):
         connection.execute(f"DELETE FROM {table} WHERE root = ?", (run.number,))
     connection.execute("DELETE FROM runs WHERE number = ?1 OR root = ?1", (run.number,))
+
+
+def _forget_media(connection: Connection, root: int) -> None:
+    """What no other tree has."""
+    sql = "SELECT medium FROM media_of_runs WHERE root = ?"
+    had = connection.execute(sql, (root,)).fetchall()
+    connection.execute("DELETE FROM media_of_runs WHERE root = ?", (root,))
+    sql = "DELETE FROM media WHERE number = ?1 AND NOT EXISTS (SELECT 1 FROM media_of_runs WHERE medium = ?1)"
+    connection.executemany(sql, had)

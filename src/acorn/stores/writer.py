@@ -1,4 +1,4 @@
-"""Group commit: what waits to be written to a file is one transaction.
+"""Group commit: what waits to be written to a database is one transaction.
 
 The disk is what takes time, so many commits at once cost little more than one. Each stands for itself all the same:
 one that is refused leaves the others alone. Whoever waits in place for the only one writes it himself, as a change of
@@ -9,20 +9,20 @@ something to write.
 from __future__ import annotations
 
 import queue
-import sqlite3
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from acorn.errors import StoreError
 from acorn.stores.forks import closes_at_fork
-from acorn.stores.sqlite_connection import SharedConnection, explained, jitter, patiently
+from acorn.stores.sharing import C, SharedConnection
 
-T = TypeVar("T")
+J = TypeVar("J", bound="Job")
 
 _IDLE = 2.0
 """Seconds without work after which the thread ends."""
@@ -30,8 +30,6 @@ _GLANCE = 0.05
 """Seconds after which the thread finds what nobody waits for."""
 _MOST = 1000
 """Jobs in one transaction."""
-_TURN = 0.02
-"""Seconds for which a process writes before it looks whether others want to."""
 
 
 class _Condition(threading.Condition):
@@ -41,19 +39,21 @@ class _Condition(threading.Condition):
     __exit__ = property(lambda self: self._lock.__exit__)  # pyright: ignore
 
 
-class _Done(NamedTuple):
+class Done(NamedTuple):
+    """What came of a job."""
+
     value: Any = None
     error: BaseException | None = None
 
 
-class _Job(Future[Any]):
+class Job(Future[Any]):
     """Something to be done in a transaction, and what came of it: first known, then told."""
 
-    def __init__(self, writer: Writer, act: Callable[[sqlite3.Connection], Any]) -> None:
+    def __init__(self, writer: Writer[Any, Any], act: Callable[..., Any]) -> None:
         super().__init__()
         self._condition = _Condition()
         self.act = act
-        self.outcome: _Done | None = None
+        self.outcome: Done | None = None
         self._writer = writer
         self.set_running_or_notify_cancel()  # who stops waiting for it does not stop it
 
@@ -91,34 +91,44 @@ class _Job(Future[Any]):
         self.act = _nothing  # it may hold what nobody else holds any more
 
 
-def _nothing(_: sqlite3.Connection) -> None:
+def _nothing(*_: object) -> None:
     """What is left to do of what is done."""
 
 
-class Writer:
-    """What is submitted is written, in this order, whether or not anybody waits for it."""
+class Writer(ABC, Generic[C, J]):
+    """What is put in is written, in this order, whether or not anybody waits for it."""
 
-    def __init__(self, connection: SharedConnection, name: str) -> None:
+    def __init__(self, connection: SharedConnection[C], name: str) -> None:
         self._connection = connection
         self._name = name
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._begin()
-        self._has_met = False
-        self._seen = (0, 0)
-        self._ended = 0.0
-        self._looked = 0.0
         closes_at_fork(self)
 
     def _begin(self) -> None:
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[J] = deque()
         """Only who has the connection takes from it."""
         self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
         """True: there is work. False: there will be none."""
 
-    def submit(self, act: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Do it in a transaction; the future is done when that would survive a crash."""
-        job = _Job(self, act)
+    # By the writer of a kind of database
+
+    @abstractmethod
+    def _transact(self, opened: Callable[[], C], jobs: list[J]) -> None:
+        """Do them in one transaction, and note the outcome of each; what it raises is that of those without one."""
+
+    @abstractmethod
+    def _told(self, error: Exception) -> Exception:
+        """What the database says, in words that help."""
+
+    def _make_room(self) -> None:
+        """Before each transaction."""
+
+    # By everybody
+
+    def _put(self, job: J) -> J:
+        """Do it in a transaction; it is done when that would survive a crash."""
         with self._lock:
             self._waiting.append(job)
             if self._thread is None:
@@ -170,7 +180,7 @@ class Writer:
                         return
 
     def _write(self, most: int) -> None:
-        jobs: list[_Job] = []
+        jobs: list[J] = []
         self._make_room()
         try:
             self._connection.use(lambda opened: self._take(opened, jobs, most))
@@ -178,84 +188,26 @@ class Writer:
             for job in jobs:
                 job.tell()
 
-    def _take(self, opened: Callable[[], sqlite3.Connection], jobs: list[_Job], most: int) -> None:
+    def _take(self, opened: Callable[[], C], jobs: list[J], most: int) -> None:
         """What waits longest, while nobody else writes."""
         jobs += [self._waiting[at] for at in range(min(len(self._waiting), most))]
         left = [job for job in jobs if job.outcome is None]  # somebody may have been stopped before the end
         try:
             if left:
-                self._transact(opened(), left)
+                self._transact(opened, left)
         except Exception as error:
+            told = self._told(error)
             for job in left:
-                job.outcome = job.outcome or _Done(error=self._told(error))
+                job.outcome = job.outcome or Done(error=told)
             if not isinstance(error, StoreError):
                 self._connection.drop()
         finally:
-            self._ended = time.monotonic()
             while self._waiting and self._waiting[0].outcome is not None:
                 self._waiting.popleft()
 
-    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
-        patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._meet_others)
-        outcomes: list[_Done] = []
-        try:
-            self._look_for_others(connection)
-            is_alone = len(jobs) == 1
-            outcomes = [_Done(job.act(connection)) if is_alone else self._apart(connection, job) for job in jobs]
-            connection.execute("COMMIT")
-        except StoreError as error:  # of the only job
-            connection.execute("ROLLBACK")
-            outcomes = [_Done(error=error)]
-        except Exception:
-            raise
-        except BaseException:
-            if outcomes and not connection.in_transaction:  # Ctrl-C, when all was done
-                self._know(jobs, outcomes)
-            raise
-        self._know(jobs, outcomes)
-
-    def _know(self, jobs: list[_Job], outcomes: list[_Done]) -> None:
+    def _know(self, jobs: list[J], outcomes: list[Done]) -> None:
         for job, outcome in zip(jobs, outcomes, strict=True):
             job.outcome = outcome
-
-    def _apart(self, connection: sqlite3.Connection, job: _Job) -> _Done:
-        """Do one of several: its failure undoes what it did, and nothing else."""
-        connection.execute("SAVEPOINT one")
-        try:
-            outcome = _Done(job.act(connection))
-        except Exception as error:
-            if not connection.in_transaction:  # a full disk and the like undo everything
-                raise
-            connection.execute("ROLLBACK TO one")
-            outcome = _Done(error=self._told(error))
-        connection.execute("RELEASE one")
-        return outcome
-
-    def _told(self, error: Exception) -> Exception:
-        if not isinstance(error, sqlite3.Error):
-            return error
-        told = explained(error, self._name)
-        told.__cause__ = error
-        return told
-
-    # A process that writes without pause would leave others no gap: where there are others, it makes one.
-
-    def _make_room(self) -> None:
-        if self._has_met:
-            self._has_met = False
-            time.sleep(max(0.0, self._ended + jitter() - time.monotonic()))
-
-    def _meet_others(self) -> None:
-        self._has_met = True
-
-    def _look_for_others(self, connection: sqlite3.Connection) -> None:
-        if time.monotonic() < self._looked + _TURN:
-            return
-        self._looked = time.monotonic()
-        (version,) = connection.execute("PRAGMA data_version").fetchone()  # changes with what others write
-        if self._seen[0] == id(connection) and self._seen[1] != version:
-            self._has_met = True
-        self._seen = (id(connection), version)
 
     # What waits when the process forks is the parent's to write.
 

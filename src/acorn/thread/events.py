@@ -139,6 +139,13 @@ AgentEvent = Annotated[
 """Any of the events, told apart by `type`."""
 
 
+class Thread(list[AgentEvent]):
+    """The events of a run, with the id and the input of that run; a list in everything else."""
+
+    run_id: str | None = None
+    input: Any = None
+
+
 @cache
 def _adapter() -> TypeAdapter[list[AgentEvent]]:
     return TypeAdapter(list[AgentEvent])

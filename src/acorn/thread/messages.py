@@ -60,7 +60,7 @@ def events_of(message: Mapping[str, Any], iteration: int) -> list[Said]:
         made = [outcome(str(message.get("tool_call_id") or ""), text, iteration)]
     elif role == "assistant":
         calls = message.get("tool_calls")
-        made = [_call(call, iteration) for call in (calls if isinstance(calls, list | tuple) else ())]
+        made = [read_call(call, iteration) for call in (calls if isinstance(calls, list | tuple) else ())]
         if text or not made:
             made.insert(0, MessageEvent(iteration=iteration, role="assistant", content=text))
     else:
@@ -91,7 +91,7 @@ def keep_rest(made: Sequence[Said], message: Mapping[str, Any]) -> None:
     made[0].left_out = [key for key in plain if key not in message] or None
 
 
-def _call(call: Any, iteration: int) -> ToolCallEvent:
+def read_call(call: Any, iteration: int) -> ToolCallEvent:
     """A call, whoever wrote it; what is wrong with it stays in the message's rest."""
     source: Mapping[str, Any] = call if isinstance(call, Mapping) else {}
     function = source.get("function")
@@ -132,22 +132,22 @@ def to_messages(events: Iterable[AgentEvent]) -> list[Message]:
     for event in listed:
         if outer is None or (event.branch, event.run_id) != (outer.branch, outer.run_id):
             continue
-        if turn and not (isinstance(event, ToolCallEvent) and _goes_on(turn[-1], event)):
-            messages.append(_whole(turn))
+        if turn and not (isinstance(event, ToolCallEvent) and goes_on(turn[-1], event)):
+            messages.append(whole(turn))
             iterations.append(turn[0].iteration)
             turn = []
         if isinstance(event, ToolCallEvent) or (isinstance(event, MessageEvent) and event.role == "assistant"):
             turn.append(event)
         elif isinstance(event, SummaryEvent):
-            _sum_up(event, messages, iterations)
+            sum_up(event, messages, iterations)
         else:
-            made = _others(event)
+            made = messages_of(event)
             messages += made
             iterations += [event.iteration] * len(made)
-    return [*messages, _whole(turn)] if turn else messages
+    return [*messages, whole(turn)] if turn else messages
 
 
-def _sum_up(event: SummaryEvent, messages: list[Message], iterations: list[int]) -> None:
+def sum_up(event: SummaryEvent, messages: list[Message], iterations: list[int]) -> None:
     """Put a summary, in place, where the last of the messages stood that it stands for."""
     said = [at for at, message in enumerate(messages) if message["role"] == "user" and iterations[at] == 0]
     gone = [
@@ -166,17 +166,17 @@ def _depth(event: AgentEvent) -> int:
     return 0 if event.branch is None else event.branch.count("/") + 1
 
 
-def _goes_on(last: Said, event: ToolCallEvent) -> bool:
+def goes_on(last: Said, event: ToolCallEvent) -> bool:
     """Whether a call is part of the same turn; one with a rest begins its own."""
     return event.iteration == last.iteration and event.rest is None
 
 
-def _others(event: AgentEvent) -> list[Message]:
+def messages_of(event: AgentEvent) -> list[Message]:
     match event:
         case MessageEvent() | ToolResultEvent():
-            return [_whole([event])]
+            return [whole([event])]
         case ErrorEvent():
-            return [] if event.tool_call_id is None else [_whole([event])]
+            return [] if event.tool_call_id is None else [whole([event])]
         case HumanInputRequestedEvent():
             return [] if event.tool_call_id is not None else [{"role": "assistant", "content": event.question}]
         case HumanInputReceivedEvent():
@@ -189,7 +189,7 @@ def _others(event: AgentEvent) -> list[Message]:
             assert_never(event)
 
 
-def _whole(made: Sequence[Said]) -> Message:
+def whole(made: Sequence[Said]) -> Message:
     """The message that these events are, with what its first event carries."""
     message = _message(made)
     first = made[0]

@@ -37,15 +37,18 @@ from acorn.thread.events import (
     HumanInputRequestedEvent,
     Spoken,
     SummaryEvent,
+    Thread,
     ToolCallEvent,
     ToolResultEvent,
 )
 from acorn.thread.messages import Said, events_of, keep_rest, outcome
 
 
-def recall(run: Any) -> list[AgentEvent]:
+def recall(run: Any) -> Thread:
     """All that a run did, its branches where they began; a branch begins with what it has from its parent."""
-    return _Recall(run, is_whole=True).events
+    thread = Thread(_Recall(run, is_whole=True).events)
+    thread.run_id, thread.input = run.id, run.input
+    return thread
 
 
 class _Recall:
@@ -170,7 +173,7 @@ def _result(said: ResultSaid, iteration: int) -> ToolResultEvent | ErrorEvent:
     elif said.form == "error":
         made = outcome(call_id, text, iteration)
     else:
-        result = _read(text) if said.form == "json" else text
+        result = read_json(text) if said.form == "json" else text
         made = ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=result)
     seconds: Any = said.seconds
     made.seconds = seconds if isinstance(seconds, int | float) else None
@@ -181,11 +184,11 @@ def _result(said: ResultSaid, iteration: int) -> ToolResultEvent | ErrorEvent:
 def _end(entry: Finished) -> CompletionEvent | ErrorEvent:
     if entry.form == "error":
         return ErrorEvent(iteration=entry.step, error=entry.content)
-    result = _read(entry.content) if entry.form == "json" else entry.content
+    result = read_json(entry.content) if entry.form == "json" else entry.content
     return CompletionEvent(iteration=entry.step, result=result)
 
 
-def _read(text: str) -> Any:
+def read_json(text: str) -> Any:
     """What the JSON says; the text itself where it is nested too deep for the reader."""
     try:
         return from_json(text)

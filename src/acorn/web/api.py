@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_args
 
@@ -181,15 +181,10 @@ class _Api:
 
     async def view(self, request: Request) -> Response:
         book, veil = await self._book(request), self._site.veil()
-        return Response(await run_in_threadpool(self._viewed, book, veil), media_type="application/json")
-
-    def _viewed(self, book: Book, veil: Veil) -> bytes:
-        with book.lock:
-            rows = [row.plain(veil) for row in book.rows.all]
-            head = veil.plain({**book.plain_head(), "own": self._site.is_own(book)})
-            version = len(book.rows.entries)
-        requests = veil.plain(self._site.requests(str(book.head["id"])) if book.status == "waiting" else [])
-        return dumped({"head": head, "rows": rows, "version": version, "requests": requests})
+        waits = book.status == "waiting"
+        requests = await run_in_threadpool(self._site.requests, str(book.head["id"])) if waits else []
+        body = await run_in_threadpool(viewed, book, veil, is_own=self._site.is_own(book), requests=requests)
+        return Response(body, media_type="application/json")
 
     async def details(self, request: Request) -> Response:
         book = await self._book(request)
@@ -330,6 +325,15 @@ class _Api:
                 await _until(closing, _LOOK)
         finally:
             site.forget(closing)
+
+
+def viewed(book: Book, veil: Veil, *, is_own: bool = False, requests: Sequence[Any] = ()) -> bytes:
+    """A run as the viewer gets it: its head and its rows, without what they hold."""
+    with book.lock:
+        rows = [row.plain(veil) for row in book.rows.all]
+        head = veil.plain({**book.plain_head(), "own": is_own})
+        version = len(book.rows.entries)
+    return dumped({"head": head, "rows": rows, "version": version, "requests": veil.plain(list(requests))})
 
 
 def _earlier(shelf: StoreShelf, batch: str, book: Book) -> list[dict[str, Any]]:

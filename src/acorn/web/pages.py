@@ -26,6 +26,7 @@ FILES = (
     "app.js",
     "dom.js",
     "form.js",
+    "people.js",
     "play.js",
     "runs.js",
     "story.js",

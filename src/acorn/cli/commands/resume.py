@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from json import loads
 from typing import Annotated, Any
 
 import typer
 
 from acorn._call import resume_stream
+from acorn._data import without_data
 from acorn._declared import spec_of
 from acorn._record_json import read_entries
 from acorn.cli.commands.runs import RunArgument, StoreOption
@@ -50,7 +50,7 @@ def resume(
     run_id = whole_id(book, run)
     with told():
         root = book.read(run_id)[0]
-        past = [loads(heard.entry) for heard in book.follow(run_id)[1]]
+        past = [without_data(heard.entry) for heard in book.follow(run_id)[1]]
         answers = _answers(book, run_id, _value(answer, yes, no)) if said else {}
     found = agent_of(root, book, agent, debug)
     if model is not None:

@@ -46,7 +46,7 @@ def run(
     debug = debug or "--debug" in words or "--acorn-debug" in words
     out = context.obj.set_aside()  # a file may print while it is imported, and from then on
     agent = load(target, debug=debug)
-    spec, options = _declared(agent, debug)
+    spec, options = declared(agent, debug)
     written = parse(words, options, OwnOptions(model, input, json, save, store, debug))
     if written.own.help:
         show_help(agent, spec, options, target, out)
@@ -61,7 +61,7 @@ def run(
     return WatchedRun(agent, spec, written.own, out).perform(lambda: agent.stream(*arguments))
 
 
-def _declared(agent: Agent, debug: bool) -> tuple[Spec, Options]:
+def declared(agent: Agent, debug: bool) -> tuple[Spec, Options]:
     """What the module takes and gives; it is checked here, should its `__init__` have changed it."""
     try:
         spec = spec_of(agent)

@@ -16,19 +16,22 @@ from rich.tree import Tree
 
 import acorn
 from acorn import Run
+from acorn._data import described, without_data
 from acorn._record_json import read_entries
 from acorn.cli.commands.runs import StoreOption
-from acorn.cli.exit import FINE, CommandError, print_json, write
+from acorn.cli.exit import FINE, CommandError, print_json, without_keys, write
 from acorn.cli.safe_text import clean, one_line, plural, totals_text
-from acorn.cli.stored import named_store, store_of, told, whole_id
+from acorn.cli.stored import named_store, short, store_of, told, whole_id
 from acorn.cli.view.drawing import Pen, draw
 from acorn.cli.view.tree import RunTree
 from acorn.cli.view.views import PlainView
 from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.stores.port import Store
+from acorn.testing.as_python import as_python
 from acorn.thread import AgentEvent, dump_events, parse_events, serialize_thread_to_xml
 from acorn.thread.retold import entries_of
+from acorn.types import ForkedFrom
 
 
 def show(
@@ -45,11 +48,16 @@ def show(
     full: Annotated[bool, typer.Option("--full", help="Every text as a whole.")] = False,
     xml: Annotated[bool, typer.Option("--xml", help="Print the thread as one XML document.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the events as JSON.")] = False,
+    python: Annotated[
+        bool, typer.Option("--python", help="Print the run as a test with a scripted model, ready to paste.")
+    ] = False,
     store: StoreOption = None,
 ) -> int:
     """Show a run that was kept step by step, its branches as a tree."""
-    if xml and as_json:
-        raise CommandError("`--xml` and `--json` exclude each other")
+    run: Run[Any] | None
+    forms = [name for name, is_wanted in (("--xml", xml), ("--json", as_json), ("--python", python)) if is_wanted]
+    if len(forms) > 1:
+        raise CommandError(f"`{forms[0]}` and `{forms[1]}` exclude each other")
     if named_store(store) is not None and not Path(file).is_file():
         book = store_of(store)
         run_id = whole_id(book, file)
@@ -57,6 +65,8 @@ def show(
             return _follow(book, run_id)
         with told():
             run = acorn.runs(book).get(run_id)
+        if python:
+            return _print_python(run, book)
         if not (xml or as_json):
             draw_kept(book, run, is_whole=full, out=sys.stdout)
             return FINE
@@ -64,14 +74,31 @@ def show(
     elif follow:
         raise CommandError("`--follow` is for the runs of a store")
     else:
-        events = _read(file)
+        events, run = read_kept(file)
+    if python:
+        if run is None:
+            raise CommandError(f"`{file}` holds events only; `--python` needs a record, as `run.to_json()` writes it")
+        return _print_python(run, None)
     if as_json:
-        print_json(dump_events(events), sys.stdout)
+        print_json(described(dump_events(events)), sys.stdout)
     elif xml:
         text = serialize_thread_to_xml(events)
         write(sys.stdout, f"{clean(text) if sys.stdout.isatty() else text}\n")
     else:
-        _print(Path(file).name, events)
+        _print(Path(file).name, events, None if run is None else run.forked_from)
+    return FINE
+
+
+def _print_python(run: Run[Any], store: Store | None) -> int:
+    """The run as a test; a store knows where the class is, and what the instance had set."""
+    module, settings = None, dict[str, Any]()
+    if store is not None:
+        with told():
+            birth = store.read(run.id)[0].birth
+        module = birth.agent
+        settings = json.loads(birth.overrides).get("settings", {}) if birth.overrides else {}
+    text = as_python(run, module=module, settings=settings, hide=without_keys)
+    write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
     return FINE
 
 
@@ -79,11 +106,16 @@ def draw_kept(store: Store, run: Run[Any], *, is_whole: bool, out: TextIO) -> No
     """A run of a store as a tree, and what it came to."""
     with told():
         status, heard = store.follow(run.id)
-    entries = read_entries([json.loads(each.entry) for each in heard])
-    head = Text.assemble((one_line(run.id), "bold"), (f"  {status}", "dim"))
+    entries = read_entries([without_data(each.entry) for each in heard])
+    head = Text.assemble((one_line(run.id), "bold"), (f"  {status}{_origin(run.forked_from)}", "dim"))
     _draw(head, entries, out, is_whole=is_whole)
     totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)
     write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")
+
+
+def _origin(fork: ForkedFrom | None) -> str:
+    """What a run was forked from, for its heading."""
+    return "" if fork is None else f", forked from {one_line(short(fork.run or 'events'))} before step {fork.before}"
 
 
 def _follow(store: Store, run_id: str) -> int:
@@ -99,12 +131,14 @@ def _follow(store: Store, run_id: str) -> int:
     return FINE
 
 
-def _read(file: str) -> list[AgentEvent]:
+def read_kept(file: str) -> tuple[list[AgentEvent], Run[Any] | None]:
+    """The events in a file, and the record where it holds one."""
     try:
         text = Path(file).read_bytes()
         if text.lstrip().startswith(b"{"):  # a record; events are a list
-            return Run.from_json(text.decode()).thread
-        return parse_events(text)
+            run = Run.from_json(text.decode())
+            return run.thread, run
+        return parse_events(text), None
     except StoreError as error:
         raise CommandError(f"`{file}` holds no saved run: {error}") from error
     except OSError as error:
@@ -117,8 +151,8 @@ def _read(file: str) -> list[AgentEvent]:
         raise CommandError(f"`{file}` holds no saved run: {error}") from error
 
 
-def _print(title: str, events: list[AgentEvent]) -> None:
-    head = Text.assemble((one_line(title), "bold"), (f"  {plural(len(events), 'event')}", "dim"))
+def _print(title: str, events: list[AgentEvent], fork: ForkedFrom | None) -> None:
+    head = Text.assemble((one_line(title), "bold"), (f"  {plural(len(events), 'event')}{_origin(fork)}", "dim"))
     _draw(head, entries_of(events), sys.stdout, is_whole=True)
 
 

@@ -86,8 +86,10 @@ def type_text(node: Node) -> str:
         shown = [choice if isinstance(choice, str) else json.dumps(choice) for choice in choices]
         return one_line("|".join(choice for choice in shown if choice != "null" or len(shown) == 1), 120)
     words = node.words.removesuffix(" or null")
+    if node.media or (node.is_list and node.item(0).media):
+        words = f"{words} (path or URL)"
     if node.is_list:
-        return f"{words}; repeat it, or JSON"
+        return f"{words}; repeat it" if node.item(0).media else f"{words}; repeat it, or JSON"
     return "JSON" if "object" in node.kinds and node.kinds <= {"object", "null"} else words
 
 

@@ -21,6 +21,7 @@ from acorn._schema.problems import Problem, problems
 from acorn._schema.shape import RESULT, aliases_of
 from acorn.cli.exit import CommandError, error_text, line_reached
 from acorn.cli.options.arguments import Option, Options, ValuePath, Written
+from acorn.cli.options.media import read_media
 from acorn.cli.options.piped import take_piped
 from acorn.cli.options.schema import Node
 
@@ -207,6 +208,8 @@ def _read_list(texts: Sequence[str | bool], node: Node, option: str) -> list[Any
 
 
 def _read_one(text: str, node: Node, option: str) -> Any:
+    if node.media:
+        return read_media(text, node, option)
     choice = _choice(text, node)
     if choice is not _NOTHING:
         return choice

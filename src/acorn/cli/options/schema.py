@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acorn._schema.generate import JsonSchema, followed
+from acorn._schema.media import FORMAT
 from acorn._schema.words import in_words
 
 _ALIASES = "acorn-aliases"
@@ -45,6 +46,12 @@ class Node:
             else:
                 return None
         return found
+
+    @property
+    def media(self) -> list[str]:
+        """Which of `image`, `audio` and `file` it may be."""
+        formats = [str(member.get("format")) for member in self.members]
+        return [found.removeprefix(FORMAT) for found in formats if found.startswith(FORMAT)]
 
     @property
     def is_flag(self) -> bool:

@@ -33,6 +33,7 @@ from acorn.models.litellm.library import (
     takes_client,
 )
 from acorn.models.litellm.listeners import unheard
+from acorn.models.litellm.lost_media import lost
 from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError
@@ -62,6 +63,9 @@ class _Attempt:
 
     def __post_init__(self) -> None:
         self.left_out = set() if self.request.left_out is None else self.request.left_out
+        for medium in self.request.media:
+            if words := lost(medium, self.model.provider, self.model.name):
+                raise ModelError(f"`{self.model.name}` was not asked. {words}", provider=self.model.provider)
 
     def __enter__(self) -> _Attempt:
         return self

@@ -1,9 +1,9 @@
 // The frame of the page: the header, light and dark, and which page it is.
 
 import { ask, base, button, chip, el, fill, icon, link } from "./dom.js";
-import { playPage } from "./play.js";
-import { runsPage } from "./runs.js";
-import { viewPage } from "./view.js";
+
+// A page loads what it needs and no more. Another page is a line here and a file beside.
+const pages = { play: () => import("./play.js"), runs: () => import("./runs.js"), view: () => import("./view.js") };
 
 const THEME = "acorn-theme";
 
@@ -47,16 +47,18 @@ async function begin() {
   const main = document.getElementById("main");
   const path = location.pathname.slice(base.length) || "/";
   const isView = path.startsWith("/runs/") && path.length > "/runs/".length;
-  // The viewer asks for its run at once, and not after the agent.
   const asked = ask("/api/agent");
-  const view = isView && viewPage(main, decodeURIComponent(path.slice("/runs/".length)), asked);
+  const told = asked.then((found) => header(document.getElementById("top"), found.agent, path));
+  if (isView) {  // which asks for its run at once, and does not wait for the agent
+    const { viewPage } = await pages.view();
+    return viewPage(main, decodeURIComponent(path.slice("/runs/".length)));
+  }
   const found = await asked;
-  header(document.getElementById("top"), found.agent, path);
-  if (isView) return view;
+  await told;
   if (found.error) return fill(main, el("p", { class: "wait wrong" }, found.error));
-  if (path.startsWith("/runs/")) return runsPage(main, found);
+  if (path.startsWith("/runs/")) return (await pages.runs()).runsPage(main, found);
   if (!found.agent) return location.replace(`${base}/runs/`);
-  return playPage(main, found.agent);
+  return (await pages.play()).playPage(main, found.agent);
 }
 
 begin();

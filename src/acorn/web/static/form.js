@@ -124,7 +124,7 @@ function framed(control, about, schema, { label = true, hint = limits(schema), w
 }
 
 function sentence(message) {
-  const plain = message.replaceAll("`", "");
+  const plain = message.replace(/^`[^`]*` /, "").replaceAll("`", "");
   return plain.charAt(0).toUpperCase() + plain.slice(1);
 }
 

@@ -1,8 +1,9 @@
 // The playground: the form on the one side, what comes of it on the other.
 
-import { ask, base, button, chip, el, fill, follow, icon, link, put, say } from "./dom.js";
+import { ask, base, button, chip, el, fill, follow, icon, link, put, say, tabs } from "./dom.js";
 import { makeForm } from "./form.js";
-import { Story, requestCard } from "./story.js";
+import { requestCard } from "./people.js";
+import { Story } from "./story.js";
 import { className, gist, many, money, seconds, single } from "./text.js";
 import { valueView } from "./value.js";
 
@@ -276,37 +277,3 @@ function titled(node, title) {
   if (title) node.title = title;
   return node;
 }
-
-export function tabs(list, chosen) {
-  const made = new Map();
-  const choose = (which, focus) => {
-    for (const [name, tab] of made) {
-      tab.setAttribute("aria-selected", String(name === which));
-      tab.tabIndex = name === which ? 0 : -1;
-      if (name === which && focus) tab.focus();
-    }
-  };
-  const node = el("div", { class: "tabs", role: "tablist" });
-  for (const [name, words] of list) {
-    const tab = el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `pane-${name}` }, words);
-    tab.addEventListener("click", () => {
-      choose(name);
-      chosen(name);
-    });
-    tab.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!step) return;
-      event.preventDefault();
-      event.stopPropagation();
-      const names = list.map(([each]) => each);
-      const next = names[(names.indexOf(name) + step + names.length) % names.length];
-      choose(next, true);
-      chosen(next);
-    });
-    made.set(name, tab);
-    node.append(tab);
-  }
-  choose(list[0][0]);
-  return { node, choose };
-}
-

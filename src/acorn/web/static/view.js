@@ -3,9 +3,8 @@
 // Rows come light, without what they hold; that is asked for when a row is chosen. Up to 400 rows all are in the page, so
 // that the browser finds in them; above, only those in sight, and the page finds by itself.
 
-import { ask, base, button, chip, copyButton, el, fill, follow, icon, link, put, say } from "./dom.js";
-import { tabs } from "./play.js";
-import { requestCard } from "./story.js";
+import { ask, base, button, chip, copyButton, el, fill, follow, icon, link, put, say, tabs } from "./dom.js";
+import { requestCard } from "./people.js";
 import { className, count, gist, many, money, oneLine, parsed, problemsIn, seconds, short, when } from "./text.js";
 import { eitherView, jsonView, preView, textView, valueView } from "./value.js";
 
@@ -15,8 +14,8 @@ const ALL = 400;
 const FINISH = "__finish__";
 const WORDS = { done: "finished", waiting: "waits for a person" };
 
-export function viewPage(main, id, asked) {
-  const view = new View(id, asked);
+export function viewPage(main, id) {
+  const view = new View(id);
   fill(main, view.node);
   return view.load();
 }
@@ -37,9 +36,8 @@ export const KEYS = [
 ];
 
 class View {
-  constructor(id, asked) {
+  constructor(id) {
     this.id = id;
-    this.site = asked;
     this.path = `/api/runs/${encodeURIComponent(id)}`;
     this.rows = new Map();
     this.folded = new Set();
@@ -266,7 +264,7 @@ class View {
     if (centre) this.fall.scrollTop = top - room / 2;
     else if (top < scrollTop) this.fall.scrollTop = top;
     else if (top + HIGH > scrollTop + room) this.fall.scrollTop = top + HIGH - room;
-    this.draw();
+    this.drawRows(true);
     this.showDetail();
     if (opens) this.detail.classList.add("is-open");
   }
@@ -302,19 +300,19 @@ class View {
     this.hits = new Set();
     if (!text) {
       this.found.textContent = many(this.rows.size, "row");
-      this.draw();
+      this.drawRows(true);
       return;
     }
     for (const row of this.rows.values()) if (row.n.toLowerCase().includes(text) || row.p?.toLowerCase().includes(text)) this.hits.add(row.i);
     this.tellHits();
-    this.draw();
+    this.drawRows(true);
     this.searching = setTimeout(async () => {
       this.asking = new AbortController();
       try {
         const found = await ask(`${this.path}/find?q=${encodeURIComponent(text)}`, { signal: this.asking.signal });
         for (const number of found.rows ?? []) this.hits.add(number);
         this.tellHits();
-        this.draw();
+        this.drawRows(true);
       } catch {
         // another letter was typed
       }
@@ -564,7 +562,7 @@ function textOf(content) {
 }
 
 function messageView(message, isFresh) {
-  const calls = (message.tool_calls ?? []).map((each) => [el("h4", {}, `calls ${each.function?.name ?? ""}`), eitherView(each.function?.arguments ?? "")]);
+  const calls = (message.tool_calls ?? []).map((each) => [el("p", { class: "cap" }, `calls ${each.function?.name ?? ""}`), eitherView(each.function?.arguments ?? "")]);
   const text = textOf(message.content);
   return el("article", { class: isFresh ? "message is-fresh" : "message" }, el("header", {}, message.role ?? "message", message.tool_call_id && el("span", {}, message.tool_call_id)), text && preView(text), calls);
 }

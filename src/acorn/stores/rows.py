@@ -18,8 +18,14 @@ REQUEST = "id, run, kind, question, tool, arguments, branch, asked, choices"
 Row = tuple[Any, ...]
 
 
-def moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def moment(kept: float | datetime) -> datetime:
+    """SQLite has seconds since 1970, PostgreSQL moments."""
+    return kept if isinstance(kept, datetime) else datetime.fromtimestamp(kept, UTC)
+
+
+def in_seconds(row: Row) -> Row:
+    """The same for SQLite, which knows no moments."""
+    return tuple(value.timestamp() if isinstance(value, datetime) else value for value in row)
 
 
 def facts(row: Row, root: str, status: Status) -> RunFacts:
@@ -43,25 +49,25 @@ def kept(row: Row, root: str, status: Status, entries: Sequence[str]) -> Kept:
     return Kept(known, birth, entries, record, state)
 
 
-def change_row(change: Change, status: Status, now: float) -> Row:
-    """What a change sets in `runs`, in the order of `CHANGED` but for the holder."""
+def change_row(change: Change, status: Status) -> Row:
+    """What a change sets in `runs`, in the order of `CHANGED`."""
     usage = change.usage
     return (
         status, change.model, change.steps, usage.input_tokens, usage.output_tokens, usage.cached_tokens,
-        usage.reasoning_tokens, usage.requests, change.cost, now, change.seconds, change.stop_reason, change.error,
+        usage.reasoning_tokens, usage.requests, change.cost, change.seconds, change.stop_reason, change.error,
         change.since + len(change.entries),
     )  # fmt: skip
 
 
 CHANGED = (
-    "status, model, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens, requests, cost, updated, "
-    "seconds, stop_reason, error, length, holder"
+    "status, model, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens, requests, cost, "
+    "seconds, stop_reason, error, length"
 )
 
 
 def birth_row(run_id: str, birth: Birth, root: int | None) -> Row:
     """What a birth sets in `runs`, in the order of `BORN`."""
-    return (run_id, root, birth.parent, birth.agent, birth.started.timestamp(), birth.batch, birth.item)
+    return (run_id, root, birth.parent, birth.agent, birth.started, birth.batch, birth.item)
 
 
 BORN = "id, root, parent, agent, started, batch, item"
@@ -72,7 +78,7 @@ def request_row(request: Request) -> Row:
     choices = None if request.choices is None else json.dumps(request.choices)
     return (
         request.id, request.run_id, request.kind, request.question, request.tool, json.dumps(request.arguments),
-        request.branch, request.asked.timestamp(), choices,
+        request.branch, request.asked, choices,
     )  # fmt: skip
 
 

@@ -1,0 +1,230 @@
+"""What a module would send: the first request for an input, how long each part of it is, and what is odd about it.
+
+A run is begun with a model that takes the request and answers nothing, so that what is told here is what is sent.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from acorn._content import text_of
+from acorn._declared import base_of, own_hook, spec_of
+from acorn._json import compact, to_plain
+from acorn._module import module
+from acorn._schema.generate import JsonSchema, followed
+from acorn._spec import SETTINGS, Spec
+from acorn._tools.collect import FINISH
+from acorn._tools.people import asks_people
+from acorn.errors import AcornError, InputError
+from acorn.models.port import Price
+from acorn.testing.scripted import ScriptedModel
+from acorn.testing.values import value_for
+
+_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "on_human", "system_prompt")
+_DEEPEST = 6
+
+
+@dataclass(frozen=True)
+class Part:
+    """A message or a tool of the request, and how long it is."""
+
+    name: str
+    characters: int
+    tokens: int
+    """About: a quarter of its bytes."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a module would send for an input."""
+
+    agent: str
+    input: Any
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    forced_tool: str | None
+    temperature: float
+    max_tokens: int
+    parts: list[Part]
+    inherits: dict[str, list[str]]
+    """What comes from each class above, by its name."""
+    odd: list[str]
+    notes: list[str]
+    """What is not told here."""
+
+    @property
+    def characters(self) -> int:
+        return sum(part.characters for part in self.parts)
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.tokens for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "parts"},
+            "parts": [vars(part) for part in self.parts],
+            "characters": self.characters,
+            "tokens": self.tokens,
+        }
+
+
+class _Asked(Exception):  # noqa: N818 - no error: the request is there
+    """The model was asked, which is all that is wanted."""
+
+
+def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bool = False) -> Explanation:
+    """The first request of a call with these arguments; `opens` lets sources of tools be opened for it.
+
+    The prompt method is called, if there is one; `on_start` is not, and neither is any tool or model.
+    """
+    spec = spec_of(agent)
+    probe, notes = _probe(agent, spec, opens)
+    model: ScriptedModel = probe.model
+    with suppress(_Asked):
+        probe.run(*arguments)
+    if not model.requests:
+        raise AcornError(f"`{spec.owner}` ended without asking its model, so there is nothing to explain.")
+    request, run = model.requests[0], probe.last
+    return Explanation(
+        agent=f"{type(agent).__module__}:{type(agent).__qualname__}",
+        input=None if run is None else to_plain(run.input),
+        messages=request.messages,
+        tools=request.tools,
+        forced_tool=request.forced_tool,
+        temperature=request.temperature,
+        max_tokens=request.max_tokens,
+        parts=[*_message_parts(request.messages), *_tool_parts(request.tools)],
+        inherits=_inherited(type(agent)),
+        odd=list(_odd(agent, spec, request.tools, bool(spec.sources))),
+        notes=notes,
+    )
+
+
+def example_input(spec: Spec) -> Any:
+    """An input that fits, for who gives none; None where a module takes none."""
+    if spec.input.is_empty:
+        return None
+    try:
+        made = value_for(spec.input.json_schema, spec.owner)
+        return spec.input.unwrap(spec.input.schema.model_validate(made, by_alias=True, by_name=True))
+    except (AcornError, ValidationError) as error:
+        raise InputError(f"No example of an input of `{spec.owner}` can be made up; give one.") from error
+
+
+def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[str]]:
+    """A copy that asks nobody, and what is left out of it."""
+    notes: list[str] = []
+    changes: dict[str, Any] = {"model": ScriptedModel([_Asked()], price=Price(0.0, 0.0))}
+    if spec.store is not None:
+        changes["store"] = "memory"
+    if spec.sources and not opens:
+        changes["tools"] = [each for each in agent.tools if all(each is not source for source in spec.sources)]
+        names = ", ".join(f"`{type(source).__name__}`" for source in spec.sources)
+        notes.append(f"the tools of {names} are not here, since no source was opened; `--open` opens them")
+    probe = copy.copy(agent).using(**changes)
+    if own_hook(agent, "on_start") is not None:
+        vars(probe)["on_start"] = _pass
+        notes.append("`on_start` was not called, and may change the request")
+    if own_hook(agent, "on_human") is None:
+        vars(probe)["on_human"] = _pass  # whoever lacks one is told so as something odd
+    return probe, notes
+
+
+def _pass(_: Any) -> None:
+    return None
+
+
+# Sizes
+
+
+def _message_parts(messages: Sequence[Mapping[str, Any]]) -> list[Part]:
+    return [_part(f"{message['role']} message", text_of(message.get("content"))) for message in messages]
+
+
+def _tool_parts(tools: Sequence[Mapping[str, Any]]) -> list[Part]:
+    return [_part(f"tool {tool['function']['name']}", compact(tool)) for tool in tools]
+
+
+def _part(name: str, text: str) -> Part:
+    return Part(name, len(text), len(text.encode(errors="replace")) // 4)
+
+
+# What comes from above
+
+
+def _inherited(cls: type) -> dict[str, list[str]]:
+    """Attributes, hooks and tools of the classes above that count here, by class."""
+    base, found, seen = base_of(cls), dict[str, list[str]](), set[str]()
+    for above in cls.__mro__:
+        if above is base:
+            break
+        own = [name for name in vars(above) if _is_declared(name, vars(above)[name]) and name not in seen]
+        seen.update(own)
+        if "system_prompt" not in seen and vars(above).get("__doc__"):
+            seen.add("system_prompt")
+            own.append("the docstring, as prompt")
+        if above is not cls and own:
+            found[above.__name__] = own
+    return found
+
+
+def _is_declared(name: str, value: Any) -> bool:
+    return name in SETTINGS or name in _HOOKS or (inspect.isfunction(value) and not name.startswith("_"))
+
+
+# What is odd
+
+
+def _odd(agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, Any]], has_sources: bool) -> Iterator[str]:
+    functions = [tool["function"] for tool in tools if tool["function"]["name"] != FINISH]
+    if spec.model is None:
+        yield "no `model` is set; say which by `--model`, or on the class"
+    if not spec.prompt.is_method and spec.prompt.file is None and not spec.prompt.text.strip():
+        yield "no prompt: there is neither a docstring nor a `system_prompt`"
+    if (functions or has_sources) and spec.max_steps is None:
+        yield "tools without `max_steps`: in a single turn, a call of a tool ends the run unfinished"
+    if spec.max_steps is not None and not functions and not has_sources:
+        yield "`max_steps` without tools: nothing can be done in a step"
+    if spec.max_steps is not None and spec.max_total_tokens is spec.max_cost is spec.max_seconds is None:
+        yield f"nothing but `max_steps = {spec.max_steps}` bounds the run; see `max_cost` and `max_total_tokens`"
+    if spec.store is None and own_hook(agent, "on_human") is None:
+        for tool in filter(asks_people, spec.tools):
+            yield f"the tool `{tool.name}` waits for a person, and there is neither `on_human` nor a `store`"
+    for function in functions:
+        if not function.get("description"):
+            yield f"the tool `{function['name']}` has no description; give it a docstring"
+        yield from _undescribed(function.get("parameters", {}), f"of the tool `{function['name']}`")
+    for shape, name in ((spec.input, "input"), (spec.output, "output")):
+        if not shape.is_empty and not shape.wrapped:
+            yield from _undescribed(shape.json_schema, f"of the {name}")
+    if not spec.output.is_empty:
+        texts = list(_unbounded(spec.output.json_schema, spec.output.json_schema, (), 0))
+        if texts:
+            yield f"text without a longest length in the output: {', '.join(f'`{path}`' for path in texts)}"
+
+
+def _undescribed(schema: JsonSchema, where: str) -> Iterator[str]:
+    lacking = [name for name, node in schema.get("properties", {}).items() if not node.get("description")]
+    if lacking:
+        yield f"no description {where}: {', '.join(f'`{name}`' for name in lacking)}"
+
+
+def _unbounded(node: Any, top: JsonSchema, path: tuple[str, ...], depth: int) -> Iterator[str]:
+    """Where a model may write as much as it likes."""
+    if not isinstance(node, dict) or depth > _DEEPEST:
+        return
+    node = followed(node, top)
+    if node.get("type") == "string" and not any(key in node for key in ("maxLength", "enum", "const", "format")):
+        yield ".".join(path) or "result"
+    for name, inner in node.get("properties", {}).items():
+        yield from _unbounded(inner, top, (*path, name), depth + 1)
+    for inner in (node.get("items"), *node.get("anyOf", ()), *node.get("oneOf", ())):
+        yield from _unbounded(inner, top, path, depth + 1)

@@ -1,0 +1,274 @@
+"""One connection to a server, held by one task from beginning to end; what it calls, and how it fails.
+
+Everything here happens on the loop of servers. The task that enters the SDK's client is the task that leaves it, and
+calls are made by other tasks: so a server that dies fails the calls, and never looks like a cancelled run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+from acorn import __version__
+from acorn._json import shorten, words_of
+from acorn.errors import AcornError
+from acorn.mcp.address import Address, check_installed
+from acorn.mcp.definitions import Definition
+from acorn.mcp.people import Caller, answer_address, answer_form
+from acorn.mcp.results import ServerError
+from acorn.mcp.stderr import ServerLog
+from acorn.mcp.texts import clean, cut
+
+Progress = Callable[[str, float, float | None, str | None], object]
+"""Hears the tool, how much is done, of how much in all, and what the server says to it."""
+
+_logger = logging.getLogger("acorn.mcp")
+_MOST_PAGES = 100
+_LONGEST_WORDS = 2000
+_FAREWELL = 2.0
+"""Seconds in which calls that are cancelled may tell the server so, and a dead server's last words arrive."""
+
+_calling: ContextVar[Caller | None] = ContextVar("acorn_mcp_caller", default=None)
+
+
+class Connection:
+    """A session with one server."""
+
+    def __init__(
+        self, address: Address, to_connect: float, to_call: float, *, may_ask: bool, on_progress: Progress | None
+    ) -> None:
+        self.address = address
+        self.may_ask = may_ask
+        """Whether the server is told that there may be a person to ask."""
+        self.is_lost = False
+        """Whether nothing can be called here any more."""
+        self.definitions: dict[str, Definition] = {}
+        """What the server listed last, by its names."""
+        self._to_connect = to_connect
+        self._to_call = to_call
+        """Seconds that the server may take to open and list, and may be silent in a call."""
+        self._on_progress = on_progress
+        self._client: Any = None
+        self._log: ServerLog | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._leaving = asyncio.Event()
+        self._calls: dict[asyncio.Task[Any], Caller] = {}
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Connect and list the tools; an `AcornError` says why that failed."""
+        check_installed()
+        opened = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._own(opened))
+        try:
+            async with asyncio.timeout(self._to_connect):
+                await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
+                if opened.done():
+                    await self.list_tools()
+                    return
+                await self._task
+        except TimeoutError as error:
+            await self._abandon()
+            raise await self._failure(f"did not answer within {self._to_connect:g} s", error) from error
+        except asyncio.CancelledError:
+            us = asyncio.current_task()
+            await self._abandon()
+            if us is not None and us.cancelling():
+                raise
+            raise await self._failure("broke off while it was opened", None) from None
+        except AcornError:
+            await self._abandon()
+            raise
+        except Exception as error:
+            await self._abandon()
+            raise await self._failure(*_why(error)) from error
+        raise await self._failure("ended while it was opened", None)
+
+    async def _own(self, opened: asyncio.Future[None]) -> None:
+        from mcp import Client, types
+
+        self._log = None if self.address.is_web else ServerLog(self.address.label)
+        try:
+            client = Client(
+                self.address.transport(self._log, self._lose, self._to_connect),
+                elicitation_callback=self._elicit if self.may_ask else None,
+                client_info=types.Implementation(name="acorn", version=__version__),
+            )
+            async with client:
+                self._client = client
+                opened.set_result(None)
+                await self._leaving.wait()
+        finally:
+            self.is_lost = True
+
+    def _lose(self) -> None:
+        self.is_lost = True
+
+    async def _abandon(self) -> None:
+        assert self._task is not None
+        self.is_lost = True
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            self._task.exception()
+
+    async def close(self) -> None:
+        """End the calls that are under way, then the session and the server; one that is dead does not complain."""
+        self.is_lost = True
+        if self._calls:
+            for task in self._calls:
+                task.cancel()
+            await asyncio.wait(list(self._calls), timeout=_FAREWELL)
+        self._leaving.set()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+            if not self._task.cancelled() and (error := self._task.exception()) is not None:
+                _logger.debug("closing `%s`: %s", self.address.label, self.address.hidden(words_of(error)))
+
+    # Using it
+
+    async def list_tools(self) -> list[Definition]:
+        """What the server defines now, all pages of it."""
+        found: list[Definition] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = await self._client.list_tools(cursor=cursor)
+            found += [Definition(t.name, t.description or "", t.input_schema, t.output_schema) for t in page.tools]
+            cursor = page.next_cursor
+            if cursor is None:
+                self.definitions = {each.name: each for each in found}
+                return found
+        raise AcornError(f"The MCP server `{self.address.label}` lists tools without end; it is not used.")
+
+    async def list_again(self) -> list[Definition]:
+        """The same for a connection that is kept open."""
+        try:
+            async with asyncio.timeout(self._to_connect):
+                return await self.list_tools()
+        except AcornError:
+            raise
+        except Exception as error:
+            self.is_lost = True
+            raise await self._failure(*_why(error)) from error
+
+    async def call(self, definition: Definition, arguments: dict[str, Any], caller: Caller) -> Any:
+        """Call a tool once; whatever goes wrong is a `ServerError`."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls[task] = caller
+        _calling.set(caller)
+        loop = asyncio.get_running_loop()
+
+        async def progress(done: float, total: float | None, message: str | None) -> None:
+            if watch.when() is not None:
+                watch.reschedule(loop.time() + self._to_call)
+            self._tell(caller, done, total, message)
+
+        watch = caller.watch = asyncio.timeout(self._to_call)
+        try:
+            async with watch:
+                return await self._client.call_tool(definition.name, arguments, progress_callback=progress)
+        except TimeoutError as error:
+            if not watch.expired():
+                raise await self._call_failure(error) from error
+            raise ServerError(f"the server said nothing for {self._to_call:g} s, and the call was cancelled") from error
+        except Exception as error:
+            raise await self._call_failure(error) from error
+        finally:
+            del self._calls[task]
+
+    async def _call_failure(self, error: Exception) -> ServerError:
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        kind = innermost(error)
+        words = cut(clean(self.address.hidden(str(kind) or type(kind).__name__)), _LONGEST_WORDS)
+        if isinstance(kind, MCPError) and kind.message == _FORGOTTEN:
+            self.is_lost = True
+            return NotCalledError(words)
+        # A result that does not fit its schema (a `RuntimeError`, a `ValueError`) is no lost connection.
+        is_answer = kind.code != CONNECTION_CLOSED if isinstance(kind, MCPError) else isinstance(kind, _UNFIT)
+        if is_answer and not self.is_lost:
+            return ServerError(words)
+        self.is_lost = True
+        return ServerError(
+            f"the connection to the MCP server `{self.address.label}` was lost ({words}). The call may or may not have "
+            f"taken effect and is not repeated; the next call connects anew.{await self._last_words()}"
+        )
+
+    def _tell(self, caller: Caller, done: float, total: float | None, message: str | None) -> None:
+        words = None if message is None else cut(clean(message), _LONGEST_WORDS)
+        _logger.debug("%s: %s of %s: %s", caller.tool, done, total, words)
+        if self._on_progress is not None:
+            caller.tell(partial(_heard, self._on_progress, caller.tool, done, total, words))
+
+    # People
+
+    async def _elicit(self, context: Any, params: Any) -> Any:
+        """The server asks a person; every error is an answer to it, for an exception would end the session."""
+        from mcp import types
+
+        caller = _calling.get() or self._only_caller()
+        if caller is None or caller.on_human is None:
+            return types.ErrorData(code=types.INVALID_REQUEST, message="Nobody is here to be asked")
+        try:
+            if params.mode == "url":
+                return types.ElicitResult(action=await answer_address(caller, params.message, params.url))  # type: ignore[arg-type]
+            action, content = await answer_form(caller, params.message, params.requested_schema)
+            return types.ElicitResult(action=action, content=content)  # type: ignore[arg-type]
+        except Exception as error:
+            words = f"The answer of `on_human` cannot be used: {words_of(error)}"
+            return types.ErrorData(code=types.INVALID_PARAMS, message=words)
+
+    def _only_caller(self) -> Caller | None:
+        """Servers of the older protocol do not say in which call they ask: it is clear where one run is calling."""
+        callers = list(self._calls.values())
+        return callers[-1] if len({caller.run_id for caller in callers}) == 1 else None
+
+    # Failures
+
+    async def _failure(self, what: str, error: BaseException | None) -> AcornError:
+        words = "" if error is None else f" ({shorten(clean(words_of(innermost(error))), 500)})"
+        words = self.address.hidden(words)
+        return AcornError(f"The MCP server `{self.address.label}` {what}{words}.{await self._last_words()}")
+
+    async def _last_words(self) -> str:
+        lines = [] if self._log is None else await self._log.last_lines(_FAREWELL if self.is_lost else 0)
+        return f" It wrote:\n{self.address.hidden(chr(10).join(lines))}" if lines else ""
+
+
+class NotCalledError(ServerError):
+    """The server does not know the session any more; it has refused the call, which can be made in another one."""
+
+
+_FORGOTTEN = "Session terminated"
+"""How the SDK says so."""
+_UNFIT = (RuntimeError, ValueError)
+
+
+def _heard(on_progress: Progress, *told: Any) -> None:
+    try:
+        on_progress(*told)
+    except Exception:
+        _logger.warning("`on_progress` of an MCP server failed", exc_info=True)
+
+
+def _why(error: Exception) -> tuple[str, BaseException]:
+    kind = innermost(error)
+    if isinstance(kind, FileNotFoundError | PermissionError):
+        return "cannot be started; is it installed, and is its name right?", kind
+    if type(kind).__module__.partition(".")[0] == "httpx2":
+        return "cannot be reached", kind
+    return "could not be opened", kind
+
+
+def innermost(error: BaseException) -> BaseException:
+    """What went wrong, out of the groups in which task groups wrap it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,163 @@
+"""A server that asks a person in the midst of a call asks the `on_human` of the run that made the call, nobody else.
+
+What comes back is checked against the form that the server sent before the server sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+from typing import Any
+
+from acorn._drive.bridge import call_async, call_sync, start_thread
+from acorn._drive.home_loop import Home
+from acorn._json import shorten, to_plain
+from acorn._schema.violations import complaints
+from acorn.mcp.texts import clean, cut
+from acorn.record import current_place
+from acorn.types import Request
+
+_LONGEST_QUESTION = 4000
+
+
+@dataclass(eq=False)
+class Caller:
+    """Who calls a tool: the event loop and the context of the call, and the run that it belongs to."""
+
+    tool: str
+    arguments: dict[str, Any]
+    home: Home | None
+    """None where the caller has no event loop, and waits in a thread."""
+    context: contextvars.Context
+    run_id: str = ""
+    branch: str | None = None
+    on_human: Callable[[Request], Any] | None = None
+    watch: asyncio.Timeout | None = None
+    """What ends the call when the server says nothing for too long."""
+
+    @classmethod
+    def here(cls, tool: str, arguments: dict[str, Any], home: Home | None) -> Caller:
+        """The code that is running now, and the loop on which it waits, if it is on one."""
+        context, place = contextvars.copy_context(), current_place()
+        if place is None:
+            return cls(tool, arguments, home, context)
+        loop = place.tree.loops[place.run_id]
+        return cls(tool, arguments, home, context, place.run_id, loop.path or None, loop.plan.on_human)
+
+    async def ask(self, question: str, choices: tuple[str, ...] | None) -> Any:
+        """What the person says, asked where the call came from; the clock of the call stands still meanwhile."""
+        assert self.on_human is not None
+        request = Request(
+            os.urandom(16).hex(), self.run_id, "question", cut(clean(question), _LONGEST_QUESTION), self.tool,
+            self.arguments, self.branch, datetime.now(UTC), choices,
+        )  # fmt: skip
+        deadline = None if self.watch is None else self.watch.when()
+        began = asyncio.get_running_loop().time()
+        if self.watch is not None:
+            self.watch.reschedule(None)
+        try:
+            return await asyncio.create_task(self._asked(request), context=self.context.copy())
+        finally:
+            if self.watch is not None and deadline is not None:
+                self.watch.reschedule(deadline + asyncio.get_running_loop().time() - began)
+
+    async def _asked(self, request: Request) -> Any:
+        assert self.on_human is not None
+        if self.home is not None:
+            return await self.home.hop(partial(call_async, self.on_human, request))
+        return await asyncio.wrap_future(start_thread(call_sync, self.on_human, request))
+
+    def tell(self, told: Callable[[], object]) -> None:
+        """Call something in order on the caller's loop; where it has none, in a thread for such."""
+        context = self.context.copy()
+        if self.home is None:
+            _news.put((context, told))
+            _start_telling()
+            return
+        with suppress(RuntimeError):  # its loop has ended, and the run with it
+            self.home.loop.call_soon_threadsafe(told, context=context)
+
+
+_news: queue.SimpleQueue[tuple[contextvars.Context, Callable[[], object]]] = queue.SimpleQueue()
+
+
+@lru_cache(maxsize=1)
+def _telling(process: int) -> None:
+    """The thread that tells the news of sync runs, one a process."""
+    threading.Thread(target=_tell_all, name="acorn-mcp-progress", daemon=True).start()
+
+
+def _start_telling() -> None:
+    _telling(os.getpid())
+
+
+def _tell_all() -> None:
+    while True:
+        context, told = _news.get()
+        context.run(told)
+
+
+def asks_people_here() -> bool:
+    """Whether the run that the calling code is in has somebody to ask."""
+    place = current_place()
+    return place is not None and place.tree.loops[place.run_id].plan.on_human is not None
+
+
+async def answer_form(caller: Caller, message: str, schema: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
+    """What the server is told: `accept` with the answers, `decline`, or `cancel` where nobody is here."""
+    properties = schema.get("properties")
+    fields: dict[str, Any] = properties if isinstance(properties, dict) else {}
+    said = to_plain(await caller.ask(_question(message, fields), _choices(fields)))
+    if said is None:
+        return "cancel", None
+    if said is False and not _takes_bool(fields):
+        return "decline", None
+    if said is True and not fields:
+        said = {}
+    answers = said if isinstance(said, dict) else dict.fromkeys(list(fields)[:1], said)
+    _check(answers, fields, schema, said)
+    return "accept", answers
+
+
+async def answer_address(caller: Caller, message: str, address: str) -> str:
+    """The same for a page that the person is to open; nothing is opened here."""
+    said = await caller.ask(f"{message}\nOpen {address} and say yes when that is done.", None)
+    return "cancel" if said is None else "accept" if said is True else "decline"
+
+
+def _question(message: str, fields: dict[str, Any]) -> str:
+    """The message, and what is to be filled in where that is more than one answer."""
+    if len(fields) < 2:
+        return message
+    wanted = [f"- {name}: {field.get('description') or field.get('type') or 'any'}" for name, field in fields.items()]
+    return "\n".join([message, "Answer with a dict of:", *wanted])
+
+
+def _choices(fields: dict[str, Any]) -> tuple[str, ...] | None:
+    offered = next(iter(fields.values())).get("enum") if len(fields) == 1 else None
+    return tuple(map(str, offered)) if isinstance(offered, list) else None
+
+
+def _takes_bool(fields: dict[str, Any]) -> bool:
+    return len(fields) == 1 and next(iter(fields.values())).get("type") == "boolean"
+
+
+def _check(answers: dict[str, Any], fields: dict[str, Any], schema: dict[str, Any], said: Any) -> None:
+    """Raise a `ValueError` where an answer does not fit the form."""
+    from jsonschema import Draft202012Validator
+    from referencing import Registry
+
+    if not isinstance(said, dict) and len(fields) != 1:
+        raise ValueError(f"the form has the fields {', '.join(fields)}; answer with a dict of them")
+    registry: Any = Registry()  # the one that `jsonschema` would use fetches what it does not know from the web
+    found = list(complaints(Draft202012Validator(schema, registry=registry).iter_errors(answers), schema))
+    if found:
+        raise ValueError(shorten("; ".join(map(str, found)), 500))

@@ -1,0 +1,303 @@
+"""`MCPServer`: a server in `tools`, its tools beside those of the user, on the user's terms.
+
+Connections live on a loop of their own, whatever the runs that use them are: sync, async, side by side. A run opens
+what it needs and closes it in the end; inside of `with server:` it stays open over many. All state is touched on that
+loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from acorn._drive.bridge import Elsewhere
+from acorn._drive.home_loop import Home
+from acorn._json import excerpt
+from acorn._tools.collect import FunctionTool, is_tool_name
+from acorn._tools.declare import options_of, tool
+from acorn._tools.port import Tool
+from acorn.errors import AcornError, DeclarationError, ToolConflictError
+from acorn.mcp.address import Address
+from acorn.mcp.connection import Connection, NotCalledError, Progress
+from acorn.mcp.definitions import Definition, admitted, check_offered, safe_description, safe_schema, tool_names
+from acorn.mcp.lock_file import check_pinned
+from acorn.mcp.people import Caller, asks_people_here
+from acorn.mcp.results import ServerError, output_of
+from acorn.record import current_place
+
+Approve = Callable[[str, dict[str, Any]], object]
+"""Whether a call of the tool, by the server's name, with these arguments needs a person's yes."""
+
+
+class MCPServer:
+    """The tools of an MCP server: a command that is started, or the address of one that runs.
+
+        tools = [
+            MCPServer("mcp-server-git", args=["--repository", "."], approve={"git_commit"}),
+            MCPServer("https://example.com/mcp", headers={"Authorization": "Bearer ..."}, prefix="shop_"),
+        ]
+
+    A run opens it and closes it in the end; `with server:` keeps it open over runs.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        *,
+        cwd: str | Path | None = None,
+        headers: Mapping[str, str] | None = None,
+        auth: Any = None,
+        prefix: str = "",
+        allow: Iterable[str] | None = None,
+        approve: Iterable[str] | Approve = (),
+        pin: str | Path | None = None,
+        timeout: float = 60.0,
+        connect_timeout: float = 60.0,
+        on_progress: Progress | None = None,
+        max_description: int = 4_000,
+        max_result: int = 100_000,
+    ) -> None:
+        where = None if cwd is None else str(cwd)
+        self.address = Address(_text(server, "server"), _texts(args, "args"), env, where, headers, auth)
+        self.prefix = prefix
+        self.allow = None if allow is None else _texts(allow, "allow")
+        self.approve: tuple[str, ...] | Approve = approve if callable(approve) else _texts(approve, "approve")
+        self.pin = None if pin is None else Path(pin)
+        self.timeout = timeout
+        """Seconds that a server may be silent in a call: without a result and without progress."""
+        self.connect_timeout = connect_timeout
+        self.on_progress = on_progress
+        self.max_description = max_description
+        self.max_result = max_result
+        self._check()
+        self._begin_anew()
+
+    def __repr__(self) -> str:
+        return f"MCPServer({self.address.label!r})"
+
+    @property
+    def asks_people(self) -> bool:
+        """Whether a call may wait for a person, which a run has to be prepared for before it begins."""
+        return bool(self.approve)
+
+    def _check(self) -> None:
+        address = self.address
+        for option in ("headers", "auth") if not address.is_web else ("args", "env", "cwd"):
+            if getattr(address, option):
+                which = "an address" if option in ("headers", "auth") else "a command"
+                raise DeclarationError(f"`{option}` of `{self!r}` is for {which}; leave it out.")
+        for option, given in (("env", address.env), ("headers", address.headers)):
+            if given is not None and not _is_texts(given):
+                raise DeclarationError(f"`{option}` of `{self!r}` must be a dict of strings, got {excerpt(given)}.")
+        if self.prefix and not is_tool_name(self.prefix):
+            raise DeclarationError(
+                f"`prefix` of `{self!r}` must be letters, digits, `_` and `-`, got {excerpt(self.prefix)}."
+            )
+        for option in ("timeout", "connect_timeout", "max_description", "max_result"):
+            number: Any = getattr(self, option)
+            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
+                raise DeclarationError(f"`{option}` of `{self!r}` must be a number above 0, got {excerpt(number)}.")
+        if self.on_progress is not None and not callable(self.on_progress):
+            raise DeclarationError(f"`on_progress` of `{self!r}` must be a function, got {excerpt(self.on_progress)}.")
+
+    # Opening and closing
+
+    def __enter__(self) -> MCPServer:
+        Home.of_servers().wait(self._hold)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Home.of_servers().wait(self._let_go)
+
+    async def __aenter__(self) -> MCPServer:
+        await Home.of_servers().hop(self._hold)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await Home.of_servers().hop(self._let_go)
+
+    def _begin_anew(self) -> None:
+        self._process = os.getpid()
+        self._users = 0
+        self._connections: dict[bool, Connection] = {}
+        """One for runs that have somebody to ask, one for those that have not: a server is told so at the beginning."""
+        self._turn: asyncio.Lock | None = None
+        self._made: dict[str, Tool] = {}
+        """The tools by the fingerprints of their definitions, so that the same one is made once."""
+
+    async def _hold(self) -> None:
+        if self._process != os.getpid():  # a forked child has neither the loop nor what it holds
+            self._begin_anew()
+        self._users += 1
+
+    async def _let_go(self) -> None:
+        if self._process != os.getpid():
+            return
+        self._users -= 1
+        if self._users == 0:
+            open_ones, self._connections = list(self._connections.values()), {}
+            await asyncio.gather(*[connection.close() for connection in open_ones])
+
+    async def _connected(self, may_ask: bool) -> Connection:
+        """The connection for such runs, opened or opened anew where that is needed."""
+        if self._turn is None:
+            self._turn = asyncio.Lock()
+        async with self._turn:
+            known = self._connections.get(may_ask)
+            if known is not None and not known.is_lost:
+                return known
+            if self._users == 0:
+                raise AcornError(
+                    f"`{self!r}` is not open; its tools work in a run of a module that has it in `tools`, or inside of "
+                    f"`with server:`."
+                )
+            if known is not None:
+                await known.close()
+            times = (self.connect_timeout, self.timeout)
+            made = Connection(self.address, *times, may_ask=may_ask, on_progress=self.on_progress)
+            await made.open()
+            self._connections[may_ask] = made
+            return made
+
+    # Its tools
+
+    async def tools(self) -> list[Any]:
+        """What a run, or whoever has it open, may call."""
+        made: list[Tool] = await Home.of_servers().hop(partial(self._list, asks_people_here()))
+        _check_shadows(made)
+        return [_Listed(each) for each in made]
+
+    async def _list(self, may_ask: bool) -> list[Tool]:
+        known = self._connections.get(may_ask)
+        connection = await self._connected(may_ask)
+        if connection is not known:
+            offered = list(connection.definitions.values())
+        else:
+            offered = await connection.list_again()
+        label = self.address.label
+        let_in = admitted(offered, self.allow, label)
+        if not callable(self.approve):
+            check_offered(self.approve, let_in, "approve", label)
+        if self.pin is not None:
+            check_pinned(self.pin, f"{self.prefix}{self.address.key}", let_in)
+        return [self._made_once(name, each) for name, each in tool_names(let_in, self.prefix, label).items()]
+
+    def _made_once(self, name: str, definition: Definition) -> Tool:
+        if definition.fingerprint not in self._made:
+            self._made[definition.fingerprint] = self._make(name, definition)
+        return self._made[definition.fingerprint]
+
+    def _make(self, name: str, definition: Definition) -> Tool:
+        label, approve = self.address.label, self.approve
+
+        def call(**arguments: Any) -> Any:
+            return _Called(lambda home: partial(self._call, definition, arguments, Caller.here(name, arguments, home)))
+
+        call.__name__ = call.__qualname__ = name
+        call.gives_elsewhere = True  # type: ignore[attr-defined]
+        marked = tool(
+            name=name,
+            description=safe_description(definition, self.max_description) or None,
+            schema=safe_schema(definition, self.max_description, label),
+            once=True,  # nobody knows what a server's tool does, and its hints are only its word
+            approval=partial(approve, definition.name) if callable(approve) else definition.name in approve,
+        )(call)
+        options = options_of(marked)
+        assert options is not None
+        made = FunctionTool(name, marked, options, f"`{name}` of the MCP server `{label}`")
+        try:
+            made.binding  # noqa: B018 - computed once and kept
+        except DeclarationError as error:
+            raise AcornError(
+                f"The MCP server `{label}` describes the arguments of `{name}` wrongly, so that nothing can be checked "
+                f"against it; leave the tool out by `allow=[...]`. {error}"
+            ) from error
+        return made
+
+    async def _call(self, definition: Definition, arguments: dict[str, Any], caller: Caller) -> Any:
+        try:
+            result = await self._call_once(definition, arguments, caller)
+        except NotCalledError:
+            result = await self._call_once(definition, arguments, caller)
+        return output_of(result, definition, self.max_result)
+
+    async def _call_once(self, definition: Definition, arguments: dict[str, Any], caller: Caller) -> Any:
+        connection = await self._connected(caller.on_human is not None)
+        now = connection.definitions.get(definition.name)
+        if now is None or now.fingerprint != definition.fingerprint:
+            raise ServerError(
+                f"the MCP server `{self.address.label}` has changed the definition of `{definition.name}` while the "
+                f"run was under way; it was not called"
+            )
+        return await connection.call(definition, arguments, caller)
+
+
+class _Called(Elsewhere):
+    """A call that is made when somebody waits for it, on a loop or without one."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[Home | None], Callable[[], Awaitable[Any]]]) -> None:
+        self._make = make
+
+    def __await__(self) -> Any:
+        return Home.of_servers().hop(self._make(Home.here())).__await__()
+
+    def wait(self) -> Any:
+        return Home.of_servers().wait(self._make(None))
+
+
+class _Listed:
+    """A tool that is made already, in the list of a source."""
+
+    def __init__(self, made: Tool) -> None:
+        self._made = made
+
+    def __acorn_as_tool__(self, where: str, owner: str) -> Tool:
+        return self._made
+
+
+def _check_shadows(made: Sequence[Tool]) -> None:
+    """A server must not take the place of a tool that a branch has from the run above, as a tool of its own may."""
+    place = current_place()
+    if place is None:
+        return
+    loop = place.tree.loops[place.run_id]
+    above = {each.name: each for each in loop.plan.inherited}
+    for each in made:
+        other = above.get(each.name)
+        if each.name in loop.plan.branches or (other is not None and other.function is not each.function):
+            where = f"as {other.where}" if other is not None else "as a branch"
+            raise ToolConflictError(
+                f"Tool '{each.name}' of `{loop.spec.owner}` is defined twice: {where} and as {each.where}; give the "
+                f"server a `prefix`, or leave the tool out by `allow=[...]`."
+            )
+
+
+def _text(value: Any, option: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise DeclarationError(f"`{option}` of an `MCPServer` must be a command or an address, got {excerpt(value)}.")
+    return value
+
+
+def _texts(values: Any, option: str) -> tuple[str, ...]:
+    listed = () if isinstance(values, str | Mapping) or not isinstance(values, Iterable) else tuple(values)
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not _all_texts(listed):
+        what = "a set of names, or a function of name and arguments" if option == "approve" else "a list of strings"
+        raise DeclarationError(f"`{option}` of an `MCPServer` must be {what}, got {excerpt(values)}.")
+    return listed
+
+
+def _all_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(each, str) for each in values)
+
+
+def _is_texts(given: Any) -> bool:
+    return isinstance(given, Mapping) and _all_texts(given) and _all_texts(given.values())

@@ -1,0 +1,353 @@
+"""Pictures, sounds and files as values: for fields of an input, and for tools to return.
+
+    agent(question="What is it?", photo=acorn.Image.from_path("cat.png"))
+
+Each is data with its type, or an address on the web that the provider reads; nothing is fetched here. A field also
+takes bytes, a data URL and an http(s) URL, but no path: a model or a web form could name any file.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import mimetypes
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import core_schema
+
+from acorn._content import Part, part_schema
+from acorn._data import Data, is_saving, size_text
+from acorn._schema.media import FORMAT
+
+_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
+_BEGINNINGS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"ID3", "audio/mpeg"),
+    (b"\xff\xfb", "audio/mpeg"),
+    (b"\xff\xf3", "audio/mpeg"),
+    (b"fLaC", "audio/flac"),
+    (b"OggS", "audio/ogg"),
+)
+_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+_SUFFIXES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".wav": "audio/wav",
+    ".mp3": "audio/mpeg",
+    ".m4a": "audio/mp4",
+    ".flac": "audio/flac",
+    ".ogg": "audio/ogg",
+    ".pdf": "application/pdf",
+    ".txt": "text/plain",
+    ".md": "text/markdown",
+    ".csv": "text/csv",
+    ".json": "application/json",
+}
+"""What does not depend on the tables of a system; those are asked for others."""
+_AUDIO_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}
+_FIELDS = ("data", "url", "media_type", "name")
+_KEYS = {*_FIELDS, "kind", "sha256", "bytes"}
+
+
+class Media(Part):
+    """What pictures, sounds and files have in common."""
+
+    __slots__ = ("_data", "_media_type", "_name", "_url")
+
+    _data: Data | None
+    _url: str | None
+    _media_type: str | None
+    _name: str | None
+
+    kind: ClassVar[str]
+    """`image`, `audio` or `file`."""
+    _word: ClassVar[str]
+    _family: ClassVar[str] = ""
+    """How its media types begin."""
+
+    def __init__(self) -> None:
+        name = type(self).__name__
+        raise TypeError(f"`acorn.{name}` is made by `{name}.from_path`, `{name}.from_bytes` or `{name}.from_url`.")
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str], media_type: str | None = None, name: str | None = None) -> Self:
+        """What is in a file; its type is told by how it begins, or by its name."""
+        raw, name = Path(path).read_bytes(), name or Path(path).name
+        suffix = Path(path).suffix.lower()
+        by_name = _SUFFIXES.get(suffix) or mimetypes.guess_type(f"x{suffix}")[0]
+        where = f"`{os.fspath(path)}`"
+        return cls._of(raw, media_type or cls._guessed(raw, by_name, where), name, where)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, media_type: str | None = None, name: str | None = None) -> Self:
+        """Bytes and what they are, which may be left out where it can be told from how they begin."""
+        raw, where = bytes(data), "the data"
+        return cls._of(raw, media_type or cls._guessed(raw, None, where), name, where)
+
+    @classmethod
+    def from_url(cls, url: str, media_type: str | None = None, name: str | None = None) -> Self:
+        """An http(s) URL, for a provider to read, or a data URL."""
+        if url[:5].lower() == "data:":
+            found, raw = _data_url(url)
+            return cls._of(raw, media_type or found, name, "the data URL")
+        try:
+            is_web = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+        except ValueError:
+            is_web = False
+        if not is_web or re.search(r"[\s\x00-\x1f]", url):
+            raise ValueError(f"an http(s) URL or a data URL is wanted, got {_short(url)}")
+        if media_type is not None:
+            cls._check_type(media_type, "the URL")
+        return cls._made(None, url, media_type, name)
+
+    @classmethod
+    def _of(cls, raw: bytes, media_type: str, name: str | None, where: str) -> Self:
+        cls._check_type(media_type, where)
+        if not raw:
+            raise ValueError(f"{where} is empty")
+        return cls._made(Data.of(raw, cls._head(media_type)), None, media_type, name)
+
+    @classmethod
+    def _made(cls, data: Data | None, url: str | None, media_type: str | None, name: str | None) -> Self:
+        made = cls.__new__(cls)
+        for field, value in (("_data", data), ("_url", url), ("_media_type", media_type), ("_name", name)):
+            object.__setattr__(made, field, value)
+        return made
+
+    @classmethod
+    def _guessed(cls, raw: bytes, by_name: str | None, where: str) -> str:
+        for found in (_beginning(raw), by_name):
+            if found is not None and found.startswith(cls._family):
+                return found
+        known = _beginning(raw) or by_name
+        if known is not None:
+            raise ValueError(f"{where} is {known}, and {cls._word} is wanted")
+        raise ValueError(f"of what type {where} is cannot be told; give `media_type`, as `{cls._example()}`")
+
+    @classmethod
+    def _check_type(cls, media_type: str, where: str) -> None:
+        if not _TYPE.fullmatch(media_type):
+            raise ValueError(f"the media type of {where} must be like `{cls._example()}`, got {media_type!r}")
+        if not media_type.startswith(cls._family):
+            raise ValueError(f"{where} is {media_type}, and {cls._word} is wanted")
+
+    @classmethod
+    def _example(cls) -> str:
+        return {"image/": "image/png", "audio/": "audio/wav"}.get(cls._family, "application/pdf")
+
+    @classmethod
+    def _head(cls, media_type: str) -> str:
+        """What stands before the base64 where it is sent."""
+        return f"data:{media_type};base64,"
+
+    # What it is
+
+    @property
+    def data(self) -> bytes | None:
+        """The bytes; None where there is only a URL."""
+        return None if self._data is None else self._data.raw()
+
+    @property
+    def url(self) -> str | None:
+        """Where it is on the web; None where the data is here."""
+        return self._url
+
+    @property
+    def media_type(self) -> str | None:
+        """`image/png`; of a URL, None where nobody has said."""
+        return self._media_type
+
+    @property
+    def name(self) -> str | None:
+        """The name of its file, if known."""
+        return self._name
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are; of a URL, 0."""
+        return 0 if self._data is None else self._data.size
+
+    def __repr__(self) -> str:
+        what = _short(self._url) if self._url is not None else f"{self._media_type}, {size_text(self.size)}"
+        return (
+            f"{type(self).__name__}({what})" if self._name is None else f"{type(self).__name__}({what}, {self._name!r})"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"`{type(self).__name__}` cannot be changed; make another one.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"`{type(self).__name__}` cannot be changed; make another one.")
+
+    def _all(self) -> tuple[Any, ...]:
+        return (self._data, self._url, self._media_type, self._name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Media) and type(other) is type(self) and self._all() == other._all()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._all()))
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _again, (type(self), *self._all())
+
+    # In messages
+
+    def __acorn_label__(self) -> dict[str, str]:
+        given = {"type": self._media_type or self.kind, "name": self._name}
+        return {key: value for key, value in given.items() if value is not None}
+
+    def __acorn_part__(self) -> dict[str, Any]:
+        return {"type": "image_url", "image_url": {"url": self._data or self._url}}
+
+    # In schemas
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        serialization = core_schema.plain_serializer_function_ser_schema(_plain, when_used="json")
+        return part_schema(cls, core_schema.no_info_plain_validator_function(cls._read, serialization=serialization))
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "format": f"{FORMAT}{cls.kind}"}
+
+    @classmethod
+    def _read(cls, value: Any) -> Self:
+        """What a field takes."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, bytes | bytearray | memoryview):
+            return cls.from_bytes(bytes(value))
+        if isinstance(value, str):
+            return cls._read_text(value)
+        if isinstance(value, Mapping) and value.keys() <= _KEYS and value.get("kind", cls.kind) == cls.kind:
+            return cls._read_saved(value)
+        raise ValueError(f"{cls._word} is wanted: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL")
+
+    @classmethod
+    def _read_text(cls, text: str) -> Self:
+        if re.match(r"(?i)(data:|https?://)", text):
+            return cls.from_url(text)
+        hint = f"for a file use `acorn.{cls.__name__}.from_path(...)`"
+        raise ValueError(f"{cls._word} is wanted: bytes, a data URL or an http(s) URL; {hint}")
+
+    @classmethod
+    def _read_saved(cls, saved: Mapping[str, Any]) -> Self:
+        data, url, media_type, name = map(saved.get, _FIELDS)
+        if not all(isinstance(value, str | None) for value in (data, url, media_type, name)):
+            raise ValueError(f"the fields of {cls._word} are texts: {', '.join(_FIELDS)}")
+        if isinstance(data, Data) and isinstance(media_type, str) and data.head == cls._head(media_type):
+            cls._check_type(media_type, "the data")
+            return cls._made(data, None, media_type, name)
+        if isinstance(data, str):
+            if data[:5].lower() == "data:":
+                return cls.from_url(data, media_type, name)
+            return cls.from_bytes(_decoded(data), media_type, name)
+        if isinstance(url, str):
+            return cls.from_url(url, media_type, name)
+        raise ValueError("the data is not in it: this only says which data it was")
+
+
+def _again(kind: type[Media], data: Any, url: Any, media_type: Any, name: Any) -> Media:
+    return kind._made(data, url, media_type, name)
+
+
+def _plain(media: Media) -> dict[str, Any]:
+    """All of it where it is saved; elsewhere, in a log say, what it is."""
+    made: dict[str, Any] = {"url": media._url} if media._data is None else {}
+    if media._data is not None and is_saving():
+        made = {"data": media._data}
+    elif media._data is not None:
+        made = {"sha256": media._data.sha256, "bytes": media.size}
+    also = {"media_type": media._media_type, "name": media._name}
+    return {"kind": media.kind} | made | {key: value for key, value in also.items() if value is not None}
+
+
+class Image(Media):
+    """A picture."""
+
+    __slots__ = ()
+    kind = "image"
+    _word = "an image"
+    _family = "image/"
+
+
+class Audio(Media):
+    """A sound."""
+
+    __slots__ = ()
+    kind = "audio"
+    _word = "audio"
+    _family = "audio/"
+
+    @classmethod
+    def _head(cls, media_type: str) -> str:
+        return ""
+
+    def __acorn_part__(self) -> dict[str, Any]:
+        if self._data is None:
+            return {"type": "input_audio", "input_audio": {"url": self._url}}
+        given = (self._media_type or "").removeprefix(self._family)
+        return {"type": "input_audio", "input_audio": {"data": self._data, "format": _AUDIO_FORMATS.get(given, given)}}
+
+
+class File(Media):
+    """A document, such as a PDF."""
+
+    __slots__ = ()
+    kind = "file"
+    _word = "a file"
+
+    def __acorn_part__(self) -> dict[str, Any]:
+        if self._data is None:
+            held: dict[str, Any] = {"file_url": self._url}
+        else:
+            # Without a name OpenAI refuses it.
+            ending = mimetypes.guess_extension(self._media_type or "") or ""
+            held = {"file_data": self._data, "filename": self._name or f"file{ending}"}
+        return {"type": "file", "file": held}
+
+
+def _beginning(raw: bytes) -> str | None:
+    """The type of data, where it says so itself."""
+    if raw[:4] == b"RIFF":
+        return _RIFF.get(raw[8:12])
+    return next((found for beginning, found in _BEGINNINGS if raw.startswith(beginning)), None)
+
+
+def _data_url(url: str) -> tuple[str, bytes]:
+    head, comma, rest = url[5:].partition(",")
+    media_type, *more = head.split(";")
+    if not comma:
+        raise ValueError("the data URL has no data: it is `data:TYPE;base64,DATA`")
+    raw = _decoded(rest) if more and more[-1].lower() == "base64" else unquote_to_bytes(rest)
+    return media_type or "text/plain", raw
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("the data is no base64") from error
+
+
+def _short(url: str) -> str:
+    return repr(url if len(url) <= 80 else url[:79] + "…")

@@ -1,0 +1,223 @@
+"""Connections to a PostgreSQL database: how they are opened, what may be waited for, and one transaction on them.
+
+A server that restarts is waited for; what cannot get better by waiting is told at once.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from acorn.errors import StoreError
+from acorn.stores.rows import bindable
+from acorn.stores.schema import Migration
+from acorn.stores.sharing import SharedConnection
+
+try:
+    import psycopg
+    from psycopg import Connection, DataError, OperationalError, RawCursor
+    from psycopg.types.numeric import Int8Dumper
+
+    from acorn.stores.postgres_address import Address
+    from acorn.stores.postgres_schema import prepare
+except ImportError as error:
+    raise StoreError(
+        f"A store in PostgreSQL needs the extra `postgres`: pip install 'acorn-agents[postgres]' ({error})."
+    ) from error
+
+T = TypeVar("T")
+Cursor = RawCursor[Any]
+
+PATIENCE = 30.0
+"""Seconds to wait for a server that was there."""
+_RETRIED = ("40001", "40P01", "55P03")
+"""What PostgreSQL says where others were in the way, and the same may succeed a moment later."""
+_AWAY = ("starting up", "shutting down", "recovery mode", "not yet accepting", "too many clients", "remaining conn")
+"""What a server says that cannot be reached now."""
+_HOPELESS = ("authentication failed", "does not exist", "no pg_hba.conf", "no password supplied", "translate host name")
+"""What waiting does not mend."""
+_SESSION = """
+    SET TIME ZONE 'UTC';
+    SET default_transaction_isolation = 'read committed';
+    SET idle_in_transaction_session_timeout = '10s';
+    SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
+"""
+"""A process that is frozen in the middle of a transaction would keep a run from those who want to take it over."""
+
+
+class Place:
+    """A database, and whether it was ever reached from here."""
+
+    def __init__(self, url: str, migrations: Sequence[Migration]) -> None:
+        self.address = Address(url)
+        self.name = self.address.name
+        self._migrations = migrations
+        self._is_known = False
+
+    def open(self) -> Connection[Any]:
+        connection: Connection[Any] = psycopg.connect(
+            **self.address.parameters, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2
+        )
+        self._is_known = True
+        try:
+            # One type for all, or a statement would be prepared again for each size of a number.
+            connection.adapters.register_dumper(int, Int8Dumper)
+            connection.execute(_SESSION)
+            encoding = connection.info.parameter_status("server_encoding")
+            if encoding != "UTF8":
+                raise StoreError(f"{self.name} is written in {encoding}; a store needs a database in UTF8.")
+            prepare(connection, self.name, self._migrations)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def patiently(self, act: Callable[[], T], drop: Callable[[], None]) -> T:
+        """Do it, again and again while the server is away or others are in the way."""
+        limit, pause = time.monotonic() + PATIENCE, 0.01
+        while True:
+            try:
+                return act()
+            except psycopg.Error as error:
+                drop()
+                if not self._may_pass(error) or time.monotonic() > limit:
+                    raise
+            time.sleep(random.uniform(pause / 2, pause))
+            pause = min(pause * 2, 0.5)
+
+    def _may_pass(self, error: psycopg.Error) -> bool:
+        if error.sqlstate in _RETRIED:
+            return True
+        text = str(error)
+        if not is_lost(error) or any(words in text for words in _HOPELESS):
+            return False
+        return self._is_known or any(words in text for words in _AWAY)
+
+    def explained(self, error: psycopg.Error) -> StoreError:
+        """What PostgreSQL says, in words that help."""
+        said = self.address.without_secrets(" ".join(str(error).split()))
+        if isinstance(error, OperationalError) and is_lost(error):
+            if any(words in said for words in ("authentication failed", "no password supplied", "no pg_hba.conf")):
+                text = f"{self.name} does not let this user in ({said}); see the user and the password of the URL."
+            elif "does not exist" in said:
+                text = f"{self.name} is not there ({said}); make the database, or name another one."
+            elif self._is_known:
+                text = f"{self.name} did not answer for {PATIENCE:.0f} s ({said}); see whether the server runs."
+            else:
+                text = f"{self.name} cannot be reached ({said}); see whether the server runs, and the host and port."
+        elif isinstance(error, psycopg.errors.InsufficientPrivilege):
+            text = f"{self.name} may not be used by this user ({said}); let it create and write the schema `acorn`."
+        else:
+            text = f"{self.name} could not do it ({said})."
+        told = StoreError(text)
+        told.__cause__ = None if said != " ".join(str(error).split()) else error  # a cause is shown too
+        return told
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether there is no connection any more, or there never was."""
+    state = error.sqlstate
+    if state is None:  # what the library itself says
+        return isinstance(error, OperationalError)
+    return state.startswith(("08", "57P", "25P03"))
+
+
+_left: list[Connection[Any]] = []
+
+
+def leave(connection: Connection[Any]) -> None:
+    """In a forked child: what is said on it would be said for the parent, the farewell at its end included."""
+    _left.append(connection)
+    with suppress(psycopg.Error, OSError):
+        os.close(connection.fileno())
+
+
+class Transaction:
+    """Statements of one transaction, sent together: only who reads an answer waits for it.
+
+    Whoever has something to add to a transaction executes it here. What is to be told to others is told when all of it
+    is kept.
+    """
+
+    __slots__ = ("_connection", "news")
+
+    def __init__(self, connection: Connection[Any]) -> None:
+        self._connection = connection
+        self.news: list[tuple[str, str]] = []
+        """Channels and what is said there."""
+
+    def control(self, sql: bytes) -> None:
+        """What begins, ends and divides it: nothing is gained by preparing that."""
+        self._connection.cursor().execute(sql, prepare=False)
+
+    def execute(self, sql: bytes, values: Sequence[Any] = ()) -> Cursor:
+        cursor: Cursor = self._connection.cursor()  # type: ignore[assignment]
+        try:
+            cursor.execute(sql, values)
+        except UnicodeEncodeError:
+            cursor.execute(sql, _sendable(values))
+        except DataError as error:
+            if error.sqlstate is not None:
+                raise
+            cursor.execute(sql, _sendable(values))
+        return cursor
+
+
+def _sendable(values: Sequence[Any]) -> Sequence[Any]:
+    """The same where some text is none for PostgreSQL: half a character and NUL are spelled as JSON spells them."""
+    return [_sendable(value) if isinstance(value, list) else _spelled(value) for value in values]
+
+
+def _spelled(value: Any) -> Any:
+    return bindable([value])[0].replace("\0", "\\u0000") if isinstance(value, str) else value
+
+
+def piped(connection: Connection[Any], act: Callable[[], T]) -> T:
+    """What is executed inside is sent without waiting; all of it is answered at the end."""
+    failed: psycopg.Error | None = None
+    try:
+        with connection.pipeline():
+            try:
+                return act()
+            except psycopg.Error as error:
+                failed = error  # the pipeline would complain of a connection that is gone, in the log
+    except psycopg.Error as error:
+        failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+class PostgresConnection(SharedConnection[Connection[Any]]):
+    """One that a forked child leaves alone: it is its parent's, who goes on with it."""
+
+    def read(self, place: Place, act: Callable[[Transaction], T]) -> T:
+        """All that it asks for is as of one moment."""
+
+        def in_one_go(connection: Connection[Any]) -> T:
+            transaction = Transaction(connection)
+            transaction.control(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            found = act(transaction)
+            transaction.control(b"COMMIT")
+            return found
+
+        def once() -> T:
+            connection = self.opened()
+            return piped(connection, lambda: in_one_go(connection))
+
+        try:
+            return self.use(lambda _: place.patiently(once, self.drop))
+        except psycopg.Error as error:
+            raise place.explained(error) from None
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, in_child: bool) -> None:
+        if in_child and self._connection is not None:
+            leave(self._connection)
+            self._connection = None
+        self._lock.release()

@@ -1,0 +1,282 @@
+"""`acorn mcp` and `acorn.mcp.serve`: modules as tools of the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from tests.patience import PATIENCE, comes_true
+
+from acorn import AcornError, DeclarationError, module
+from acorn.mcp import MCPServer, serve
+from acorn.testing import ScriptedModel, finish
+from acorn.testing import call as calling
+
+AGENTS = Path(__file__).parents[1] / "mcp_servers" / "agents.py"
+NAMES = ["DeepThought", "Shout", "Failing", "Raising", "Waiting", "Nothing", "Slow"]
+TARGETS = [f"{AGENTS}:{name}" for name in NAMES]
+
+
+class Session:
+    """The official client, on a loop of its own, connected to our server."""
+
+    def __init__(self, folder: Path, target: Any) -> None:
+        self.folder = folder
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._opened, self._leave = threading.Event(), asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._own(),), daemon=True)
+
+    async def _own(self) -> None:
+        async with Client(self._target()) as self.client:
+            self._opened.set()
+            await self._leave.wait()
+
+    def __enter__(self) -> Session:
+        self._thread.start()
+        assert self._opened.wait(PATIENCE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._leave.set)
+        self._thread.join(PATIENCE)
+        self._loop.close()
+
+    def wait(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        return self.wait(self.client.call_tool(name, arguments))
+
+
+def environment(folder: Path) -> dict[str, str]:
+    source = str(Path(__file__).parents[2] / "src")
+    return {"ACORN_TEST_FOLDER": str(folder), "PYTHONPATH": source}
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "acorn", "mcp", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment(folder)},
+        start_new_session=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    folder = tmp_path_factory.mktemp("served")
+    words = ["-m", "acorn", "mcp", *TARGETS]
+    server = StdioServerParameters(command=sys.executable, args=words, env=environment(folder))
+    with open(folder / "stderr.txt", "w") as log, Session(folder, lambda: stdio_client(server, errlog=log)) as opened:
+        yield opened
+
+
+def text(result: Any) -> str:
+    return "".join(block.text for block in result.content)
+
+
+def test_modules_are_listed_by_their_classes(session: Session) -> None:
+    tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
+    assert list(tools) == ["deep_thought", "shout", "failing", "raising", "waiting", "nothing", "slow"]
+    deep = tools["deep_thought"]
+    assert deep.description == "Answer questions."
+    assert deep.input_schema["required"] == ["question"]
+    assert deep.input_schema["properties"]["question"]["description"] == "What to answer"
+    assert set(deep.output_schema["properties"]) == {"answer", "depth"}
+    assert tools["nothing"].output_schema is None
+
+
+def test_a_call_is_a_run_and_nobody_else_speaks_on_standard_output(session: Session) -> None:
+    result = session.call("deep_thought", question="What is it?")
+    assert not result.is_error
+    assert result.structured_content == {"answer": "it, looked up, '' read", "depth": 3}
+    assert json.loads(text(result)) == result.structured_content
+    said = (session.folder / "stderr.txt").read_text()
+    assert "a file that prints" in said
+    assert "a tool that prints" in said
+    assert "a child that prints" in said
+
+
+def test_a_plain_output_is_text_and_data(session: Session) -> None:
+    result = session.call("shout", result="hello")
+    assert (text(result), result.structured_content) == ("LOUD", {"result": "LOUD"})
+
+
+def test_a_module_without_input_and_output_is_a_tool_too(session: Session) -> None:
+    result = session.call("nothing")
+    assert (text(result), result.structured_content, result.is_error) == ("Done.", None, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("failing", {"result": "x"}, r"the provider is down, key \*\*\*"),
+        ("raising", {"result": "x"}, r"KeyError: .*a fault of the user's"),
+        ("deep_thought", {"depth": 2}, r"question"),
+        ("deep_thought", {"question": "x", "depht": 2}, r"depht"),
+        ("unheard_of", {}, r"There is no tool `unheard_of`. There are: `deep_thought`"),
+    ],
+)
+def test_what_goes_wrong_is_a_tool_error(session: Session, name: str, arguments: dict[str, Any], words: str) -> None:
+    result = session.call(name, **arguments)
+    assert result.is_error
+    assert re.search(words, text(result))
+
+
+def test_a_run_that_waits_for_a_person_says_so(session: Session) -> None:
+    result = session.call("waiting", result="x")
+    assert result.is_error
+    assert "waits for a person and rests in its store" in text(result)
+    assert "Shall I?" in text(result)
+    assert (session.folder / "runs.db").exists()
+
+
+def test_progress_is_told_to_who_wants_to_hear_of_it(session: Session) -> None:
+    heard: list[Any] = []
+
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, message))
+
+    session.wait(session.client.call_tool("deep_thought", {"question": "x"}, progress_callback=progress))
+    assert heard == [
+        (1, "step 1: asking the model"),
+        (2, "step 1: calling `look`"),
+        (3, "step 2: asking the model"),
+    ]
+
+
+def test_a_client_that_cancels_ends_the_run(session: Session) -> None:
+    diary = session.folder / "diary.txt"
+
+    async def begin_and_cancel() -> None:
+        task = asyncio.create_task(session.client.call_tool("slow", {"result": "x"}))
+        while not (diary.exists() and diary.read_text() == "begun"):
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    session.wait(begin_and_cancel())
+    assert comes_true(lambda: diary.read_text() == "ended in step 1")
+
+
+def test_our_own_client_calls_our_own_server(session: Session) -> None:
+    class Asker(module[str, str]):
+        """Ask."""
+
+        tools = [MCPServer(sys.executable, ["-m", "acorn", "mcp", TARGETS[1]], environment(session.folder))]
+        max_steps = 3
+
+    run = Asker(model=ScriptedModel([calling("shout", result="hello"), finish("done")])).run("x")
+    assert next(m["content"] for m in run.history if m["role"] == "tool") == "LOUD"
+
+
+# The end
+
+
+def test_it_ends_when_standard_input_closes(tmp_path: Path) -> None:
+    process = start(tmp_path, TARGETS[1])
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (0, "")
+    assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("http", [False, True])
+def test_ctrl_c_ends_it_cleanly(tmp_path: Path, http: bool) -> None:
+    process = start(tmp_path, TARGETS[1], *(["--http", "0"] if http else []))
+    assert process.stderr is not None
+    assert process.stdin is not None
+    if http:
+        while "serving MCP" not in process.stderr.readline():
+            pass
+    else:
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        process.stdin.write(json.dumps(asked) + "\n")
+        process.stdin.flush()
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["id"] == 1
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(PATIENCE)  # with its standard input open
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err in ("", "a file that prints while it is imported\n")
+
+
+# Over HTTP
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("web")
+    process = start(folder, *TARGETS, "--http", "0")
+    assert process.stderr is not None
+    while not (found := re.search(r"http://\S+/mcp", process.stderr.readline())):
+        pass
+    yield found[0]
+    process.kill()
+    process.communicate()
+
+
+def test_modules_are_served_over_http(tmp_path: Path, address: str) -> None:
+    with Session(tmp_path, lambda: address) as session:
+        assert text(session.call("shout", result="hello")) == "LOUD"
+        assert session.call("failing", result="x").is_error
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+def test_another_host_or_origin_is_refused(address: str, headers: dict[str, str]) -> None:
+    host, _, path = address.removeprefix("http://").partition("/")
+    connection = http.client.HTTPConnection(host, timeout=PATIENCE)
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+    sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
+    connection.request("POST", f"/{path}", body, sent)
+    assert connection.getresponse().status in (403, 421)
+    connection.close()
+
+
+# What is served wrongly
+
+
+class Twin(module[str, str]):
+    """One of two."""
+
+
+def test_what_cannot_be_served_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(DeclarationError, match="needs at least one module"):
+        serve()
+    with pytest.raises(DeclarationError, match="takes classes and instances of modules, got 5"):
+        serve(5)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="two modules that are both `twin`"):
+        serve(Twin, Twin())
+    with pytest.raises(DeclarationError, match="`http` must be a port"):
+        serve(Twin, http=70000)
+
+
+def test_a_port_that_is_taken_is_named(address: str) -> None:
+    port = int(address.split(":")[2].split("/")[0])
+    with pytest.raises(AcornError, match=f"Port {port} of 127.0.0.1 cannot be used"):
+        serve(Twin, http=port)
+
+
+def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:
+    process = start(tmp_path, "nowhere.py")
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert "there is no file `nowhere.py`" in err

@@ -1,0 +1,681 @@
+"""An MCP server in `tools`: its tools work like any, on the user's terms, whatever the server does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from tests.behaviour.conftest import Call, Script
+from tests.patience import PATIENCE, comes_true
+
+from acorn import AcornError, DeclarationError, Paused, Request, ToolConflictError, module, tool
+from acorn.mcp import MCPServer
+from acorn.testing import Reply, ScriptedModel, finish
+from acorn.testing import call as calling
+
+SERVERS = Path(__file__).parents[1] / "mcp_servers"
+
+
+class Worker(module[str, str]):
+    """Use the tools."""
+
+    max_steps = 9
+
+
+class Odd:
+    """A server of `tests/mcp_servers`, and the diary that it writes."""
+
+    def __init__(self, diary: Path, variant: str = "", *, file: str = "quick.py", **options: Any) -> None:
+        self.diary = diary
+        self.server = MCPServer(sys.executable, [str(SERVERS / file), str(diary), "--variant", variant], **options)
+
+    def lines(self) -> list[str]:
+        return self.diary.read_text(encoding="utf-8").splitlines() if self.diary.exists() else []
+
+
+@pytest.fixture(scope="module", params=["odd.py", "quick.py"], ids=["newer", "older"])
+def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Odd]:
+    """A server in each protocol, kept open for all tests that do not need one of their own."""
+    made = Odd(tmp_path_factory.mktemp("odd") / "diary.txt", file=request.param)
+    with made.server:
+        yield made
+
+
+def results(run: Any) -> list[Any]:
+    """What the model has read of its calls, but for the finish."""
+    return [message["content"] for message in run.history if message["role"] == "tool"][:-1]
+
+
+def together(*replies: Reply) -> Reply:
+    """One response with the calls of several."""
+    return Reply(calls=[each for reply in replies for each in reply.calls])
+
+
+def sent_tools(model: ScriptedModel) -> dict[str, Any]:
+    return {each["function"]["name"]: each["function"] for each in model.requests[0].tools}
+
+
+# Calling
+
+
+def test_a_servers_tools_are_called_like_any(call: Call, script: Script, odd: Odd) -> None:
+    model = script(calling("echo", text="hello"), finish("done"))
+    run = call.run(Worker(model=model, tools=[odd.server]), "x")
+    assert run.output == "done"
+    assert results(run) == ["echo: hello"]
+    echo = sent_tools(model)["echo"]
+    assert echo["description"] == "Do echo."
+    assert echo["parameters"]["required"] == ["text"]
+
+
+def test_calls_of_one_response_are_made_side_by_side(call: Call, script: Script, odd: Odd) -> None:
+    model = script(together(*[calling("echo", text=str(at)) for at in range(5)]), finish("done"))
+    run = call.run(Worker(model=model, tools=[odd.server]), "x")
+    assert results(run) == [f"echo: {at}" for at in range(5)]
+
+
+def test_names_that_providers_do_not_take_are_mapped(call: Call, script: Script, odd: Odd) -> None:
+    model = script(calling("read_file_v2", text="a"), finish("done"))
+    assert results(call.run(Worker(model=model, tools=[odd.server]), "x")) == ["read.file/v2: a"]
+
+
+def test_arguments_are_checked_against_the_schema_before_anything_is_called(
+    call: Call, script: Script, odd: Odd
+) -> None:
+    before = len(odd.lines())
+    model = script(calling("echo", text=5), finish("done"))
+    run = call.run(Worker(model=model, tools=[odd.server]), "x")
+    assert results(run) == ["Tool error: argument `text`: expected string, got 5"]
+    assert len(odd.lines()) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("wrapped", "plain"),
+        ("whole", '{"a":1,"b":"two"}'),
+        ("dirty", "abcd\nnext\tline"),
+    ],
+)
+def test_results_are_data_where_there_is_data(script: Script, odd: Odd, name: str, expected: str) -> None:
+    model = script(calling(name), finish("done"))
+    assert results(Worker(model=model, tools=[odd.server]).run("x")) == [expected]
+
+
+def test_pictures_and_sounds_travel_behind_the_text(call: Call, script: Script, odd: Odd) -> None:
+    model = script(calling("mixed"), finish("done"))
+    (content,) = results(call.run(Worker(model=model, tools=[odd.server]), "x"))
+    assert [part["type"] for part in content] == ["text", "image_url", "input_audio"]
+    assert content[1]["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
+    assert content[2]["input_audio"]["format"] == "wav"
+    assert '"Look:"' in content[0]["text"]
+    assert "in a" in content[0]["text"]
+    assert "file:///b.txt" in content[0]["text"]
+
+
+def test_an_error_of_the_server_is_a_tool_error(call: Call, script: Script, odd: Odd) -> None:
+    model = script(calling("fail", text="no such file"), finish("done"))
+    run = call.run(Worker(model=model, tools=[odd.server]), "x")
+    assert results(run) == ["Tool error: ServerError: no such file"]
+
+
+def test_a_branch_and_its_parent_use_one_connection(call: Call, script: Script, odd: Odd) -> None:
+    class Inner(module[None, str]):
+        """Look closer."""
+
+        tools = [odd.server]
+        max_steps = 3
+
+    class Outer(Worker):
+        branches = {"inner": Inner}
+
+    started = odd.lines().count("started")
+    model = script(
+        together(calling("echo", text="a"), calling("inner")),
+        calling("echo", text="b"),
+        finish("inside"),
+        finish("done"),
+    )
+    run = call.run(Outer(model=model, tools=[odd.server]), "x")
+    assert run.output == "done"
+    assert results(run)[0] == "echo: a"
+    assert "echo: b" in [message["content"] for message in run.branches[0].history]
+    assert odd.lines().count("started") == started
+
+
+def test_many_runs_at_once_share_what_is_open(odd: Odd) -> None:
+    async def one(at: int) -> Any:
+        model = ScriptedModel([calling("echo", text=str(at)), finish("done")])
+        return results(await Worker(model=model, tools=[odd.server]).arun("x"))
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*[one(at) for at in range(8)])
+
+    assert asyncio.run(all_of_them()) == [[f"echo: {at}"] for at in range(8)]
+
+
+# What a server is given
+
+
+def test_a_server_gets_no_variable_that_it_was_not_given(
+    tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "not for servers")
+    server = Odd(tmp_path / "diary", env={"TOKEN": "mine"}).server
+    model = script(calling("environment"), finish("done"))
+    (given,) = results(Worker(model=model, tools=[server]).run("x"))
+    assert json.loads(given)["TOKEN"] == "mine"
+    assert "OPENAI_API_KEY" not in json.loads(given)
+
+
+def test_a_server_is_offered_neither_sampling_nor_a_person_that_is_not_there(odd: Odd, script: Script) -> None:
+    model = script(calling("sample"), finish("done"))
+    assert results(Worker(model=model, tools=[odd.server]).run("x")) == ["capabilities: []"]
+
+
+# On the user's terms
+
+
+def test_a_prefix_keeps_names_apart(call: Call, script: Script, odd: Odd, tmp_path: Path) -> None:
+    @tool
+    def echo(text: str) -> str:
+        """Mine."""
+        return f"my {text}"
+
+    toy = Odd(tmp_path / "diary", "paged", prefix="toy_")
+    model = script(together(calling("echo", text="a"), calling("toy_echo", text="b")), finish("done"))
+    run = call.run(Worker(model=model, tools=[echo, toy.server]), "x")
+    assert results(run) == ["my a", "echo: b"]
+    assert list(sent_tools(model)) == ["echo", "toy_echo", "toy_read_file_v2", "__finish__"]
+
+
+def test_a_server_cannot_take_the_place_of_a_tool_of_the_user(call: Call, odd: Odd) -> None:
+    @tool
+    def echo(text: str) -> str:
+        """Mine."""
+        return text
+
+    agent = Worker(model=ScriptedModel([]), tools=[echo, odd.server])
+    with pytest.raises(ToolConflictError, match=r"`echo` of the MCP server"):
+        call.run(agent, "x")
+
+
+def test_a_server_of_a_branch_cannot_take_the_place_of_a_tool_from_above(odd: Odd) -> None:
+    class Inner(module[None, str]):
+        """Look closer."""
+
+        tools = [odd.server]
+
+    @tool
+    def echo(text: str) -> str:
+        """Mine."""
+        return text
+
+    class Outer(Worker):
+        branches = {"inner": Inner}
+        tools = [echo]
+
+    model = ScriptedModel([calling("inner"), finish("done")])
+    run = Outer(model=model).run("x")
+    assert results(run)[0].startswith("Tool error: ToolConflictError: Tool 'echo' of `Inner` is defined twice")
+
+
+def test_only_what_is_allowed_is_let_in(odd: Odd, tmp_path: Path, script: Script) -> None:
+    model = script(finish("done"))
+    server = Odd(tmp_path / "diary", allow=["echo", "delete"]).server
+    Worker(model=model, tools=[server]).run("x")
+    assert list(sent_tools(model)) == ["echo", "delete", "__finish__"]
+
+
+@pytest.mark.parametrize("option", ["allow", "approve"])
+def test_a_name_that_the_server_does_not_offer_is_said_before_any_call(tmp_path: Path, option: str) -> None:
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            return True
+
+    options: dict[str, Any] = {option: ["ecko"]}
+    server = Odd(tmp_path / "diary", "paged", **options).server
+    with pytest.raises(AcornError, match=rf"`{option}` of the MCP server .* names `ecko`.*`echo`"):
+        Human(model=ScriptedModel([]), tools=[server])("x")
+
+
+def test_a_call_that_needs_a_yes_waits_for_it_in_the_store(tmp_path: Path, script: Script) -> None:
+    odd = Odd(tmp_path / "diary", approve={"delete"})  # which says of itself that it only reads
+    model = script(calling("delete", text="all"), finish("done"))
+    agent = Worker(model=model, tools=[odd.server], store=str(tmp_path / "runs.db"))
+    paused: Any = agent("x")
+    assert isinstance(paused, Paused)
+    assert paused.request.tool == "delete"
+    assert odd.lines() == ["started"]
+    again = Worker(model=model, tools=[odd.server], store=str(tmp_path / "runs.db"))
+    assert again.resume(paused.run_id, answer=True) == "done"
+    assert odd.lines() == ["started", "started", 'called delete {"text": "all"}']
+
+
+def test_which_calls_need_a_yes_is_for_a_function_to_say(call: Call, script: Script, tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            asked.append(request.arguments)
+            return "Not today."
+
+    def approve(name: str, arguments: dict[str, Any]) -> bool:
+        return name == "delete" and arguments["text"] == "all"
+
+    odd = Odd(tmp_path / "diary", approve=approve)
+    model = script(together(calling("delete", text="all"), calling("delete", text="one")), finish("done"))
+    run = call.run(Human(model=model, tools=[odd.server]), "x")
+    assert asked == [{"text": "all"}]
+    assert "Not today." in results(run)[0]
+    assert results(run)[1] == "delete: one"
+
+
+def test_approval_without_anybody_is_an_error_before_anything_is_opened(tmp_path: Path) -> None:
+    odd = Odd(tmp_path / "diary", approve={"delete"})
+    with pytest.raises(DeclarationError, match="need a person's approval, and nobody can answer"):
+        Worker(model=ScriptedModel([]), tools=[odd.server])("x")
+    assert odd.lines() == []
+
+
+def test_definitions_are_pinned_by_the_first_run_and_a_change_stops_the_next(tmp_path: Path) -> None:
+    lock = tmp_path / "mcp.lock"
+
+    def ask() -> Any:
+        server = Odd(tmp_path / "diary", "changes", pin=lock, allow=["echo"]).server
+        return Worker(model=ScriptedModel([finish("done")]), tools=[server])("x")
+
+    assert ask() == "done"
+    pinned = json.loads(lock.read_text())
+    (known,) = pinned["servers"].values()
+    assert list(known) == ["echo"]
+    with pytest.raises(AcornError, match=r"defines its tools otherwise") as caught:
+        ask()
+    assert '-    "description": "Do echo 1.",' in str(caught.value)
+    assert '+    "description": "Do echo 2.",' in str(caught.value)
+
+
+def test_what_is_pinned_and_the_same_is_used(tmp_path: Path) -> None:
+    for _ in range(2):
+        server = Odd(tmp_path / "diary", pin=tmp_path / "mcp.lock").server
+        assert Worker(model=ScriptedModel([finish("done")]), tools=[server])("x") == "done"
+
+
+def test_a_tool_that_is_new_is_a_change_too(tmp_path: Path) -> None:
+    lock = tmp_path / "mcp.lock"
+    Worker(model=ScriptedModel([finish("done")]), tools=[Odd(tmp_path / "diary", pin=lock, allow=["echo"]).server])("x")
+    with pytest.raises(AcornError, match=r'\+  "delete": \{'):
+        Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", pin=lock, allow=["echo", "delete"]).server])("x")
+
+
+def test_a_lock_file_that_is_none_is_refused(tmp_path: Path, odd: Odd) -> None:
+    (tmp_path / "mcp.lock").write_text("[]")
+    server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "mcp.lock").server
+    with pytest.raises(AcornError, match="is no file that `pin` has written"):
+        Worker(model=ScriptedModel([]), tools=[server])("x")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"approve": "delete"}, "`approve` of an `MCPServer` must be a set of names"),
+        ({"allow": "echo"}, "`allow` of an `MCPServer` must be a list of strings"),
+        ({"args": "--help"}, "`args` of an `MCPServer` must be a list of strings"),
+        ({"prefix": "a b"}, "`prefix` of .* must be letters"),
+        ({"timeout": 0}, "`timeout` of .* must be a number above 0"),
+        ({"headers": {"a": "b"}}, "`headers` of .* is for an address"),
+        ({"env": {"A": 5}}, "`env` of .* must be a dict of strings"),
+        ({"on_progress": 5}, "`on_progress` of .* must be a function"),
+    ],
+)
+def test_what_is_declared_wrongly_is_said_at_once(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError, match=words):
+        MCPServer("server", **options)
+
+
+def test_no_secret_is_shown() -> None:
+    server = MCPServer("https://me:secret@example.com/mcp?key=hidden", headers={"Authorization": "Bearer hidden"})
+    assert repr(server) == "MCPServer('https://example.com/mcp')"
+    assert "hidden" not in str(vars(server))
+
+
+# What a hostile server does
+
+
+def test_poison_in_descriptions_is_made_visible_and_short(tmp_path: Path, script: Script) -> None:
+    model = script(finish("done"))
+    Worker(model=model, tools=[Odd(tmp_path / "diary", "poisoned", max_description=200).server])("x")
+    add = sent_tools(model)["add"]["description"]
+    assert add.startswith("Adds.[8m <IMPORTANT>")
+    assert "[cut off after 200 of " in add
+    assert len(add) < 300
+    assert sent_tools(model)["words"]["parameters"]["properties"]["a"]["description"] == "An a."
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        ("hidden", r"hides characters that nobody can see in the arguments of `pick` \('x\\u200b'\)"),
+        ("huge", r"describes the arguments of `echo` in \d+ characters"),
+        ("twins", r"offers `a.b` and `a/b`, which are both `a_b` to a model"),
+        ("fetching", r"refers to `http://127.0.0.1:9/x.json`, which is not in it"),
+        ("finish", r"offers a tool named `__finish__`, which ends a run; give the server a `prefix`"),
+        ("endless", r"lists tools without end"),
+    ],
+)
+def test_a_hostile_definition_is_refused_before_any_model_call(tmp_path: Path, variant: str, words: str) -> None:
+    with pytest.raises(AcornError, match=words):
+        Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", variant).server])("x")
+
+
+def test_long_names_stay_apart(tmp_path: Path, script: Script) -> None:
+    model = script(finish("done"))
+    Worker(model=model, tools=[Odd(tmp_path / "diary", "long_names").server])("x")
+    names = list(sent_tools(model))[:2]
+    assert [len(name) for name in names] == [64, 64]
+    assert names[0] != names[1]
+
+
+def test_a_result_without_end_is_cut(odd: Odd, script: Script) -> None:
+    model = script(calling("long"), finish("done"))
+    (result,) = results(Worker(model=model, tools=[odd.server]).run("x"))
+    assert result.endswith("[cut off after 100000 of 1000000 characters]")
+    assert len(result) < 100_100
+
+
+def test_a_definition_that_changes_while_a_run_goes_on_is_not_called(tmp_path: Path, script: Script) -> None:
+    odd = Odd(tmp_path / "diary", "changes")
+    model = script(calling("die"), calling("echo", text="a"), calling("die"), finish("done"))
+    run = Worker(model=model, tools=[odd.server]).run("x")
+    assert "has changed the definition of `echo` while the run was under way" in results(run)[1]
+    assert not any(line.startswith("called echo") for line in odd.lines())
+
+
+def test_nothing_of_the_server_reaches_the_terminal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "acorn.mcp")
+    model = ScriptedModel([calling("echo", text="a"), finish("done")])
+    assert Worker(model=model, tools=[Odd(tmp_path / "diary", "chatty").server])("x") == "done"
+    assert capfd.readouterr() == ("", "")
+    assert "the server has started" in caplog.text
+
+
+# When it fails
+
+
+def test_a_server_that_dies_in_a_call_is_a_tool_error_and_the_next_call_connects_anew(
+    call: Call, script: Script, tmp_path: Path
+) -> None:
+    odd = Odd(tmp_path / "diary")
+    model = script(calling("die"), calling("echo", text="again"), finish("done"))
+    run = call.run(Worker(model=model, tools=[odd.server]), "x")
+    assert run.output == "done"
+    died, again = results(run)
+    assert "The call may or may not have taken effect and is not repeated" in died
+    assert "Traceback: it hurts, token ***" in died
+    assert again == "echo: again"
+    assert odd.lines().count("called die {}") == 1
+
+
+def test_a_server_that_died_between_calls_is_started_anew_before_the_next(tmp_path: Path, script: Script) -> None:
+    odd = Odd(tmp_path / "diary")
+    with odd.server:
+        for _ in range(2):
+            model = script(calling("die"), finish("done"))
+            Worker(model=model, tools=[odd.server]).run("x")
+        model = script(calling("echo", text="a"), finish("done"))
+        assert results(Worker(model=model, tools=[odd.server]).run("x")) == ["echo: a"]
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        ("broken", r"The MCP server `python.*`.*It wrote:\n.*\nImportError: no module named `secret_sauce`"),
+        ("silent", r"did not answer within 0.5 s"),
+    ],
+)
+def test_a_server_that_does_not_open_says_why(call: Call, tmp_path: Path, variant: str, words: str) -> None:
+    options: dict[str, Any] = {"connect_timeout": 0.5} if variant == "silent" else {}
+    agent = Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", variant, **options).server])
+    with pytest.raises(AcornError, match=f"(?s){words}"):
+        call.run(agent, "x")
+
+
+def test_a_command_that_is_not_there_is_named(call: Call) -> None:
+    with pytest.raises(AcornError, match="`mcp-server-nowhere` cannot be started; is it installed"):
+        call.run(Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-server-nowhere")]), "x")
+
+
+def test_an_address_where_nobody_is_is_named(call: Call) -> None:
+    with pytest.raises(AcornError, match=r"`http://127.0.0.1:9/mcp` cannot be reached"):
+        call.run(Worker(model=ScriptedModel([]), tools=[MCPServer("http://127.0.0.1:9/mcp")]), "x")
+
+
+def test_a_call_in_silence_is_cancelled_after_its_time(call: Call, script: Script, tmp_path: Path) -> None:
+    odd = Odd(tmp_path / "diary", timeout=0.5)
+    model = script(calling("hang"), finish("done"))
+    run = call.run(Worker(model=model, tools=[odd.server]), "x")
+    assert results(run) == ["Tool error: ServerError: the server said nothing for 0.5 s, and the call was cancelled"]
+    assert comes_true(lambda: "cancelled hang" in odd.lines())
+
+
+def test_progress_is_heard_where_the_call_was_made(call: Call, script: Script, tmp_path: Path) -> None:
+    heard: list[Any] = []
+    odd = Odd(tmp_path / "diary", on_progress=lambda *told: heard.append(told))
+    model = script(calling("report"), finish("done"))
+    assert results(call.run(Worker(model=model, tools=[odd.server]), "x")) == ["done"]
+    assert comes_true(lambda: len(heard) == 3)
+    assert heard == [("report", at, 3, f"part {at}") for at in (1, 2, 3)]
+
+
+# Being broken off
+
+
+def test_cancelling_an_async_run_reaches_the_server(odd: Odd) -> None:
+    before = odd.lines().count("cancelled hang")
+
+    async def main() -> None:
+        model = ScriptedModel([calling("hang")])
+        task = asyncio.create_task(Worker(model=model, tools=[odd.server]).acall("x"))
+        called = odd.lines().count("called hang {}")
+        while odd.lines().count("called hang {}") == called:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert comes_true(lambda: odd.lines().count("cancelled hang") == before + 1)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_reaches_the_server(odd: Odd) -> None:
+    before, called = odd.lines().count("cancelled hang"), odd.lines().count("called hang {}")
+
+    def interrupt() -> None:
+        comes_true(lambda: odd.lines().count("called hang {}") > called)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        Worker(model=ScriptedModel([calling("hang")]), tools=[odd.server])("x")
+    thread.join()
+    assert comes_true(lambda: odd.lines().count("cancelled hang") == before + 1)
+
+
+# People
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("red", "accept {'colour': 'red'}"),
+        ({"colour": "blue"}, "accept {'colour': 'blue'}"),
+        (False, "decline None"),
+        (None, "cancel None"),
+    ],
+)
+def test_a_server_that_asks_a_person_asks_on_human(
+    call: Call, script: Script, odd: Odd, answer: Any, said: str
+) -> None:
+    asked: list[Request] = []
+
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            asked.append(request)
+            return answer
+
+    model = script(calling("ask"), finish("done"))
+    run = call.run(Human(model=model, tools=[odd.server]), "x")
+    assert results(run) == [said]
+    (request,) = asked
+    assert (request.kind, request.question, request.tool) == ("question", "Which colour?", "ask")
+    assert request.choices == ("red", "blue")
+    assert request.run_id == run.id
+
+
+def test_an_answer_that_does_not_fit_the_form_does_not_reach_the_server(script: Script, odd: Odd) -> None:
+    class Human(Worker):
+        async def on_human(self, request: Request) -> Any:
+            return "green"
+
+    model = script(calling("ask"), finish("done"))
+    (result,) = results(Human(model=model, tools=[odd.server]).run("x"))
+    assert "The answer of `on_human` cannot be used" in result
+    assert "expected one of" in result
+
+
+def test_a_run_without_on_human_has_nobody_to_ask(call: Call, script: Script, odd: Odd) -> None:
+    model = script(calling("ask"), finish("done"))
+    (result,) = results(call.run(Worker(model=model, tools=[odd.server]), "x"))
+    assert "accept" not in result
+
+
+# Over HTTP
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def over_http(diary: Path, port: int, variant: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    words = [sys.executable, str(SERVERS / "odd.py"), str(diary), "--http", str(port), "--variant", variant]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+        try:
+            assert comes_true(lambda: _listens(port))
+            yield process
+        finally:
+            process.kill()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    diary, port = tmp_path_factory.mktemp("web") / "diary.txt", free_port()
+    with over_http(diary, port):
+        yield diary, port
+
+
+def test_a_server_on_the_web_works_the_same(call: Call, script: Script, web: tuple[Path, int]) -> None:
+    server = MCPServer(f"http://127.0.0.1:{web[1]}/mcp", headers={"X-Test": "yes"})
+    model = script(together(calling("echo", text="a"), calling("picture")), calling("fail", text="bad"), finish("done"))
+    run = call.run(Worker(model=model, tools=[server]), "x")
+    assert results(run)[0] == "echo: a"
+    assert results(run)[1][1]["type"] == "image_url"
+    assert results(run)[2] == "Tool error: ServerError: bad"
+
+
+def test_headers_and_auth_go_with_every_request(script: Script, web: tuple[Path, int]) -> None:
+    seen: list[str] = []
+
+    class Token(httpx2.Auth):
+        def auth_flow(self, request: Any) -> Any:
+            seen.append(request.headers["X-Test"])
+            request.headers["Authorization"] = "Bearer mine"
+            yield request
+
+    server = MCPServer(f"http://127.0.0.1:{web[1]}/mcp", headers={"X-Test": "yes"}, auth=Token())
+    model = script(calling("echo", text="a"), finish("done"))
+    assert results(Worker(model=model, tools=[server]).run("x")) == ["echo: a"]
+    assert set(seen) == {"yes"}
+
+
+def test_cancelling_reaches_a_server_on_the_web(web: tuple[Path, int]) -> None:
+    diary = web[0]
+    server = MCPServer(f"http://127.0.0.1:{web[1]}/mcp")
+
+    async def main() -> None:
+        task = asyncio.create_task(Worker(model=ScriptedModel([calling("hang")]), tools=[server]).acall("x"))
+        while "called hang" not in diary.read_text():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert comes_true(lambda: "cancelled hang" in diary.read_text())
+
+
+@pytest.mark.parametrize(("way", "variant"), [("sync", ""), ("async", "old")])
+def test_a_server_on_the_web_that_dies_is_a_tool_error_and_one_that_is_back_is_used(
+    script: Script, tmp_path: Path, way: str, variant: str
+) -> None:
+    port, diary = free_port(), tmp_path / "diary.txt"
+    again: list[Any] = []
+
+    class Restarting(Worker):
+        def on_step(self, step: Any) -> None:
+            if step.counter == 1:
+                again.append(over_http(diary, port, variant))
+                again[0].__enter__()
+
+    server = MCPServer(f"http://127.0.0.1:{port}/mcp")
+    model = script(calling("die"), calling("echo", text="again"), finish("done"))
+    with over_http(diary, port, variant):
+        try:
+            run = Call(way).run(Restarting(model=model, tools=[server]), "x")
+        finally:
+            again[0].__exit__(None, None, None)
+    assert run.output == "done"
+    assert "is not repeated" in results(run)[0]
+    assert results(run)[1] == "echo: again"
+
+
+# Kept open
+
+
+def test_outside_of_runs_and_blocks_its_tools_do_not_work(tmp_path: Path) -> None:
+    server = Odd(tmp_path / "diary").server
+    with pytest.raises(AcornError, match="is not open"):
+        asyncio.run(server.tools())
+
+
+def test_an_agent_as_a_context_manager_keeps_it_open(tmp_path: Path, script: Script) -> None:
+    odd = Odd(tmp_path / "diary")
+    model = script(calling("echo", text="a"), finish("one"), calling("echo", text="b"), finish("two"))
+    agent = Worker(model=model, tools=[odd.server])
+    with agent:
+        assert [agent("x"), asyncio.run(agent.acall("x"))] == ["one", "two"]
+    assert odd.lines().count("started") == 1

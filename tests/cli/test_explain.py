@@ -1,0 +1,180 @@
+"""`acorn explain`: what would be sent, and what is odd about it; nothing is run."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import AGENTS, Acorn
+
+AGENT = '''
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from acorn import module, tool
+
+
+class Question(BaseModel):
+    question: str = Field(description="What to find out")
+
+
+class Answer(BaseModel):
+    answer: str
+    mark: str = Field(max_length=3, description="A mark")
+    parts: list[str] = []
+
+
+class Base(module[Question, Answer]):
+    """Look it up."""
+
+    temperature = 0.25
+
+    @tool
+    def search(self, query: str) -> str:
+        return Path("called").touch() or query
+
+    def on_start(self, step: Any) -> None:
+        Path("started").touch()
+
+
+class Source:
+    def open(self) -> None:
+        Path("opened").touch()
+
+    def tools(self) -> list[Any]:
+        return [weigh]
+
+
+def weigh(stone: str) -> int:
+    """Weigh a stone."""
+    return 1
+
+
+class Researcher(Base):
+    tools = [Source()]
+
+
+class Quiet(module[str, str]):
+    model = "openai/gpt-4o"
+    max_steps = 3
+    store = "kept.db"
+
+    def system_prompt(self) -> str:
+        return "Made \\x1b[31mnow\\x1b[0m."
+
+
+class Broken(module[str, str]):
+    def system_prompt(self) -> str:
+        raise ValueError("no prompt today")
+'''
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.delenv("ACORN_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "explained.py").write_text(AGENT, encoding="utf-8")
+    return tmp_path / "explained.py"
+
+
+def test_it_shows_the_first_request_and_its_size(acorn: Acorn, agent: Path) -> None:
+    ended = acorn("explain", f"{agent}:Researcher", "--question", "Who & what?", "--json")
+    assert ended.code == 0, ended.err
+    told: Any = ended.output
+    assert told["messages"][0] == {"role": "system", "content": "Look it up."}
+    assert "Who &amp; what?" in told["messages"][1]["content"]
+    assert [tool["function"]["name"] for tool in told["tools"]] == ["search", "__finish__"]
+    assert told["temperature"] == 0.25
+    assert [part["name"] for part in told["parts"]] == [
+        "system message", "user message", "tool search", "tool __finish__"
+    ]  # fmt: skip
+    assert told["parts"][0] == {"name": "system message", "characters": 11, "tokens": 2}
+    assert told["characters"] == sum(part["characters"] for part in told["parts"])
+    assert told["inherits"] == {
+        "Base": ["temperature", "search", "on_start", "initial_input", "final_output", "the docstring, as prompt"]
+    }
+    assert told["input"] == {"question": "Who & what?"}
+
+
+def test_it_says_what_is_odd(acorn: Acorn, agent: Path) -> None:
+    odd = "\n".join(acorn("explain", f"{agent}:Researcher", "--question", "x", "--json").output["odd"])
+    for words in (
+        "no `model` is set",
+        "tools without `max_steps`",
+        "the tool `search` has no description",
+        "no description of the tool `search`: `query`",
+        "no description of the output: `answer`, `parts`",
+        "text without a longest length in the output: `answer`, `parts`",
+    ):
+        assert words in odd
+    odd = "\n".join(acorn("explain", f"{agent}:Quiet", "x", "--json").output["odd"])
+    assert "`max_steps` without tools" in odd
+    assert "model" not in odd
+    odd = "\n".join(acorn("explain", AGENTS / "desk.py:Desk", "x", "--json").output["odd"])
+    assert "the tool `refund` waits for a person" in odd
+
+
+def test_nothing_is_called_opened_or_kept(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
+    ended = acorn("explain", f"{agent}:Researcher", "--question", "x")
+    assert ended.code == 0, ended.err
+    assert "no source was opened; `--open` opens them" in ended.out
+    assert "`on_start` was not called" in ended.out
+    assert acorn("explain", f"{agent}:Quiet", "x").code == 0
+    assert {path.name for path in tmp_path.iterdir()} <= {"explained.py", "__pycache__"}
+
+
+def test_sources_are_opened_where_it_is_wanted(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
+    ended = acorn("explain", "--open", f"{agent}:Researcher", "--question", "x")
+    assert "tool weigh" in ended.out
+    assert (tmp_path / "opened").exists()
+
+
+def test_an_example_is_made_up_where_no_input_is_given(acorn: Acorn, agent: Path) -> None:
+    ended = acorn("explain", f"{agent}:Researcher")
+    assert ended.code == 0, ended.err
+    assert "the input is an example, since none was given" in ended.out
+
+
+def test_the_text_is_calm_and_safe(acorn: Acorn, agent: Path) -> None:
+    ended = acorn("explain", f"{agent}:Quiet", "[bold]x[/bold]")
+    assert "Made now." in ended.out
+    assert "\x1b" not in ended.out
+    assert "[bold]x[/bold]" in ended.out
+    assert "tokens, about" in ended.out
+
+
+def test_no_key_is_shown(acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-4711-0815-abcdef")
+    for form in ((), ("--json",)):
+        ended = acorn("explain", f"{agent}:Quiet", "my canary-4711-0815-abcdef", *form)
+        assert ended.code == 0
+        assert "canary-4711" not in ended.out
+
+
+def test_wrong_words_and_a_failing_prompt_are_one_line(acorn: Acorn, agent: Path) -> None:
+    for words, code, told in (
+        ([f"{agent}:Researcher", "--questoin", "x"], 2, "--question"),
+        ([f"{agent}:Nobody"], 2, "Nobody"),
+        ([f"{agent}:Broken", "x"], 1, "no prompt today"),
+        ([f"{agent}:Researcher", "--question", "x", "--save", "f"], 2, "`--save` is for `acorn run`"),
+        ([f"{agent}:Researcher", "--input", "none.json"], 2, "none.json"),
+    ):
+        ended = acorn("explain", *words)
+        assert (ended.code, ended.out) == (code, ""), (words, ended)
+        assert told in ended.err
+        assert "Traceback" not in ended.err
+
+
+def test_every_agent_of_the_tests_is_explained(acorn: Acorn, agent: Path) -> None:
+    for target in ("researcher.py:Researcher", "desk.py:Desk", "desk.py:Curious", "desk.py:Counting", "scout.py"):
+        ended = acorn("explain", AGENTS / target, "--json")
+        assert ended.code == 0, (target, ended.err)
+        assert ended.output["messages"]

@@ -1,0 +1,151 @@
+"""`acorn fork`: a run that was kept, from one of its steps on."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import AGENTS, Acorn
+
+import acorn as library
+from acorn.thread import dump_events, parse_events
+
+SCOUT = AGENTS / "scout.py"
+
+
+@pytest.fixture(autouse=True)
+def nobody_types(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.delenv("ACORN_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def run_id(acorn: Acorn, store: Path) -> str:
+    ended = acorn("run", SCOUT, "--region", "north", "--store", store)
+    assert ended.code == 0, ended.err
+    return library.runs(store).list()[0].id
+
+
+def test_a_stored_run_is_forked_and_says_what_may_be_called_again(acorn: Acorn, store: Path, run_id: str) -> None:
+    ended = acorn("fork", run_id[:8], "--before", 2, "--store", store)
+    assert (ended.code, ended.output) == (0, {"report": "Look around. seen place 0; seen place 1; 3"})
+    begin = ended.err.index("Scout on")
+    said = ended.err[:begin]
+    assert f"fork of {run_id[:8]}: step 1 is kept, and it goes on at step 2" in said
+    assert "really called again if the model asks" in said
+    assert "`look` (1 time), `count` (1 time)" in said
+    facts = library.runs(store).list()
+    assert len(facts) == 2
+    assert library.runs(store).get(facts[0].id).forked_from == (run_id, 2)
+
+
+def test_a_result_is_edited_and_the_prompt_is_another(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+    (tmp_path / "prompt.md").write_text("Be brief.", encoding="utf-8")
+    ended = acorn(
+        "fork", run_id, "--before", 3, "--edit", "look-1=nothing", "--prompt", "prompt.md", "--store", store, "--json"
+    )
+    assert ended.code == 0, ended.err
+    assert ended.output["output"] == {"report": "Be brief. seen place 0; nothing; 3"}
+    shown = acorn("show", library.runs(store).list()[0].id, "--store", store)
+    assert "nothing" in shown.out
+    assert f"forked from {run_id[:8]} before step 3" in shown.out
+
+
+def test_an_edit_by_the_name_of_a_tool_must_be_clear(acorn: Acorn, store: Path, run_id: str) -> None:
+    assert acorn("fork", run_id, "--before", 2, "--edit", "look=dark", "--store", store).output == {
+        "report": "Look around. dark; seen place 1; 3"
+    }
+    ended = acorn("fork", run_id, "--before", 3, "--edit", "look=dark", "--store", store)
+    assert ended.code == 2
+    assert "`look` was called 2 times before step 3: `look-0`, `look-1`" in ended.err
+    for edit, words in (("nobody=1", "no call `nobody` before step 3"), ("look", "CALL=VALUE")):
+        ended = acorn("fork", run_id, "--before", 3, "--edit", edit, "--store", store)
+        assert ended.code == 2
+        assert words in ended.err
+
+
+def test_another_model(acorn: Acorn, store: Path, run_id: str) -> None:
+    ended = acorn("fork", run_id, "--before", 2, "--model", "nobody/none", "--store", store)
+    assert ended.code in (1, 2)
+    assert "nobody/none" in ended.err
+
+
+@pytest.mark.parametrize("form", ["record", "events"])
+def test_a_file_is_forked(acorn: Acorn, store: Path, run_id: str, tmp_path: Path, form: str) -> None:
+    run = library.runs(store).get(run_id)
+    text = run.to_json() if form == "record" else json.dumps(dump_events(run.thread))
+    (tmp_path / "run.json").write_text(text, encoding="utf-8")
+    ended = acorn("fork", "run.json", "--before", 3, "--agent", SCOUT)
+    assert (ended.code, ended.output) == (0, {"report": "Look around. seen place 0; seen place 1; 3"}), ended.err
+    ended = acorn("fork", "run.json", "--before", 3)
+    assert ended.code == 2
+    assert "--agent FILE:CLASS" in ended.err
+
+
+@pytest.mark.parametrize("step", [0, 9, -1])
+def test_a_wrong_step_is_one_line(acorn: Acorn, store: Path, run_id: str, step: int) -> None:
+    ended = acorn("fork", run_id, "--before", step, "--store", store)
+    assert (ended.code, ended.out) == (2, "")
+    assert "must be a step from 1 to 4: the run ended in step 4" in ended.err
+
+
+def test_wrong_words(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+    for words, told in (
+        (["fork", run_id, "--store", store], "--before"),
+        (["fork", "zzz", "--before", 2, "--store", store], "there is no run `zzz`"),
+        (["fork", "missing.json", "--before", 2], "there is no store here, and no file `missing.json`"),
+        (["fork", run_id, "--before", "x", "--store", store], "--before"),
+        (["fork", run_id, "--before", 2, "--prompt", "none.md", "--store", store], "none.md"),
+        (["fork", run_id, "--before", 2, "--agent", f"{SCOUT}:Nobody", "--store", store], "Nobody"),
+    ):
+        ended = acorn(*words)
+        assert (ended.code, ended.out) == (2, ""), (words, ended)
+        assert told in ended.err
+        assert "Traceback" not in ended.err
+    (tmp_path / "bad.json").write_text('{"format": 2}', encoding="utf-8")
+    ended = acorn("fork", "bad.json", "--before", 2, "--agent", SCOUT)
+    assert ended.code == 2
+    assert "holds no saved run" in ended.err
+
+
+def test_a_run_is_shown_as_a_test_that_passes(
+    acorn: Acorn, store: Path, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = acorn("show", run_id[:8], "--python", "--store", store)
+    assert ended.code == 0
+    assert "from scout import Scout" in ended.out
+    monkeypatch.syspath_prepend(AGENTS)
+    names: dict[str, Any] = {}
+    exec(compile(ended.out, "made.py", "exec"), names)
+    names["test_scout"]()
+    (tmp_path / "record.json").write_text(library.runs(store).get(run_id).to_json(), encoding="utf-8")
+    assert acorn("show", "record.json", "--python").out == ended.out
+    (tmp_path / "events.json").write_text(acorn("show", run_id, "--json", "--store", store).out, encoding="utf-8")
+    ended = acorn("show", "events.json", "--python")
+    assert (ended.code, ended.out) == (2, "")
+    assert "`--python` needs a record" in ended.err
+    assert "exclude each other" in acorn("show", run_id, "--python", "--xml", "--store", store).err
+
+
+def test_no_key_is_in_the_test(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-4711-0815-abcdef")
+    assert acorn("run", SCOUT, "--region", "canary-4711-0815-abcdef", "--store", store).code == 0
+    ended = acorn("show", library.runs(store).list()[0].id, "--python", "--store", store)
+    assert ended.code == 0
+    assert "canary-4711" not in ended.out
+
+
+def test_it_is_saved_to_a_file_as_a_whole(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+    assert acorn("fork", run_id, "--before", 3, "--store", store, "--save", "fork.json").code == 0
+    events = parse_events((tmp_path / "fork.json").read_text(encoding="utf-8"))
+    assert [event.iteration for event in events if event.type == "tool_call"] == [1, 2, 3, 4]

@@ -1,0 +1,90 @@
+"""Pictures, sounds and files on the command line: a path is meant, or a URL."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import AGENTS, Acorn
+
+LOOKER = AGENTS / "looker.py"
+PNG = b"\x89PNG\r\n\x1a\n." + b"oak" * 9
+BASE64 = "b2Frb2Fr"
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cat.png").write_bytes(PNG)
+    Path("receipt.pdf").write_bytes(b"%PDF-1.4")
+    Path("song.mp3").write_bytes(b"ID3...")
+    Path("odd.thing").write_bytes(b"?")
+
+
+def test_a_path_is_meant_and_a_url_is_one(acorn: Acorn) -> None:
+    ended = acorn(
+        *("run", LOOKER, "--photo", "cat.png", "--song", "song.mp3", "--papers", "receipt.pdf"),
+        *("--papers", "https://example.org/elm.png", "--page.scan", "cat.png", "--page.number", "2"),
+    )
+    assert ended.code == 0, ended.err
+    assert ended.output["saw"] == (
+        "<input>\n"
+        '  <photo media="1" type="image/png" name="cat.png" />\n'
+        '  <song media="2" type="audio/mpeg" name="song.mp3" />\n'
+        "  <papers>\n"
+        '    <item media="3" type="application/pdf" name="receipt.pdf" />\n'
+        '    <item media="4" type="image" />\n'
+        "  </papers>\n"
+        "  <page>\n"
+        '    <scan media="1" type="image/png" name="cat.png" />\n'
+        "    <number>2</number>\n"
+        "  </page>\n"
+        "</input>"
+    )
+
+
+WRONG = [
+    (["--photo", "none.png"], "`--photo none.png` cannot be read: No such file or directory"),
+    (["--photo", "."], "`--photo .` cannot be read: Is a directory"),
+    (["--photo", "receipt.pdf"], "`--photo`: `receipt.pdf` is application/pdf, and an image is wanted"),
+    (["--photo", "odd.thing"], "`--photo`: of what type `odd.thing` is cannot be told"),
+    (["--photo", "data:image/png;base64,*"], "`--photo` is refused: the data is no base64"),
+    (["--photo", "cat.png", "--papers", "odd.thing"], "`--papers`: of what type `odd.thing` is cannot be told"),
+    ([], "`--photo` is missing (image)"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
+def test_what_cannot_be_read_is_told_by_its_option(acorn: Acorn, options: list[str], words: str) -> None:
+    ended = acorn("run", LOOKER, *options)
+    assert (ended.code, ended.out) == (2, "")
+    assert words in ended.err
+
+
+def test_in_json_a_path_is_no_picture(acorn: Acorn) -> None:
+    Path("input.json").write_text(json.dumps({"photo": "cat.png"}))
+    ended = acorn("run", LOOKER, "--input", "input.json")
+    assert ended.code == 2
+    assert "`photo` in `input.json` is refused: an image is wanted" in ended.err
+
+
+def test_the_help_says_what_is_wanted(acorn: Acorn) -> None:
+    ended = acorn("run", LOOKER, "--help")
+    assert "image (path or URL)" in ended.out
+    assert "audio (path or URL)" in ended.out
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--xml"]], ids=["tree", "json", "xml"])
+def test_a_run_is_shown_without_its_data(acorn: Acorn, form: list[str]) -> None:
+    made = acorn("run", LOOKER, "--photo", "cat.png", "--store", "runs.db", "--save", "run.json")
+    assert made.code == 0, made.err
+    assert BASE64 not in made.out + made.err
+    (run_id,) = {line.split()[0] for line in acorn("runs", "--store", "runs.db").out.splitlines()[1:]}
+    for where in ([run_id, "--store", "runs.db"], ["run.json"]):
+        shown = acorn("show", *where, *form)
+        assert shown.code == 0, shown.err
+        assert BASE64 not in shown.out
+    kept: Any = Path("run.json").read_text()
+    assert kept.count(BASE64 * 3) == 1

@@ -1,0 +1,314 @@
+"""A run as a test: what is written runs and passes as it stands, whatever was said in the run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acorn import Run
+from acorn._record_json import read_entries, written_entry
+from acorn.testing.as_python import as_python
+
+AGENTS = '''
+from __future__ import annotations
+
+from datetime import date
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from acorn import ask_human, module, tool
+from acorn.testing import Failure, Reply, ScriptedModel, call, finish
+from acorn.models.port import RawCall
+
+
+class Mood(Enum):
+    GOOD = "good"
+
+
+class Place(BaseModel):
+    city: str
+    zip_code: str | None = Field(default=None, alias="zipCode")
+
+
+class Question(BaseModel):
+    question: str
+    place: Place
+    tags: list[str] = []
+    day: date = date(2026, 1, 2)
+    mood: Mood = Mood.GOOD
+
+
+class Answer(BaseModel):
+    answer: str
+    day: date = date(2026, 1, 2)
+    short: float = Field(default=0.5, alias="shortName")
+
+
+class Check(module[str, str]):
+    """Check a claim."""
+
+
+class Doubt(module[None, str]):
+    """Doubt."""
+
+    max_steps = 2
+
+
+class Researcher(module[Question, Answer]):
+    """Look it up."""
+
+    max_steps = 6
+    branches = {"check": Check, "doubt": Doubt}
+
+    @tool
+    def search(self, query: str) -> str:
+        """Search."""
+        return query.upper()
+
+    @tool
+    def broken(self) -> str:
+        """Never works."""
+        raise ValueError("no")
+
+
+class Plain(module[str, int]):
+    """A number."""
+
+
+class Asking(module[str, str]):
+    """Ask."""
+
+    tools = [ask_human]
+    max_steps = 3
+'''
+
+NASTY = [
+    "'''\nimport os\nos._exit(9)\n'''",
+    '"""); raise SystemExit(9)  #',
+    "\\",
+    "\\'",
+    "a\r\nb\tc\x00\x1b[31m",
+    "\u2028raise\u2029",
+    "🦔 ünïcode 日本",
+    "{x} %s {{}}",
+    "# comment\n\nassert False",
+]
+
+
+@pytest.fixture
+def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the agents, as a project would have it."""
+    name = f"as_python_{re.sub('[^a-z0-9]', '_', tmp_path.name)}"
+    (tmp_path / f"{name}.py").write_text(AGENTS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    return __import__(name)
+
+
+def passes(text: str, tmp_path: Path, outcome: str = "1 passed") -> None:
+    (tmp_path / "test_made.py").write_text(text, encoding="utf-8")
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "test_made.py"]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert outcome in ended.stdout, f"{text}\n{ended.stdout}\n{ended.stderr}"
+
+
+def runs_here(text: str) -> None:
+    """The same without a process, for many."""
+    names: dict[str, Any] = {"__name__": "made"}
+    exec(compile(text, "made.py", "exec"), names)
+    (test,) = [value for name, value in names.items() if name.startswith("test_")]
+    test()
+
+
+def question(agents: Any, text: str = "Who?") -> dict[str, Any]:
+    return {"question": text, "place": agents.Place(city="Łódź", zipCode="1"), "tags": ["a", "'b'"]}
+
+
+def test_tools_side_by_side_text_and_a_correction(agents: Any, tmp_path: Path) -> None:
+    model = agents.ScriptedModel(
+        [
+            agents.Reply('Let me "see".') & agents.call("search", query="a") & agents.call("search", query="b"),
+            agents.call("broken"),
+            agents.Reply("Hm."),
+            agents.finish(wrong=1),
+            agents.finish(answer="it's fine", day="2026-05-06", shortName=1.5),
+        ]
+    )
+    run = agents.Researcher(model=model).run(**question(agents))
+    text = as_python(run)
+    assert "call('search', query='a')" in text
+    assert "The tools are really called: `search`, `broken`." in text
+    passes(text, tmp_path)
+    passes(as_python(Run.from_json(run.to_json())), tmp_path)  # as it comes from a store, without its class
+
+
+def test_a_test_that_is_made_fails_where_the_agent_does_otherwise(agents: Any, tmp_path: Path) -> None:
+    model = agents.ScriptedModel([agents.call("search", query="a"), agents.finish(answer="x")])
+    text = as_python(agents.Researcher(model=model).run(**question(agents)))
+    changed = AGENTS.replace("max_steps = 6", "max_steps = None")
+    Path(agents.__file__).write_text(changed, encoding="utf-8")
+    passes(text, tmp_path, "1 failed")
+
+
+def test_branches_one_after_another(agents: Any, tmp_path: Path) -> None:
+    model = agents.ScriptedModel(
+        [
+            agents.call("check", result="claim"),
+            agents.finish("true"),
+            agents.call("doubt"),
+            agents.call("search", query="in the branch"),
+            agents.finish("doubtful"),
+            agents.finish(answer="done"),
+        ]
+    )
+    run = agents.Researcher(model=model).run(**question(agents))
+    assert len(run.branches) == 2
+    passes(as_python(run), tmp_path)
+
+
+def test_branches_side_by_side(agents: Any) -> None:
+    def reply(request: Any) -> Any:
+        said = str(request.messages[-1]["content"])
+        claims = [claim for claim in ("first", "second") if f"<result>{claim}" in said]
+        if claims:
+            return agents.Reply(calls=agents.finish(f"{claims[0]} is true").calls, delay=0.05)
+        if request.messages[-1]["role"] == "tool":
+            return agents.finish(answer=" and ".join(m["content"] for m in request.messages if m["role"] == "tool"))
+        return agents.call("check", result="first") & agents.call("check", result="second")
+
+    run = agents.Researcher(model=agents.ScriptedModel(reply)).run(**question(agents))
+    assert len(run.branches) == 2
+    text = as_python(run)
+    assert "side by side" in text
+    for _ in range(3):
+        runs_here(text)
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_no_text_becomes_code(agents: Any, text: str) -> None:
+    script = [
+        agents.Reply(text) & agents.call("search", query=text),
+        agents.Reply(calls=[agents.RawCall(None, text, text), agents.RawCall(text, "search", '{"query":1')]),
+        agents.Reply(calls=[agents.RawCall(None, "search", '{"query":"\\ud800"}')]),
+        agents.call("search", **{"not an identifier": text, "_id": text, "class": text} if text else {}),
+        agents.finish(answer=text),
+    ]
+    run = agents.Researcher(model=agents.ScriptedModel(script), parse_retries=3).run(**question(agents, text))
+    made = as_python(run, settings={"parse_retries": 3})
+    made.encode()
+    tree = ast.parse(made)
+    kinds = {type(node).__name__ for node in tree.body}
+    assert kinds <= {"Expr", "Import", "ImportFrom", "FunctionDef"}
+    runs_here(made)
+
+
+def test_a_hostile_record_names_no_module_to_import(agents: Any) -> None:
+    run = agents.Plain(model=agents.ScriptedModel([agents.finish(3)])).run("x")
+    for module in ("os\nimport shutil:Evil", "a.b:C; import os", "os:class", "__main__:Main", ":", "x:<locals>.Y"):
+        entries = [written_entry(entry) for entry in run.journal.entries]
+        entries[0]["module"] = module
+        run.journal.entries[:] = read_entries(entries)
+        made = as_python(run)
+        imports = [node for node in ast.walk(ast.parse(made)) if isinstance(node, ast.Import | ast.ImportFrom)]
+        known = {"pytest", "pydantic_core", "acorn", "acorn.testing", "your_project"}
+        assert {getattr(node, "module", None) or node.names[0].name for node in imports} <= known
+        assert "say where" in made
+
+
+def test_a_plain_input_and_an_own_setting(agents: Any, tmp_path: Path) -> None:
+    run = agents.Plain(model=agents.ScriptedModel([agents.finish("x"), agents.finish(3)]), parse_retries=1).run("a 'b'")
+    passes(as_python(run, settings={"parse_retries": 1, "temperature": 0.5}), tmp_path)
+
+
+def test_an_earlier_conversation_and_a_fork(agents: Any, tmp_path: Path) -> None:
+    model = agents.ScriptedModel([agents.call("search", query="a"), agents.finish(answer="x")] * 2)
+    agent = agents.Researcher(model=model)
+    run = agent.run(**question(agents))
+    passes(as_python(agent.using(history=run).run(**question(agents, "And?"))), tmp_path)
+    script = agents.ScriptedModel([agents.finish(answer="forked")])
+    fork = agents.Researcher(model=script).using(thread=run, before=2).run()
+    passes(as_python(fork), tmp_path)
+
+
+def test_a_run_that_failed(agents: Any, tmp_path: Path) -> None:
+    for script, kind in (
+        ([agents.finish(wrong=1)] * 3, "ParseError"),
+        ([agents.call("search", query="a"), agents.Failure(status=400)], "ModelError"),
+        ([agents.Reply(refusal="I will not.")], "ModelError"),
+    ):
+        agent = agents.Researcher(model=agents.ScriptedModel(script), parse_retries=2)
+        with pytest.raises(Exception) as caught:
+            agent.run(**question(agents))
+        made = as_python(caught.value.run, settings={"parse_retries": 2})  # type: ignore[attr-defined]
+        assert f"pytest.raises({kind})" in made
+        passes(made, tmp_path)
+
+
+def test_what_cannot_be_told_is_skipped_and_says_why(agents: Any, tmp_path: Path) -> None:
+    model = agents.ScriptedModel([agents.call("ask_human", question="Which?"), agents.finish("x")])
+    run = agents.Asking(model=model, store=tmp_path / "runs.db").run("x")
+    made = as_python(run)
+    assert "people" in made
+    passes(made, tmp_path, "1 skipped")
+    single = agents.Researcher(model=agents.ScriptedModel([agents.call("search", query="a")]), max_steps=None)
+    passes(as_python(single.run(**question(agents)), settings={"max_steps": None}), tmp_path)
+
+
+def test_a_summary_is_part_of_the_script(agents: Any, tmp_path: Path) -> None:
+    def reply(request: Any) -> Any:
+        if not request.tools:
+            return agents.Reply("In short: nothing.")
+        turns.append("")
+        return agents.finish(answer="x") if len(turns) > 5 else agents.call("search", query="word " * 200)
+
+    turns: list[str] = []
+    settings = {"compact_at": 600, "loop_guard": None, "max_steps": 9}
+    run = agents.Researcher(model=agents.ScriptedModel(reply), **settings).run(**question(agents))
+    assert any(event.type == "summary" for event in run.thread)
+    passes(as_python(run, settings=settings), tmp_path)
+
+
+def test_it_reads_well(agents: Any) -> None:
+    model = agents.ScriptedModel([agents.call("search", query="a"), agents.finish(answer="x")])
+    run = agents.Researcher(model=model).run(question="Who?", place=agents.Place(city="Oslo"))
+    made = as_python(run).replace(agents.__name__, "project.agents")
+    assert made == textwrap.dedent(
+        '''\
+        """A run of `Researcher` as a test: the model says again what it said, and the agent must come to the same.
+
+        The tools are really called: `search`.
+        """
+
+        from pydantic_core import to_jsonable_python
+
+        from acorn.testing import ScriptedModel, call, finish
+        from project.agents import Researcher
+
+
+        def test_researcher() -> None:
+            model = ScriptedModel(
+                [
+                    call('search', query='a'),
+                    finish(answer='x'),
+                ]
+            )
+            with model, Researcher.override(model=model):
+                run = Researcher().run(
+                    question='Who?',
+                    place={'city': 'Oslo', 'zip_code': None},
+                    tags=[],
+                    day='2026-01-02',
+                    mood='good',
+                )
+            assert run.stop_reason == 'finish'
+            assert to_jsonable_python(run.output, by_alias=False) == {'answer': 'x', 'day': '2026-01-02', 'short': 0.5}
+        '''
+    )

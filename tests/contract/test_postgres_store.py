@@ -1,0 +1,418 @@
+"""What a store in PostgreSQL does beside: its tables, its errors, connections that are lost, and what it tells."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from tests.commits import begin, birth, change, elsewhere, go_on, request
+from tests.cutting_proxy import CuttingProxy
+from tests.patience import PATIENCE, comes_true
+from tests.postgres_server import NAMED, OwnServer, in_database
+
+import acorn
+from acorn import DeclarationError, StoreError
+from acorn.stores.holder import hold, let_go, this_process
+from acorn.stores.open import open_store
+from acorn.stores.port import Commit
+from acorn.stores.postgres import PostgresStore
+from acorn.stores.postgres_schema import MIGRATIONS
+
+ROOT = Path(__file__).parents[2]
+TORTURE = os.environ.get("ACORN_TORTURE") == "1"
+
+
+@pytest.fixture
+def store(postgres: str) -> Iterator[PostgresStore]:
+    made = PostgresStore(postgres)
+    yield made
+    made.close()
+
+
+def ask(url: str, sql: str) -> list[Any]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        found = connection.execute(sql.encode())
+        return found.fetchall() if found.description else []
+
+
+def with_port(url: str, port: int, login: str = "postgres") -> str:
+    return urlunsplit(urlsplit(url)._replace(netloc=f"{login}@127.0.0.1:{port}"))
+
+
+# Tables
+
+
+def test_many_who_come_first_make_the_tables_once(postgres: str) -> None:
+    stores = [PostgresStore(postgres) for _ in range(6)]
+    threads = [threading.Thread(target=begin, args=(store, f"r{number}")) for number, store in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(stores[0].list()) == 6
+    assert ask(postgres, "SELECT version FROM acorn.meta") == [(len(MIGRATIONS),)]
+    for store in stores:
+        store.close()
+
+
+def test_processes_that_start_at_once_do_not_collide(postgres: str) -> None:
+    script = "import sys; from tests.commits import begin; from acorn.stores import PostgresStore\n"
+    script += "begin(PostgresStore(sys.argv[1]), sys.argv[2])"
+    places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": places}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, postgres, f"r{number}"], env=environment) for number in range(3)
+    ]
+    assert [process.wait(PATIENCE) for process in processes] == [0, 0, 0]
+    with closing(PostgresStore(postgres)) as store:
+        assert len(store.list()) == 3
+
+
+def test_tables_are_brought_to_the_newest_version(store: PostgresStore, postgres: str) -> None:
+    begin(store, "r")
+    newer = (*MIGRATIONS, ("ALTER TABLE acorn.runs ADD COLUMN extra text",))
+    with closing(PostgresStore(postgres, migrations=newer)) as upgraded:
+        assert [facts.id for facts in upgraded.list()] == ["r"]
+    assert ask(postgres, "SELECT version FROM acorn.meta") == [(len(newer),)]
+    assert ask(postgres, "SELECT extra FROM acorn.runs") == [(None,)]
+
+
+def test_a_newer_version_is_refused_and_not_touched(store: PostgresStore, postgres: str) -> None:
+    store.list()
+    ask(postgres, "UPDATE acorn.meta SET version = 99")
+    with closing(PostgresStore(postgres)) as older:
+        for act in (older.list, lambda: begin(older, "r")):
+            with pytest.raises(
+                StoreError, match=f"has schema 99, and this acorn knows up to {len(MIGRATIONS)}; upgrade"
+            ):
+                act()
+    assert ask(postgres, "SELECT count(*) FROM acorn.runs") == [(0,)]
+
+
+def test_a_schema_of_something_else_is_refused_and_not_touched(postgres: str) -> None:
+    ask(postgres, "CREATE SCHEMA acorn")
+    ask(postgres, "CREATE TABLE acorn.trees (name text)")
+    with (
+        closing(PostgresStore(postgres)) as store,
+        pytest.raises(StoreError, match="is not of acorn; it was not touch"),
+    ):
+        begin(store, "r")
+    assert ask(postgres, "SELECT tablename FROM pg_tables WHERE schemaname = 'acorn'") == [("trees",)]
+
+
+def test_a_schema_that_was_made_for_it_is_used(postgres: str) -> None:
+    ask(postgres, "CREATE SCHEMA acorn")
+    with closing(PostgresStore(postgres)) as store:
+        begin(store, "r")
+
+
+def test_a_failing_step_leaves_nothing(postgres: str) -> None:
+    broken = (*MIGRATIONS, ("CREATE TABLE acorn.more (n integer)", "CREATE NONSENSE"))
+    with closing(PostgresStore(postgres, migrations=broken)) as store, pytest.raises(StoreError, match="NONSENSE"):
+        store.list()
+    assert ask(postgres, "SELECT to_regnamespace('acorn')::text") == [(None,)]
+
+
+# Opening, and what goes wrong there
+
+
+def test_a_url_is_a_store_and_the_same_one_each_time(postgres: str) -> None:
+    store = open_store(postgres, "a test")
+    assert isinstance(store, PostgresStore)
+    assert open_store(postgres, "a test") is store
+    assert isinstance(open_store(postgres.replace("postgresql:", "postgres:"), "a test"), PostgresStore)
+    store.close()
+
+
+def refusal(url: str) -> str:
+    with closing(PostgresStore(url)) as store:
+        with pytest.raises(StoreError) as reading:
+            store.list()
+        with pytest.raises(StoreError) as writing:
+            begin(store, "r")
+        assert str(reading.value) == str(writing.value)
+        return str(writing.value)
+
+
+def test_what_cannot_be_opened_is_told_at_once_and_without_the_password(postgres_server: str, postgres: str) -> None:
+    with socket_that_refuses() as port:
+        told = refusal(f"postgresql://me:geheim@127.0.0.1:{port}/x")
+    assert "cannot be reached" in told
+    assert "see whether the server runs" in told
+    assert "geheim" not in told
+    told = refusal("postgresql://me:geheim@nowhere.invalid/x")
+    assert "postgresql://me@nowhere.invalid/x cannot be reached" in told
+    assert "geheim" not in told
+    told = refusal(in_database(postgres_server, "no_such_database"))
+    assert "is not there" in told
+    assert "make the database, or name another one" in told
+
+
+@contextmanager
+def socket_that_refuses() -> Iterator[int]:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def test_a_user_who_may_not_write_is_told_so(postgres: str, store: PostgresStore) -> None:
+    begin(store, "r")
+    role = f"reader_{os.getpid()}"
+    ask(postgres, f"CREATE ROLE {role} LOGIN PASSWORD 'geheim'")
+    try:
+        ask(postgres, f"GRANT USAGE ON SCHEMA acorn TO {role}")
+        ask(postgres, f"GRANT SELECT ON ALL TABLES IN SCHEMA acorn TO {role}")
+        parts = urlsplit(postgres)
+        login = urlunsplit(parts._replace(netloc=f"{role}:geheim@{parts.hostname}:{parts.port}"))
+        with closing(PostgresStore(login)) as reader:
+            assert [facts.id for facts in reader.list()] == ["r"]
+            with pytest.raises(StoreError, match=r"may not be used by this user .*permission denied") as caught:
+                begin(reader, "s")
+            assert "geheim" not in str(caught.value)
+    finally:
+        ask(postgres, f"DROP OWNED BY {role}")
+        ask(postgres, f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("postgresql://me:geheim@host:5433/db", "postgresql://me@host:5433/db"),
+        ("postgres://host/db?password=geheim&sslmode=require", "postgres://host/db?sslmode=require"),
+        ("postgresql:///db?host=/run/pg&sslpassword=geheim&user=me", "postgresql:///db?host=/run/pg&user=me"),
+        ("postgresql://me:ge%40heim@[::1]:5432/db", "postgresql://me@[::1]:5432/db"),
+        ("postgresql://me:geheim@a:1,b:2/db", "postgresql://me@a:1,b:2/db"),
+    ],
+)
+def test_a_name_has_no_password(url: str, name: str) -> None:
+    with closing(PostgresStore(url)) as store:
+        assert store.name == name
+        assert repr(store) == f"PostgresStore({name!r})"
+
+
+@pytest.mark.parametrize("url", ["me:ge@heim@host/db", "me:ge/heim@host/db", "me:ge?heim@host/db", "host/db?ge=heim"])
+def test_a_url_that_is_none_is_refused_without_its_parts(url: str) -> None:
+    with pytest.raises(
+        DeclarationError, match="is no URL of a PostgreSQL database; write 'postgresql://user"
+    ) as caught:
+        open_store(f"postgresql://{url}", "`store` of `Desk`")
+    assert "heim" not in str(caught.value)
+    assert "ge" not in str(caught.value).partition(" is no URL")[0].removeprefix("`postgresql")
+    assert caught.value.__cause__ is None
+
+
+def test_without_the_package_the_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "psycopg.py").write_text("raise ImportError('not installed')")
+    script = "from acorn.stores.open import open_store\ntry: open_store('postgresql://me:geheim@h/db', '`store`')\n"
+    script += "except Exception as error: print(type(error).__name__, error)"
+    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": places}, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("StoreError ")
+    assert "pip install 'acorn-agents[postgres]'" in done.stdout
+    assert "geheim" not in done.stdout + done.stderr
+
+
+# Connections that are lost
+
+
+CUT_OFF = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+def test_a_connection_that_was_cut_between_two_commits_is_opened_again(store: PostgresStore, postgres: str) -> None:
+    begin(store, "r")
+    for since in range(1, 6):
+        store.list()
+        ask(postgres, CUT_OFF)
+        go_on(store, "r", since)
+        assert len(store.read("r")[0].entries) == since + 1
+
+
+def test_connections_that_are_cut_amid_many_commits_lose_and_repeat_nothing(
+    store: PostgresStore, postgres: str
+) -> None:
+    steps = 300 if TORTURE else 60
+    done: list[int] = []
+
+    def drive(run_id: str) -> None:
+        begin(store, run_id)
+        for since in range(1, steps):
+            go_on(store, run_id, since)
+            done.append(since)
+
+    threads = [threading.Thread(target=drive, args=(f"r{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        before = len(done)
+        assert comes_true(lambda: len(done) > before + 4 or not any(thread.is_alive() for thread in threads))  # noqa: B023
+        ask(postgres, CUT_OFF)
+    for number in range(4):
+        (kept,) = store.read(f"r{number}")
+        assert list(kept.entries) == [str(at) for at in range(steps)]
+
+
+@pytest.fixture
+def proxy(postgres: str) -> Iterator[CuttingProxy]:
+    made = CuttingProxy(urlsplit(postgres).port or 5432)
+    yield made
+    made.close()
+
+
+def has_commit(data: bytes) -> bool:
+    return b"\0COMMIT\0" in data
+
+
+ACTS: dict[str, Callable[[PostgresStore], object]] = {
+    "a commit": lambda store: go_on(store, "r", 1),
+    "one without entries": lambda store: store.commit(Commit("r", this_process(), [change("r", [], since=1)])).result(),
+    "a birth": lambda store: begin(store, "s"),
+    "a tree": lambda store: store.commit(
+        Commit("r", this_process(), [change("r", ["1"], since=1), change("b", ["0"], born=birth("r"))])
+    ).result(),
+    "a claim": lambda store: store.claim("w", elsewhere()),
+    "an answer": lambda store: store.answer("q", 1),
+    "a wish": lambda store: store.cancel("r"),
+    "an end": lambda store: store.delete("w"),
+}
+
+
+@pytest.mark.skipif(NAMED is not None, reason="the proxy is for a server without encryption")
+@pytest.mark.parametrize("side", ["before", "behind"])
+@pytest.mark.parametrize("what", ACTS)
+def test_what_became_of_a_transaction_whose_answer_is_lost_is_found_out(
+    postgres: str, proxy: CuttingProxy, what: str, side: str
+) -> None:
+    with closing(PostgresStore(with_port(postgres, proxy.port))) as store:
+        begin(store, "r")
+        begin(store, "w")
+        go_on(store, "w", 1, status="waiting", requests=[request("q", "w")])
+        setattr(proxy, side, has_commit)
+        ACTS[what](store)
+        assert proxy.cuts == 1
+        go_on_from = len(store.read("r")[0].entries)
+        assert go_on_from == (2 if what in ("a commit", "a tree") else 1)
+        if what == "a claim":
+            assert store.follow("w")[0] == "running"
+        if what == "an answer":
+            assert [one.value for one in store.answers("w")] == [1]
+        if what == "an end":
+            assert store.read("w") == []
+        if what == "a birth":
+            assert [one.facts.id for one in store.read("s")] == ["s"]
+        if what != "a wish":
+            go_on(store, "r", go_on_from)
+
+
+def test_a_server_that_restarts_is_waited_for() -> None:
+    if NAMED is not None:
+        pytest.skip("only a server of its own can be ended")
+    server = OwnServer()
+    try:
+        with closing(PostgresStore(server.url)) as store:
+            begin(store, "r")
+            done: list[int] = []
+            steps = 300 if TORTURE else 60
+
+            def drive() -> None:
+                for since in range(1, steps):
+                    go_on(store, "r", since)
+                    done.append(since)
+
+            thread = threading.Thread(target=drive)
+            thread.start()
+            for goal in (steps // 4, steps // 2):
+                assert comes_true(lambda goal=goal: len(done) >= goal)  # type: ignore[misc]
+                server.crash()
+                server.start()
+            thread.join()
+            assert len(done) == steps - 1
+            (kept,) = store.read("r")
+            assert list(kept.entries) == [str(at) for at in range(steps)]
+    finally:
+        server.close()
+
+
+# What it tells
+
+
+def test_a_follower_hears_what_others_commit(store: PostgresStore, postgres: str) -> None:
+    begin(store, "r")
+    with closing(PostgresStore(postgres)) as other, closing(other.watch("r")) as watch:
+        watch.wait(PATIENCE)  # the first time it only says that it is there
+        position = other.follow("r")[1][-1].position
+        assert comes_true(lambda: listeners(postgres))
+        for since in range(1, 4):
+            go_on(store, "r", since)
+            while not other.follow("r", position)[1]:
+                watch.wait(PATIENCE)
+            position = other.follow("r", position)[1][-1].position
+
+
+def listeners(url: str) -> list[Any]:
+    return ask(url, "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'")
+
+
+def test_following_a_run_ends_with_it(store: PostgresStore) -> None:
+    begin(store, "r")
+    seen: list[Any] = []
+
+    def follow() -> None:
+        status: Any = "running"
+        with closing(store.watch("r")) as watch:
+            while status == "running":
+                status = store.follow("r")[0]
+                watch.wait(PATIENCE)
+        seen.append(status)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    go_on(store, "r", 1, status="done")
+    thread.join(2 * PATIENCE)
+    assert seen == ["done"]
+    assert acorn.runs(store).list()[0].status == "done"
+
+
+def test_a_wish_to_cancel_reaches_who_drives_the_run_before_its_next_beat(
+    store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACORN_LEASE", str(100 * PATIENCE))
+    begin(store, "r")
+    told = threading.Event()
+    hold(store, "r", told.set)
+    assert comes_true(lambda: listeners(postgres))
+    with closing(PostgresStore(postgres)) as other:
+        other.cancel("r")
+        assert told.wait(PATIENCE)
+        let_go(store, "r")
+        begin(store, "s")
+        other.cancel("s")  # so that it looks whether there is anything left to beat for
+    assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))
+
+
+def test_who_listened_listens_again_when_the_connection_was_lost(store: PostgresStore, postgres: str) -> None:
+    begin(store, "r")
+    told = threading.Event()
+    hush = store.ring(this_process(), told.set)
+    assert comes_true(lambda: listeners(postgres))
+    before = listeners(postgres)
+    ask(postgres, CUT_OFF)
+    assert comes_true(lambda: listeners(postgres) not in ([], before))
+    told.clear()
+    store.cancel("r")
+    assert told.wait(PATIENCE)
+    hush()

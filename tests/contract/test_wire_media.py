@@ -1,0 +1,190 @@
+"""Images, audio and files on the wire: of every lane, whole and streamed, in inputs and in what tools return."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.contract.conftest import Wire
+from tests.loopback import Fault, Loopback
+
+from acorn import Audio, File, Image, ModelError, module, tool
+from acorn.testing import call, finish
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"oak"
+PDF = b"%PDF-1.4"
+WAV = b"RIFF\x24\x00\x00\x00WAVEfmt "
+URL = "https://example.org/elm.png"
+DONE = finish(answer="an oak")
+Json = dict[str, Any]
+
+
+def coded(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+class Question(BaseModel):
+    photo: Image | None = None
+    paper: File | None = None
+    song: Audio | None = None
+
+
+class Answer(BaseModel):
+    answer: str
+
+
+@tool
+def shoot() -> list[Image]:
+    """Take a picture."""
+    return [Image.from_bytes(PNG, name="oak.png")]
+
+
+@tool
+def record() -> Audio:
+    """Listen."""
+    return Audio.from_bytes(WAV)
+
+
+class Botanist(module[Question, Answer]):
+    """Say what it is."""
+
+    tools = [shoot, record]
+    max_steps = 3
+
+
+def said(wire: Wire, at: int) -> list[Json]:
+    """The parts behind the first text of the last message of a request."""
+    body = wire.server.bodies()[at]
+    messages = body["input"] if wire.is_responses else body["messages"]
+    parts: list[Json] = messages[-1]["content"]
+    return parts
+
+
+def run(wire: Wire, how: str, agent: module[Any, Any], **given: Any) -> None:
+    if how == "streamed" and wire.way == "sync":
+        for _ in agent.stream(**given):
+            pass
+    else:
+        wire.run(agent, **given)
+
+
+@pytest.mark.parametrize("how", ["whole", "streamed"])
+def test_an_input_arrives_in_the_words_of_the_protocol(wire: Wire, how: str) -> None:
+    wire.serve([DONE])
+    paper = File.from_bytes(PDF, name="a.pdf")
+    run(wire, how, Botanist(model=wire.model()), photo=PNG, paper=paper)
+    image, document = said(wire, 0)[1:]
+    url, data = f"data:image/png;base64,{coded(PNG)}", f"data:application/pdf;base64,{coded(PDF)}"
+    if wire.is_responses:
+        assert image == {"type": "input_image", "image_url": url, "detail": "auto"}
+        assert document == {"type": "input_file", "file_data": data, "filename": "a.pdf"}
+    elif wire.is_openai:
+        assert image == {"type": "image_url", "image_url": {"url": url}}
+        assert document == {"type": "file", "file": {"file_data": data, "filename": "a.pdf"}}
+    else:
+        assert image == {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": coded(PNG)}}
+        assert (document["type"], document["source"]) == (
+            "document",
+            {"type": "base64", "media_type": "application/pdf", "data": coded(PDF)},
+        )
+
+
+@pytest.mark.parametrize("how", ["whole", "streamed"])
+def test_what_a_tool_returned_stands_behind_its_result_with_its_name(wire: Wire, how: str) -> None:
+    wire.serve([call("shoot"), DONE])
+    run(wire, how, Botanist(model=wire.model()))
+    parts = said(wire, 1)
+    line = next(part for part in parts if "Media" in part.get("text", ""))
+    assert line["text"].startswith("Media 1 of the result of `shoot` (call `")
+    assert parts.index(line) == len(parts) - 2
+    assert coded(PNG) in json.dumps(parts[-1])
+    assert '[{"media":1,"type":"image/png","name":"oak.png"}]' in json.dumps(wire.server.bodies()[1]).replace("\\", "")
+
+
+def test_the_url_of_an_image_is_passed_on_and_nobody_fetches_it(wire: Wire) -> None:
+    wire.serve([DONE])
+    wire.run(Botanist(model=wire.model()), photo=URL)
+    assert URL in json.dumps(said(wire, 0)[1])
+    assert wire.count() == 1
+
+
+def test_audio_arrives_where_it_is_heard(gpt: Wire) -> None:
+    if gpt.is_responses:
+        gpt.serve([])
+        assert "It takes no audio" in str(gpt.fails(Botanist(model=gpt.model()), song=WAV))
+        return
+    gpt.serve([DONE])
+    gpt.run(Botanist(model=gpt.model()), song=WAV)
+    assert said(gpt, 0)[1] == {"type": "input_audio", "input_audio": {"data": coded(WAV), "format": "wav"}}
+
+
+def test_audio_is_refused_before_it_is_lost(claude: Wire) -> None:
+    claude.serve([])
+    words = str(claude.fails(Botanist(model=claude.model()), song=WAV))
+    assert "It takes no audio, and there is audio in `song`" in words
+    assert claude.count() == 0
+    claude.serve([call("record")])
+    words = str(claude.fails(Botanist(model=claude.model())))
+    assert "there is audio in the result of `record`" in words
+    assert claude.count() == 1
+
+
+@pytest.mark.chat
+def test_a_url_that_nobody_reads_is_refused_by_name(gpt: Wire) -> None:
+    gpt.serve([])
+    words = str(gpt.fails(Botanist(model=gpt.model()), song="https://example.org/song.wav"))
+    assert "It takes no URL of audio, and there is one in `song`" in words
+    assert "acorn.Audio.from_bytes" in words
+    assert gpt.count() == 0
+
+
+def test_text_files_are_documents_of_text_for_anthropic() -> None:
+    with Loopback([DONE]) as server:
+        notes = File.from_bytes("Wörter".encode(), "text/markdown", "notes.md")
+        Botanist(model=server.anthropic())(paper=notes)
+        source = {"type": "text", "media_type": "text/plain", "data": "Wörter"}
+        document = server.bodies()[0]["messages"][0]["content"][1]
+        assert document == {"type": "document", "source": source, "title": "notes.md"}
+
+
+# By LiteLLM
+
+
+def by_litellm(name: str, **given: Any) -> tuple[list[Any], str]:
+    """What came to the provider, and what was said."""
+    with Loopback([Fault(status=400)]) as server:
+        model = {"model": name, "api_base": server.url, "api_key": "k", "num_retries": 0}
+        with pytest.raises(ModelError) as caught:
+            Botanist(model=model)(**given)
+        return server.bodies(), str(caught.value)
+
+
+@pytest.mark.parametrize("given", [{"photo": PNG}, {"paper": PDF}, {"song": WAV}], ids=["photo", "paper", "song"])
+def test_gemini_gets_the_data_inline(given: Json, litellm_is_loaded: None) -> None:
+    (body,), _ = by_litellm("gemini/gemini-2.5-flash", **given)
+    parts = body["contents"][0]["parts"]
+    (raw,) = given.values()
+    assert coded(raw) in json.dumps(parts[1:])
+
+
+LOST: list[tuple[str, Json, str]] = [
+    ("gemini/gemini-2.5-flash", {"photo": URL}, "LiteLLM would fetch the URL of an image from this machine"),
+    ("mistral/mistral-large-latest", {"song": WAV}, "It takes no audio, and there is audio in `song`"),
+    ("deepseek/deepseek-chat", {"photo": PNG}, "It takes no images, and there is an image in `photo`"),
+    ("gemini/gemini-2.5-flash", {"paper": "https://example.org/a.pdf"}, "It takes no URL of files"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "words"), LOST, ids=[f"{row[0]} {next(iter(row[1]))}" for row in LOST])
+def test_what_would_be_lost_or_fetched_is_refused(name: str, given: Json, words: str, litellm_is_loaded: None) -> None:
+    bodies, said = by_litellm(name, **given)
+    assert words in said
+    assert not bodies
+
+
+def test_mistral_gets_an_image(litellm_is_loaded: None) -> None:
+    (body,), _ = by_litellm("mistral/mistral-large-latest", photo=PNG)
+    assert coded(PNG) in json.dumps(body["messages"][-1]["content"][1])

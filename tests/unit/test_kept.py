@@ -1,0 +1,38 @@
+"""What a fork keeps: events as entries, which tell the same events and the same conversation."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.unit.random_threads import some_event
+
+from acorn._history import history_of
+from acorn.thread import AgentEvent, dump_events, to_messages
+from acorn.thread.kept import kept_entries, settle
+
+
+def some_steps(seed: int) -> list[AgentEvent]:
+    """Events of one run in the order of its steps; a summary by chance sums up anything, and is tried elsewhere."""
+    rng = random.Random(seed)
+    events: list[AgentEvent] = [event for _ in range(rng.randint(1, 8)) if (event := some_event(rng)).type != "summary"]
+    for event in events:
+        event.branch = event.run_id = None
+    events.sort(key=lambda event: event.iteration)
+    settle(events)
+    return events
+
+
+def test_the_history_of_any_kept_thread_is_its_conversation() -> None:
+    for seed in range(600):
+        events = some_steps(seed)
+        assert history_of(kept_entries(events, "id", 0.0)) == to_messages(events), seed
+
+
+def test_settling_twice_changes_nothing_more() -> None:
+    for seed in range(300):
+        events = [some_event(random.Random(seed + at)) for at in range(4)]
+        settle(events)
+        before: Any = dump_events(events)
+        settle(events)
+        assert dump_events(events) == before

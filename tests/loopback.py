@@ -24,6 +24,7 @@ from tests.loopback_responses import responses_answer, responses_stream
 from tests.patience import PATIENCE
 
 from acorn.testing import Reply
+from acorn.types import Usage
 
 
 @dataclass
@@ -276,23 +277,21 @@ def _http(fault: Fault, payload: bytes, is_stream: bool) -> bytes:
 # OpenAI's chat completions
 
 
-def _usage(reply: Reply) -> tuple[int, int, int, int]:
-    usage = reply.usage
-    return (
-        (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
-        if usage
-        else (100, 20, 0, 0)
-    )
+def _usage(reply: Reply) -> Usage:
+    return reply.usage or Usage(100, 20)
 
 
 def _openai_usage(reply: Reply) -> dict[str, Any]:
-    given, made, cached, thought = _usage(reply)
+    usage = _usage(reply)
+    read = {"cached_tokens": usage.cached_tokens}
+    if usage.cache_write_tokens:
+        read["cache_write_tokens"] = usage.cache_write_tokens
     return {
-        "prompt_tokens": given,
-        "completion_tokens": made,
-        "total_tokens": given + made,
-        "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {"reasoning_tokens": thought},
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": read,
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 
@@ -355,12 +354,12 @@ def openai_stream(reply: Reply, body: dict[str, Any], number: int, size: int) ->
 
 
 def _anthropic_usage(reply: Reply) -> dict[str, Any]:
-    given, made, cached, _ = _usage(reply)
+    usage = _usage(reply)
     return {
-        "input_tokens": given - cached,
-        "output_tokens": made,
-        "cache_read_input_tokens": cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation_input_tokens": usage.cache_write_tokens,
     }
 
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from acorn.testing import Reply
+from acorn.types import Usage
 
 Json = dict[str, Any]
 
@@ -34,14 +35,16 @@ def _items(reply: Reply, body: Json, number: int) -> list[Json]:
 
 
 def _usage(reply: Reply) -> Json:
-    usage = reply.usage
-    given, made = (usage.input_tokens, usage.output_tokens) if usage else (100, 20)
+    usage = reply.usage or Usage(100, 20)
+    read = {"cached_tokens": usage.cached_tokens}
+    if usage.cache_write_tokens:
+        read["cache_write_tokens"] = usage.cache_write_tokens
     return {
-        "input_tokens": given,
-        "output_tokens": made,
-        "total_tokens": given + made,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens if usage else 0},
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens if usage else 0},
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "input_tokens_details": read,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 
@@ -131,8 +134,9 @@ def as_chat(body: Json) -> Json:
 
 
 def _chat_tool(tool: Json) -> Json:
-    assert tool["strict"] is False
-    return {"type": "function", "function": {key: tool[key] for key in tool if key not in ("type", "strict")}}
+    assert isinstance(tool["strict"], bool)
+    left = ("type",) if tool["strict"] else ("type", "strict")
+    return {"type": "function", "function": {key: tool[key] for key in tool if key not in left}}
 
 
 def _messages(body: Json) -> list[Json]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from acorn._declared import base_of, own_hook, spec_of
 from acorn._json import compact, to_plain
 from acorn._module import module
 from acorn._schema.generate import JsonSchema, followed
+from acorn._secrets import redact, secrets_in
 from acorn._spec import SETTINGS, Spec
 from acorn._tools.collect import FINISH
+from acorn._tools.hosted import name_of
 from acorn._tools.people import asks_people
 from acorn.errors import AcornError, InputError
 from acorn.models.port import Price
@@ -97,7 +100,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
         agent=f"{type(agent).__module__}:{type(agent).__qualname__}",
         input=None if run is None else to_plain(run.input),
         messages=request.messages,
-        tools=request.tools,
+        tools=[_without_secrets(tool) for tool in request.tools],
         forced_tool=request.forced_tool,
         temperature=request.temperature,
         max_tokens=request.max_tokens,
@@ -150,7 +153,20 @@ def _message_parts(messages: Sequence[Mapping[str, Any]]) -> list[Part]:
 
 
 def _tool_parts(tools: Sequence[Mapping[str, Any]]) -> list[Part]:
-    return [_part(f"tool {tool['function']['name']}", compact(tool)) for tool in tools]
+    return [_part(f"tool {tool_name(tool)}", compact(tool)) for tool in tools]
+
+
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """The name of a tool of a request, ours or the provider's own."""
+    return str(tool["function"]["name"] if "function" in tool else name_of(tool))
+
+
+def _without_secrets(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool of the provider's may hold a key for a server that it is to ask."""
+    if "function" in tool:
+        return tool
+    shown: dict[str, Any] = json.loads(redact(json.dumps(tool), secrets_in(tool)))
+    return shown
 
 
 def _part(name: str, text: str) -> Part:
@@ -184,7 +200,8 @@ def _is_declared(name: str, value: Any) -> bool:
 
 
 def _odd(agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, Any]], has_sources: bool) -> Iterator[str]:
-    functions = [tool["function"] for tool in tools if tool["function"]["name"] != FINISH]
+    functions = [tool["function"] for tool in tools if "function" in tool and tool_name(tool) != FINISH]
+    has_sources = has_sources or any("function" not in tool for tool in tools)
     if spec.model is None:
         yield "no `model` is set; say which by `--model`, or on the class"
     if not spec.prompt.is_method and spec.prompt.file is None and not spec.prompt.text.strip():

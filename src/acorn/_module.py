@@ -97,7 +97,9 @@ class module(Generic[In, Out, Deps]):
     branches: Mapping[str, Any] = SETTINGS["branches"].default
     """Modules that this one may start, by name."""
     cache: Any = SETTINGS["cache"].default
-    """Cache points of the provider; True is the system message and the input."""
+    """What the provider is asked to keep: `"auto"` is what it can, True the system message and the input; or points."""
+    strict: bool | None = SETTINGS["strict"].default
+    """Whether the provider holds the answer to its schema; None: where it takes the schema as it stands."""
     xml_include_descriptions: bool = SETTINGS["xml_include_descriptions"].default
     """Whether fields carry their descriptions in XML."""
     xml_description_format: str = SETTINGS["xml_description_format"].default

@@ -26,7 +26,7 @@ from acorn._tools.source import ToolSource
 from acorn._xml.encode import DescriptionFormat, XmlStyle
 from acorn._xml.text import is_name
 from acorn.errors import DeclarationError
-from acorn.models.port import is_meant_as_model, is_model, lacks
+from acorn.models.port import AUTO_CACHE, is_meant_as_model, is_model, lacks
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +60,7 @@ class Spec:
     sources: tuple[ToolSource, ...]
     branches: Mapping[str, Any]
     cache: tuple[Mapping[str, Any], ...]
+    strict: bool | None
     max_total_tokens: int | None
     max_cost: float | None
     max_seconds: float | None
@@ -163,12 +164,13 @@ def _show_model(value: object) -> str:
     return excerpt(value)
 
 
+AUTO = "auto"
 _CACHE_KEYS = {"location", "role", "index", "control"}
 _ROLES = ("system", "user", "assistant", "tool")
 
 
 def _is_cache(value: object) -> bool:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or (isinstance(value, str) and value == AUTO):
         return True
     return isinstance(value, list | tuple) and len(value) <= 4 and all(_is_cache_point(point) for point in value)
 
@@ -233,9 +235,10 @@ SETTINGS: Mapping[str, Setting] = {
     "cache": Setting(
         NOTHING,
         _is_cache,
-        "True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
+        "'auto', True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
         "{'location': 'message', 'index': 0}",
     ),
+    "strict": Setting(None, lambda value: value is None or _is_bool(value), "True, False, or None where we decide"),
     "max_total_tokens": Setting(
         None, lambda value: value is None or _is_count(value, 1), "a whole number of at least 1, or None"
     ),
@@ -331,7 +334,7 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]
         elif attribute in ("initial_input", "final_output"):
             frozen[_SHAPES[attribute]] = shape_of(value, owner, attribute)
         elif attribute == "cache":
-            frozen["cache"] = CACHE_DEFAULT if value is True else tuple(value or ())
+            frozen["cache"] = CACHE_DEFAULT if value is True else AUTO_CACHE if value == AUTO else tuple(value or ())
         elif attribute in _COUNTED:
             limit = read_rate_limit(value, owner) if attribute == "rate_limit" else value
             frozen[attribute] = None if limit is None else Counted(limit, cls)

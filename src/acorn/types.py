@@ -60,6 +60,8 @@ class Usage:
     reasoning_tokens: int = 0
     """Output tokens spent on thinking."""
     requests: int = 0
+    cache_write_tokens: int = 0
+    """Input tokens that the provider wrote into its cache."""
 
     @property
     def total_tokens(self) -> int:
@@ -75,7 +77,14 @@ class Usage:
 
     def copy(self) -> Usage:
         """The same counts, to be added to or kept."""
-        return Usage(self.input_tokens, self.output_tokens, self.cached_tokens, self.reasoning_tokens, self.requests)
+        return Usage(
+            self.input_tokens,
+            self.output_tokens,
+            self.cached_tokens,
+            self.reasoning_tokens,
+            self.requests,
+            self.cache_write_tokens,
+        )
 
     def add(self, other: Usage) -> None:
         """Count the other's in, in place."""
@@ -84,6 +93,7 @@ class Usage:
         self.cached_tokens += other.cached_tokens
         self.reasoning_tokens += other.reasoning_tokens
         self.requests += other.requests
+        self.cache_write_tokens += other.cache_write_tokens
 
 
 class Fallback(NamedTuple):

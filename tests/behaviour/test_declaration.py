@@ -213,7 +213,8 @@ MODEL = (
     "or an object of the model port, or a list of these, the next to be asked where one fails"
 )
 CACHE = (
-    "True, or at most 4 points such as {'location': 'message', 'role': 'system'} or {'location': 'message', 'index': 0}"
+    "'auto', True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
+    "{'location': 'message', 'index': 0}"
 )
 TEMPERATURE = "a number from 0 to 2"
 POSITIVE = "a whole number of at least 1"
@@ -285,6 +286,7 @@ WRONG: list[tuple[str, Any, str, str]] = [
     ("cache", None, CACHE, "None"),
     ("cache", 1, CACHE, "1"),
     ("cache", "system", CACHE, "'system'"),
+    ("cache", "Auto", CACHE, "'Auto'"),
     ("cache", ["system"], CACHE, "['system']"),
     ("cache", {}, CACHE, "{}"),
     ("cache", [{}], CACHE, "[{}]"),
@@ -1762,18 +1764,20 @@ TOOLS: list[tuple[dict[str, Any], type[DeclarationError], str]] = [
     (
         {"tools": [5]},
         DeclarationError,
-        "`Agent.tools[0]` must be a function, a callable object, an agent or a source with `tools()`, got 5.",
+        "`Agent.tools[0]` must be a function, a callable object, an agent, a source with `tools()` or a "
+        "provider's own tool as a dict, got 5.",
     ),
     (
         {"tools": [search, "calculate"]},
         DeclarationError,
-        "`Agent.tools[1]` must be a function, a callable object, an agent or a source with `tools()`, got 'calculate'.",
+        "`Agent.tools[1]` must be a function, a callable object, an agent, a source with `tools()` or a "
+        "provider's own tool as a dict, got 'calculate'.",
     ),
     (
         {"tools": [Opaque]},
         DeclarationError,
-        "`Agent.tools[0]` must be a function, a callable object, an agent or a source with `tools()`, "
-        "got the class `Opaque`.",
+        "`Agent.tools[0]` must be a function, a callable object, an agent, a source with `tools()` or a "
+        "provider's own tool as a dict, got the class `Opaque`.",
     ),
 ]
 
@@ -1863,6 +1867,7 @@ INPUT = {"location": "message", "index": 0}
         ([], ()),
         (False, ()),
         (True, (SYSTEM, INPUT)),
+        ("auto", ({"location": "request"},)),
         ([SYSTEM], (SYSTEM,)),
         ((SYSTEM, INPUT), (SYSTEM, INPUT)),
         ([{"location": "message", "index": -1}], ({"location": "message", "index": -1},)),

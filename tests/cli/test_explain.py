@@ -178,3 +178,24 @@ def test_every_agent_of_the_tests_is_explained(acorn: Acorn, agent: Path) -> Non
         ended = acorn("explain", AGENTS / target, "--json")
         assert ended.code == 0, (target, ended.err)
         assert ended.output["messages"]
+
+
+SEARCHING = '''
+from acorn import module
+
+
+class Newsroom(module[str, str]):
+    """Answer with what is new."""
+
+    model = "openai/responses/gpt-5"
+    tools = [{"type": "mcp", "server_label": "shelf", "authorization": "Bearer very-secret-words"}]
+    max_steps = 3
+'''
+
+
+def test_a_providers_own_tool_is_shown_without_its_key(acorn: Acorn, agent: Path) -> None:
+    agent.write_text(SEARCHING, encoding="utf-8")
+    for options in ((), ("--json",)):
+        done = acorn("explain", str(agent), "x", *options)
+        assert "shelf" in done.out, done.err
+        assert "very-secret-words" not in done.out + done.err

@@ -162,7 +162,7 @@ def test_what_will_not_pass_is_raised_at_once(wire: Wire, case: str, streams: bo
 @pytest.mark.parametrize("name", ["openai/gpt-4o", "anthropic/claude-sonnet-4-5"])
 def test_a_missing_key_is_raised_at_once(name: str) -> None:
     with Loopback([]) as server:
-        with pytest.raises(ModelError, match="There is no key") as caught:
+        with pytest.raises(ModelError, match="is not set") as caught:
             Plain(model=[name, server.openai()]).run()
         assert not caught.value.retryable
         assert server.requests == []

@@ -39,6 +39,7 @@ def function(name: str, *, described: str = "", **properties: Any) -> Json:
 
 
 TOOL = function("search", described="Search the web.", query={"type": "string", "description": "What to look for"})
+STRICT: Json = {"type": "function", "function": {**TOOL["function"], "strict": True}}
 FINISH = function("__finish__", described="The end.", answer={"type": "string"})
 ODD_TOOL = function("nothing")
 NESTED = (
@@ -89,6 +90,11 @@ RESPONSE_THOUGHT: Json = {
     "summary": [{"type": "summary_text", "text": "Hm."}],
     "encrypted_content": "opaque",
 }
+SERVED: Json = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "oak"}}
+FOUND: Json = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"encrypted_content": "e"}]}
+CITED: Json = {"type": "text", "citations": [{"type": "web_search_result_location", "encrypted_index": "i"}]}
+SEARCHED: Json = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+SAID: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Oaks are old."}]}
 ONE = asked(("c1", "search", '{"query":"why"}'))
 CONVERSATIONS: dict[str, list[Json]] = {
     "a question": [SYSTEM, USER],
@@ -145,6 +151,21 @@ CONVERSATIONS: dict[str, list[Json]] = {
         *(SYSTEM, USER, {**asked(content="Hm."), "reasoning_items": [RESPONSE_THOUGHT]}),
         {"role": "user", "content": "Go on."},
     ],
+    "a search by the provider": [
+        *(SYSTEM, USER),
+        {
+            **asked(("c1", "search", "{}"), content="Oaks are old."),
+            "content_blocks": [
+                THOUGHT,
+                SERVED,
+                FOUND,
+                {**CITED, "text": "Oaks are old."},
+                {"type": "tool_use", "id": "c1"},
+            ],
+            "response_items": [RESPONSE_THOUGHT, SEARCHED, SAID, {"type": "function_call", "call_id": "c1"}],
+        },
+        told("c1", "r"),
+    ],
     "a long talk": [
         SYSTEM,
         USER,
@@ -157,7 +178,9 @@ OPTIONS: dict[str, Json] = {
     "declared": {"how": {"temperature": 0.1, "max_tokens": 77, "declared": frozenset(("temperature", "max_tokens"))}},
     "one tool": {"tools": [FINISH]},
     "odd tools": {"tools": [ODD_TOOL, NESTED, FINISH]},
+    "a strict tool": {"tools": [STRICT, FINISH]},
     "the system cached": {"how": {"cache": [{"location": "message", "role": "system"}]}},
+    "cached by itself": {"how": {"cache": ({"location": "request"},)}},
     "the first cached": {"how": {"cache": [{"location": "message", "index": 0}]}},
     "the last cached": {"how": {"cache": [{"location": "message", "index": -1}]}},
     "cached for an hour": {
@@ -194,12 +217,14 @@ RESPONSES_OPTIONS: dict[str, Json] = {
     "any tool": {"given": {"tool_choice": "required"}},
     "one certain tool": {"given": {"tool_choice": {"type": "function", "function": {"name": "search"}}}},
     "no tools": {"tools": []},
+    "a tool of its own": {"tools": [TOOL, {"type": "web_search", "search_context_size": "low"}, FINISH]},
     "an object": {"given": {"response_format": {"type": "json_object"}}},
     "a schema": {"given": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}}},
     "brief": {"given": {"text": {"verbosity": "low"}}},
 }
 ANTHROPIC_OPTIONS: dict[str, Json] = {
     "thinking": {"given": {"thinking": {"type": "enabled", "budget_tokens": 1024}}},
+    "a tool of its own": {"tools": [TOOL, {"type": "web_search_20250305", "name": "web_search"}, FINISH]},
     "not thinking": {"given": {"thinking": {"type": "disabled"}}},
     "an unknown model": {"given": {"model": "anthropic/claude-unheard-of"}},
     "completion tokens": {"given": {"max_completion_tokens": 99}},
@@ -304,6 +329,7 @@ REPLIES: dict[str, Reply] = {
     "cut off": Reply("Hel", stop_reason="length"),
     "filtered": Reply("Hel", stop_reason="content_filter"),
     "cached": Reply("Hi", usage=Usage(1000, 50, 400, 0)),
+    "written to a cache": Reply("Hi", usage=Usage(1000, 50, 400, 0, 1, 300)),
     "reasoned": Reply("Hi", usage=Usage(1000, 50, 0, 30)),
     "other letters": Reply("Wörter, 語, 🌰"),
     "half an object": Reply("") & call("search", query="語"),

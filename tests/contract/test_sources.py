@@ -855,14 +855,14 @@ def test_a_source_knows_the_run_that_opened_it(driver: Driver, kind: Any) -> Non
     sources, source = driver.sources, Curious()
 
     async def main() -> None:
-        with Place(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}), run.id, "tool"):
+        with Place(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}, trace=None), run.id, "tool"):
             await sources.aopen(source)
         await sources.aclose()
 
     if driver.is_async:
         driver.run(main)
     else:
-        with Place(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}), run.id, "tool"):
+        with Place(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}, trace=None), run.id, "tool"):
             sources.open(source)
         sources.close()
     assert seen == [run, run, run]

@@ -86,7 +86,7 @@ def test_the_log_is_written_to_the_disk_with_each_commit(store: SQLiteStore, pat
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
-        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        assert connection.execute("PRAGMA user_version").fetchone() == (NEWEST,)
     assert store._writing.use(lambda opened: opened().execute("PRAGMA synchronous").fetchone()) == (2,)
 
 
@@ -138,9 +138,10 @@ def test_a_newer_file_is_left_alone(store: SQLiteStore, path: Path) -> None:
     begin(store, "r")
     store.close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    known = len(MIGRATIONS)
-    words = f"{path} has schema 99, and this acorn knows up to {known}; upgrade acorn. The file was not touched."
+        connection.execute(f"PRAGMA user_version = {NEWEST + 1}")
+    words = (
+        f"{path} has schema {NEWEST + 1}, and this acorn knows up to {NEWEST}; upgrade acorn. The file was not touched."
+    )
     assert refusal(path) == words
 
 
@@ -349,6 +350,7 @@ def test_a_log_that_was_cut_anywhere_holds_a_prefix(path: Path, tmp_path: Path) 
 # How it grows older
 
 OLD = Path(__file__).parent / "store_v1.sql"
+NEWEST = len(MIGRATIONS)
 
 
 def as_sql(path: Path) -> str:
@@ -366,26 +368,26 @@ def test_a_file_of_an_older_schema_is_brought_forward_and_kept_as_a_copy(path: P
         "ALTER TABLE runs ADD COLUMN more TEXT",
     )
     third = ("CREATE TABLE also (y)",)
-    store = SQLiteStore(path, migrations=(FIRST, second, third))
+    store = SQLiteStore(path, migrations=(*MIGRATIONS, second, third))
     assert [facts.id for facts in store.list()] == ["kept"]
     assert store.claim("kept", this_process())
     go_on(store, "kept", 1)
     assert list(store.read("kept")[0].entries) == ["0", "1"]
     store.close()
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (NEWEST + 2,)
         assert connection.execute("SELECT x FROM added").fetchall() == [("kept",)]
     copy = path.with_name("runs.db.v1")
     assert as_sql(copy) == before
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["runs.db", "runs.db.v1"]
-    assert f"has schema 3, and this acorn knows up to {len(MIGRATIONS)}" in refusal(path)
+    assert f"has schema {NEWEST + 2}, and this acorn knows up to {NEWEST}" in refusal(path)
 
 
 def test_the_schema_that_was_released_is_the_one_of_the_fixture(path: Path, tmp_path: Path) -> None:
-    store = SQLiteStore(path, migrations=(FIRST,))
-    store.list()
-    store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in FIRST:
+            connection.execute(statement)
     old = tmp_path / "old.db"
     with closing(sqlite3.connect(old)) as connection:
         connection.executescript(OLD.read_text(encoding="utf-8"))
@@ -403,14 +405,14 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
     begin(store, "r")
     store.close()
     before = as_sql(path)
-    newer = SQLiteStore(path, migrations=(FIRST, ("CREATE TABLE added (x)", "CREATE TABLE runs (x)")))
+    newer = SQLiteStore(path, migrations=(*MIGRATIONS, ("CREATE TABLE added (x)", "CREATE TABLE runs (x)")))
     for _ in range(2):
         with pytest.raises(StoreError, match="already exists"):
             newer.list()
     newer.close()
     assert as_sql(path) == before
     names = sorted(entry.name for entry in path.parent.iterdir())
-    assert names == ["runs.db", "runs.db.v1", "runs.db.v1-2"]
+    assert names == ["runs.db", f"runs.db.v{NEWEST}", f"runs.db.v{NEWEST}-2"]
 
 
 # From what a user writes

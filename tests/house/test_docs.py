@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def reply(request: ModelRequest) -> Reply:
     """Calls the first tool that fits, then finishes."""
-    names = [each["function"]["name"] for each in request.tools]
+    names = [each["function"]["name"] for each in request.tools if "function" in each]
     if request.messages[-1]["role"] == "tool":
         return finish(str(request.messages[-1]["content"]))
     if "convert_time" in names:
@@ -28,6 +28,10 @@ def reply(request: ModelRequest) -> Reply:
         return call("clock_convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo")
     if "refund" in names:
         return call("refund", order="a", amount=200)
+    if "search" in names:
+        return call("search", query="oaks")
+    if "source" in str(request.tools[-1]):
+        return finish(answer="Yes.", source=None)
     return call("charge", amount=5) if "charge" in names else finish(answer="It is on its way.")
 
 
@@ -68,6 +72,10 @@ def test_the_page_on_mcp_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert question.startswith("May `convert_time` be called with")
     assert "17:00:00+09:00" in careful or "16:00:00+09:00" in careful
     assert (tmp_path / "mcp.lock").exists()
+
+
+def test_the_page_on_providers_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_page("providers.md", tmp_path, monkeypatch) == ["0 0", "Yes.", "oaks: see page 4"]
 
 
 def test_the_page_on_telemetry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

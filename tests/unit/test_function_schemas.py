@@ -834,7 +834,7 @@ def type_error(name: str, function: Callable[..., Any], why: str) -> str:
     )
 
 
-OTHERS = "must be a function, a callable object, an agent or a source with `tools()`"
+OTHERS = "must be a function, a callable object, an agent, a source with `tools()` or a provider's own tool as a dict"
 NAMES = "providers take 1 to 64 letters, digits, `_` and `-`. Name it with `@tool(name=...)`."
 FINISH = "the name belongs to the tool that ends a run. Rename it with `@tool(name=...)`."
 a_lambda: Callable[[int], int] = lambda x: x  # noqa: E731 - a lambda by any name

@@ -277,16 +277,17 @@ class Calls(Parent):
 
     def _adopt(self, step: Step) -> None:
         """Take over the settings and tools that the hook changed."""
-        state = self.state
+        state, is_other = self.state, False
         if changes := step.changes():
             state.settings = adopted(state.settings, changes)
             if "model" in changes or isinstance(self.setting("model"), list | tuple):  # which may say each its own
                 self._use_model()
+                is_other = True
             self._note_settings()
         chosen = step.chosen_tools()
         if chosen != self.toolset.tools:
             state.tools = [tool.name for tool in chosen]
-        elif not step._removed:
+        elif not step._removed and not is_other:  # another model may be told of the tools in another way
             return
         state.removed += step._removed
         self._use_tools(chosen)

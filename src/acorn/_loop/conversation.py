@@ -20,8 +20,8 @@ from acorn._loop.wire_history import WireHistory
 from acorn._sampling import in_force, set_by_user
 from acorn._tools.collect import FINISH
 from acorn._tools.port import Tool
-from acorn.errors import ToolConflictError
-from acorn.models.port import ModelRequest, thinks
+from acorn.errors import DeclarationError, ToolConflictError
+from acorn.models.port import ModelRequest, models_of, takes_strict, takes_tool, thinks
 from acorn.record import Message, Run
 from acorn.step import Step
 
@@ -48,10 +48,9 @@ class Conversation:
         self._request: ModelRequest | None = None
         self._step: Step | None = None
         self._threaded = _threaded() if self.spec.history_format == "thread" else None
-        self.toolset = Toolset(
-            self._and_inherited(plan.tools), self._branches_left(), finish.finish_definition(self.spec.output)
-        )
         self._use_model()
+        self.toolset = Toolset(self._and_inherited(plan.tools), self._branches_left(), self._finish())
+        self._check_hosted()
         self._note_settings()
 
     # Facts
@@ -107,7 +106,8 @@ class Conversation:
             raise ToolConflictError(
                 f"Tool '{taken[0]}' of `{self.spec.owner}` has the name of one of its `branches`; rename one."
             )
-        self.toolset = Toolset(tools, branches, self.toolset.finish)
+        self.toolset = Toolset(tools, branches, self._finish())
+        self._check_hosted()
 
     def _branches_left(self) -> Mapping[str, BranchTool]:
         branches, removed = self.plan.branches, self.state.removed
@@ -117,11 +117,31 @@ class Conversation:
         self.model = self.plan.resolve(self.setting("model"), self.spec)
         self.budgets.check_price(self.model)
 
+    def _check_hosted(self) -> None:
+        """A tool that the provider runs is for the providers that have it."""
+        for tool in self.toolset.hosted:
+            for model in models_of(self.model):
+                if not takes_tool(model, tool.schema):
+                    raise DeclarationError(
+                        f"`{model.name}` does not take the tool `{tool.name}` of `{self.spec.owner}`, {tool.where}: it "
+                        f"is run by a provider, and not by this one. Take it out of `tools`, or use a model that has "
+                        f"it: OpenAI's are for `openai/responses/...`, Anthropic's for `anthropic/...`."
+                    )
+
+    def _finish(self) -> dict[str, Any]:
+        """The tool that ends the run; where nobody says how strict it is, it depends on its schema and on the model."""
+        output, strict = self.spec.output, self.spec.strict
+        if strict is None:
+            strict = finish.fits_strictly(output) and takes_strict(self.model)
+        return finish.finish_definition(output, strict=strict)
+
     def _note_settings(self) -> None:
         """What every request carries until a hook changes it."""
         self._temperature = self.setting("temperature")
         self._max_tokens = self.setting("max_tokens")
         self._declared = set_by_user(self.state.settings, self.spec)
+        if self.spec.strict is None and "strict" in self._declared:
+            self._declared -= {"strict"}
 
     # The next request
 

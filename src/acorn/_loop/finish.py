@@ -16,6 +16,7 @@ from pydantic_core import from_json, to_json
 from acorn._json import safe_repr, shorten
 from acorn._schema.problems import Problem, problems, public
 from acorn._schema.shape import Shape, _part
+from acorn._schema.strict import closed, is_strict
 from acorn._tools.collect import FINISH
 from acorn._xml.decode import read
 from acorn._xml.report import error_document
@@ -120,13 +121,18 @@ def form(shape: Shape, root: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def finish_definition(shape: Shape) -> dict[str, Any]:
+def finish_definition(shape: Shape, *, strict: bool = False) -> dict[str, Any]:
     """The tool that ends the run, as in a request's `function`."""
-    return {
-        "name": FINISH,
-        "description": "Call this with your final answer. It ends the task.",
-        "parameters": shape.json_schema,
-    }
+    described = {"name": FINISH, "description": "Call this with your final answer. It ends the task."}
+    if strict:
+        return {**described, "parameters": closed(shape.json_schema), "strict": True}
+    return {**described, "parameters": shape.json_schema}
+
+
+@lru_cache(maxsize=256)
+def fits_strictly(shape: Shape) -> bool:
+    """Whether the schema of an answer is a strict one as it stands."""
+    return is_strict(shape.json_schema)
 
 
 def _cut_off(max_tokens: int) -> str:

@@ -15,6 +15,7 @@ from acorn._loop.limits import Budget, Limits
 from acorn._schema.media import without_media
 from acorn._spec import Spec
 from acorn._tools.agent import AgentTool, first_paragraph
+from acorn._tools.hosted import HostedTool
 from acorn._tools.people import asks_people
 from acorn._tools.port import Tool
 from acorn.chunk import StreamChunk
@@ -108,10 +109,13 @@ class Toolset:
     repeatable: frozenset[str] = field(init=False)
     asking: frozenset[str] = field(init=False)
     """Those whose calls may wait for a person."""
+    hosted: tuple[HostedTool, ...] = field(init=False)
+    """Those that the provider runs."""
 
     def __post_init__(self) -> None:
         self.named = {tool.name: tool for tool in self.tools}
         self.repeatable = frozenset([tool.name for tool in self.tools if tool.options.repeatable])
+        self.hosted = tuple([tool for tool in self.tools if isinstance(tool, HostedTool)])
         self.asking = frozenset([tool.name for tool in self.tools if asks_people(tool)])
 
     @cached_property
@@ -142,7 +146,10 @@ class Described:
     """Tools as a request has them."""
 
     def __init__(self, schemas: Sequence[dict[str, Any]]) -> None:
-        self.definitions = [{"type": "function", "function": schema} for schema in schemas]
+        # What a provider runs itself is said in its own words, and has no parameters of ours.
+        self.definitions = [
+            {"type": "function", "function": schema} if "parameters" in schema else schema for schema in schemas
+        ]
 
     @cached_property
     def _json(self) -> bytes:

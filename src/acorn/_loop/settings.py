@@ -14,7 +14,7 @@ _HARMLESS = (
     "timeout", "thinking", "reasoning_effort", "temperature", "max_tokens", "max_completion_tokens",
     "top_p", "top_k", "seed", "stop", "presence_penalty",
     "frequency_penalty", "parallel_tool_calls", "service_tier", "drop_params", "input_cost_per_token",
-    "output_cost_per_token",
+    "output_cost_per_token", "cache_read_input_token_cost", "cache_creation_input_token_cost",
 )  # fmt: skip
 OBJECT = "(an object)"
 """What is written of a model that is neither an id nor a dict."""

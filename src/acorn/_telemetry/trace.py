@@ -383,6 +383,8 @@ def _used(usage: Usage) -> Attributes:
     used: Attributes = {names.INPUT_TOKENS: usage.input_tokens, names.OUTPUT_TOKENS: usage.output_tokens}
     if usage.cached_tokens:
         used[names.CACHED_TOKENS] = usage.cached_tokens
+    if usage.cache_write_tokens:
+        used[names.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
     if usage.reasoning_tokens:
         used[names.REASONING_TOKENS] = usage.reasoning_tokens
     return used

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from acorn._schema.strict import closed
 from acorn._tools.declare import ToolOptions
 from acorn._tools.port import ArgumentError, Arguments
 from acorn.record import Run
@@ -44,6 +45,8 @@ class AgentTool:
         """Name, description and parameters, as in a request's `function`."""
         description = self.options.description or first_paragraph(self.doc)
         described = {"description": description} if description else {}
+        if self.options.strict:
+            return {"name": self.name, **described, "parameters": closed(self.parameters()), "strict": True}
         return {"name": self.name, **described, "parameters": self.parameters()}
 
     def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:

@@ -16,11 +16,13 @@ from functools import cached_property
 from typing import Any, get_origin
 
 from acorn._json import excerpt
+from acorn._schema.strict import closed
 from acorn._tools.agent import AS_TOOL
 from acorn._tools.bind import UnresolvedError, binding_of
 from acorn._tools.by_schema import schema_binding
 from acorn._tools.declare import ToolOptions, options_of
 from acorn._tools.docs import read_docstring
+from acorn._tools.hosted import hosted_tool
 from acorn._tools.port import Arguments, Binding, Tool
 from acorn._tools.source import ToolSource, is_source
 from acorn._xml.encode import snake_case
@@ -83,7 +85,12 @@ class FunctionTool:
     def _schema(self) -> dict[str, Any]:
         description = self.options.description or self._doc[0]
         described = {"description": description} if description else {}
-        return {"name": self.name, **described, "parameters": self.binding.schema}
+        schema = self.binding.schema
+        if not self.options.strict:
+            return {"name": self.name, **described, "parameters": schema}
+        # One that came with the tool is sent as it is.
+        sent = schema if self.options.schema is not None else closed(schema)
+        return {"name": self.name, **described, "parameters": sent, "strict": True}
 
     def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
         """The call that the model's JSON asks for."""
@@ -120,12 +127,15 @@ def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, Any]
     if hasattr(entry, AS_TOOL):
         made: Tool = getattr(entry, AS_TOOL)(where, owner)
         return named(made, owner)
+    if isinstance(entry, dict):
+        return named(hosted_tool(entry, where, owner), owner)
     if isinstance(entry, staticmethod | classmethod):
         entry = entry.__func__
     if not callable(entry) or isinstance(entry, type):
         what = f"the class `{entry.__name__}`" if isinstance(entry, type) else excerpt(entry, 200)
         raise DeclarationError(
-            f"`{owner}.{where}` must be a function, a callable object, an agent or a source with `tools()`, got {what}."
+            f"`{owner}.{where}` must be a function, a callable object, an agent, a source with `tools()` or a "
+            f"provider's own tool as a dict, got {what}."
         )
     options = options_of(entry) or ToolOptions()
     return _checked(
@@ -217,6 +227,8 @@ def _checked(tool: FunctionTool, owner: str) -> FunctionTool:
 
 
 def _same(entry: Any, function: Any) -> bool:
+    if isinstance(entry, dict):  # a tool of a provider's
+        return bool(entry == function)
     return entry is function or (inspect.ismethod(entry) and inspect.ismethod(function) and entry == function)
 
 

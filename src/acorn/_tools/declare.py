@@ -43,6 +43,8 @@ class ToolOptions:
     """Whether a call that may have been begun is never begun again, though its process died in it."""
     approval: bool | Approval = False
     """Whether a person must approve a call, or a function of its arguments that says so."""
+    strict: bool = False
+    """Whether the provider is to hold the model to the schema."""
 
 
 @overload
@@ -58,6 +60,7 @@ def tool(
     schema: dict[str, Any] | None = None,
     once: bool = False,
     approval: bool | Approval = False,
+    strict: bool = False,
 ) -> Callable[[F], F]: ...
 def tool(
     function: F | None = None,
@@ -71,6 +74,7 @@ def tool(
     schema: dict[str, Any] | None = None,
     once: bool = False,
     approval: bool | Approval = False,
+    strict: bool = False,
 ) -> F | Callable[[F], F]:
     """Mark a function or method as a tool of a module.
 
@@ -94,9 +98,11 @@ def tool(
         @tool(approval=lambda arguments: arguments["amount"] > 100)
         def refund(order: str, amount: float) -> str:
             \"\"\"Pay money back.\"\"\"
+
+    With `strict=True` the provider is asked to hold the model to the schema, where it can.
     """
     is_once: Any = once or (approval is not False and once is False)  # anything else is complained of
-    options = ToolOptions(name, description, timeout, parallel, repeatable, _copied(schema), is_once, approval)
+    options = ToolOptions(name, description, timeout, parallel, repeatable, _copied(schema), is_once, approval, strict)
 
     def mark(target: F) -> F:
         _check(options, target)
@@ -158,6 +164,7 @@ def _check(options: ToolOptions, target: object) -> None:
         ),
         ("parallel", options.parallel, isinstance(options.parallel, bool), "True or False"),
         ("repeatable", options.repeatable, isinstance(options.repeatable, bool), "True or False"),
+        ("strict", options.strict, isinstance(options.strict, bool), "True or False"),
         ("once", options.once, isinstance(options.once, bool), "True or False"),
         (
             "approval",

@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from acorn.models.hosted import BLOCKS, is_anthropics, kept_blocks, sent_blocks
+from acorn.models.keys import check_key
 from acorn.models.lane import ADDRESS, OURS, PRICES, ProviderError, StreamReader, knows_keys, marks, with_own
 from acorn.models.native_lane import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
@@ -75,6 +77,9 @@ class Anthropic:
             self._settings["metadata"] = {"user_id": user}
         self._tools: tuple[object, bytes] = (None, b"")
 
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        return is_anthropics(tool)
+
     def can_force_tool(self) -> bool:
         return not self.thinks  # it takes no forced choice while it thinks
 
@@ -87,9 +92,11 @@ class Anthropic:
         headers = {"Content-Type": "application/json", "anthropic-version": _VERSION}
         if key := config.get("api_key") or os.environ.get("ANTHROPIC_API_KEY"):
             headers["x-api-key"] = str(key)
+        elif token := os.environ.get("ANTHROPIC_AUTH_TOKEN"):
+            headers["Authorization"] = f"Bearer {token}"
         url, headers = with_own(url, headers, config)
         if not any(name.lower() in ("x-api-key", "authorization") for name in headers):
-            raise ProviderError("There is no key: set `api_key` in the model dict, or `ANTHROPIC_API_KEY`.")
+            check_key(str(config.get("model") or config.get("id")), self.provider, config)
         return url, headers
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
@@ -113,6 +120,8 @@ class Anthropic:
         made: dict[str, Any] = {"model": self.name, "max_tokens": length}
         if "temperature" in request.declared or "temperature" not in left_out:
             made["temperature"] = request.temperature
+        if request.is_auto_cached and "cache_control" not in left_out:
+            made["cache_control"] = {"type": "ephemeral"}
         made |= self._settings
         choice: dict[str, Any] = {}
         if request.forced_tool and "tool_choice" not in left_out:
@@ -128,7 +137,7 @@ class Anthropic:
     def _tools_of(self, request: ModelRequest) -> bytes:
         known, written = self._tools
         if known is not request.tools:
-            written = to_json([_tool(each["function"]) for each in request.tools])
+            written = to_json([_tool(each["function"]) if "function" in each else each for each in request.tools])
             self._tools = (request.tools, written)
         return written
 
@@ -157,12 +166,19 @@ class Anthropic:
             usage,
             model=answer.get("model") or "",
             reasoning="".join([block.get("thinking") or "" for block in thoughts]) or None,
-            extra={"thinking_blocks": thoughts} if thoughts else {},
+            extra=_extra(blocks, thoughts),
         )
         return response, used
 
     def reader(self) -> StreamReader:
         return _Reader()
+
+
+def _extra(blocks: list[dict[str, Any]], thoughts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What of an answer must be sent back beside its text and its calls."""
+    if (kept := kept_blocks(blocks)) is not None:
+        return {BLOCKS: kept}
+    return {"thinking_blocks": thoughts} if thoughts else {}
 
 
 class _Reader:
@@ -177,6 +193,10 @@ class _Reader:
         self._calls: dict[int, tuple[int, dict[str, Any], bool]] = {}
         """By the index of its block: which call it is, what the block began with, and whether more of it came."""
         self._thoughts: dict[int, dict[str, Any]] = {}
+        self._others: dict[int, dict[str, Any]] = {}
+        """Blocks of text, and of what the provider has run."""
+        self._pieces: dict[int, list[str]] = {}
+        """What has come of their text, or of what they were called with."""
 
     def read(self, event: Any) -> Delta | None:
         kind = event.get("type")
@@ -207,17 +227,20 @@ class _Reader:
         if kind in ("thinking", "redacted_thinking"):
             self._thoughts[index] = dict(block)
             return Delta(reasoning=block["thinking"]) if block.get("thinking") else None
+        self._others[index], self._pieces[index] = dict(block), []
         return Delta(content=block["text"]) if kind == "text" and block.get("text") else None
 
     def _read_piece(self, index: int, piece: Any) -> Delta | None:
         kind = piece["type"]
         if kind == "input_json_delta":
             if index not in self._calls:  # of a tool that the provider runs itself
+                self._pieces.setdefault(index, []).append(piece["partial_json"])
                 return None
             number, block, _ = self._calls[index]
             self._calls[index] = (number, block, True)
             return Delta(calls=(CallDelta(number, arguments=piece["partial_json"]),))
         if kind == "text_delta":
+            self._pieces.setdefault(index, []).append(piece["text"])
             return Delta(content=piece["text"])
         if kind == "thinking_delta":
             thought = self._thoughts.setdefault(index, {"type": "thinking", "thinking": ""})
@@ -226,6 +249,9 @@ class _Reader:
         if kind == "signature_delta":
             thought = self._thoughts.setdefault(index, {"type": "thinking", "thinking": ""})
             thought["signature"] = (thought.get("signature") or "") + piece["signature"]
+        elif kind == "citations_delta" and index in self._others:
+            block = self._others[index]
+            block["citations"] = [*(block.get("citations") or ()), piece["citation"]]
         return None
 
     def _end_block(self, index: Any) -> Delta | None:
@@ -246,7 +272,28 @@ class _Reader:
 
     def end(self) -> Delta | None:
         kept = [thought for thought in self._thoughts.values() if thought.get("signature") or "data" in thought]
-        return Delta(extra={"thinking_blocks": kept}) if kept else None
+        extra = _extra(self._blocks(), kept)
+        return Delta(extra=extra) if extra else None
+
+    def _blocks(self) -> list[dict[str, Any]]:
+        """All of them, as they would have come in one piece."""
+        found = dict(self._thoughts) | {index: block for index, (_, block, _) in self._calls.items()}
+        for index, block in self._others.items():
+            came = "".join(self._pieces[index])
+            if block["type"] == "text":
+                found[index] = {**block, "text": (block.get("text") or "") + came}
+            else:
+                found[index] = {**block, "input": json_object(came)} if came else block
+        return [found[index] for index in sorted(found)]
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """What a tool of the provider's was called with, which may have been broken off."""
+    try:
+        found = from_json(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def provider_error(error: Any) -> ProviderError:
@@ -259,7 +306,7 @@ def _usage(raw: Mapping[str, Any]) -> tuple[Usage, Tokens]:
     read, written = int(raw.get("cache_read_input_tokens") or 0), int(raw.get("cache_creation_input_tokens") or 0)
     whole, made = int(raw.get("input_tokens") or 0) + read + written, int(raw.get("output_tokens") or 0)
     hour = (raw.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0
-    return Usage(whole, made, read, 0, 1), Tokens(whole, made, read, written - hour, hour)
+    return Usage(whole, made, read, 0, 1, written), Tokens(whole, made, read, written - hour, hour)
 
 
 # Messages
@@ -301,7 +348,7 @@ class _Written:
 
 def _written(request: ModelRequest) -> tuple[bytes, bytes]:
     """The system prompt, or nothing, and the messages."""
-    part, marked = request.sent, marks(request) if request.cache else {}
+    part, marked = request.sent, marks(request) if request.cache_points else {}
     is_shared = part is not None and not part.is_completed
     messages = part.sent.messages if part is not None and is_shared else request.messages
     first, count = 0, request.message_count
@@ -346,8 +393,10 @@ def _blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": told}]
     blocks = _blocks(content)
     if message["role"] == "assistant":
-        blocks = [*(message.get("thinking_blocks") or ()), *blocks]
-        blocks += [_use(call) for call in message.get("tool_calls") or ()]
+        uses = [_use(call) for call in message.get("tool_calls") or ()]
+        if message.get(BLOCKS):
+            return sent_blocks(message, blocks, uses)
+        blocks = [*(message.get("thinking_blocks") or ()), *blocks, *uses]
     return blocks
 
 
@@ -400,4 +449,5 @@ def _with_mark(blocks: list[dict[str, Any]], mark: Any) -> list[dict[str, Any]]:
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     described = {"description": function["description"]} if function.get("description") else {}
     schema = function.get("parameters") or {"type": "object", "properties": {}}
-    return {"type": "custom", "name": function["name"], **described, "input_schema": schema}
+    strict = {"strict": True} if function.get("strict") else {}
+    return {"type": "custom", "name": function["name"], **described, "input_schema": schema, **strict}

@@ -5,6 +5,7 @@ For the adapters of providers, which put it into their `ModelError`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -85,12 +86,21 @@ def unwanted(text: str, set_by_user: Collection[str]) -> str | None:
     return next((name for name in _NAMES if name in set_by_user and speaks_of(text.lower(), name)), None)
 
 
-_NAMES = {"temperature": ("temperature",), "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens")}
+_NAMES = {
+    "temperature": ("temperature",),
+    "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens"),
+    "strict": ("strict",),
+}
 """Settings by the names that protocols have for them."""
+
+
+_STRICT = re.compile(r"\bstrict\b|\bschema\b", re.IGNORECASE)
 
 
 def speaks_of(text: str, setting: str) -> bool:
     """Whether an error names a setting."""
+    if setting == "strict":
+        return _STRICT.search(text) is not None  # "restricted" is another word
     return any(name in text for name in _NAMES.get(setting, (setting,)))
 
 

@@ -28,6 +28,7 @@ from acorn.models.port import (
     Price,
     Setback,
     can_stream,
+    takes_strict,
     tell_of,
     thinks,
 )
@@ -100,6 +101,10 @@ class Chain:
     @property
     def thinks(self) -> bool:
         return thinks(self._next.model)
+
+    @property
+    def takes_strict(self) -> bool:
+        return all(map(takes_strict, self.models))
 
     def can_force_tool(self, request: ModelRequest) -> bool:
         return self._next.model.can_force_tool(request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
+from acorn.models.port import PRICES as PRICES
 from acorn.models.port import Delta, ModelRequest, ModelResponse
 from acorn.models.prices import Tokens
 from acorn.models.transport import basic_of, is_address, split
@@ -18,8 +19,7 @@ OURS = (
     *("temperature", "max_tokens", "max_completion_tokens"),
 )
 """Keys of a model dict that are for us, whatever the lane; a request says what counts of the last line."""
-PRICES = ("input_cost_per_token", "output_cost_per_token")
-THOUGHTS = ("thinking_blocks", "reasoning_items")
+THOUGHTS = ("thinking_blocks", "reasoning_items", "content_blocks", "response_items")
 """Fields of a message that only the provider who gave them can read: Anthropic's, and those of OpenAI's Responses."""
 ADDRESS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
 
@@ -66,6 +66,10 @@ class Lane(Protocol):
 
     def can_force_tool(self) -> bool: ...
 
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        """Whether it has a place for a tool that the provider runs."""
+        ...
+
     def address(self) -> tuple[str, dict[str, str]]:
         """Where to send, and with which headers."""
         ...
@@ -109,7 +113,7 @@ def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
     while before < len(messages) and messages[before]["role"] in ("system", "developer"):
         before += 1
     found: dict[int, dict[str, Any]] = {}
-    for point in request.cache:
+    for point in request.cache_points:
         mark = point.get("control") or {"type": "ephemeral"}
         index = point.get("index")
         if index is not None:

@@ -18,10 +18,11 @@ from acorn._secrets import redact, secrets_in
 from acorn.errors import ModelError
 from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long, speaks_of
 from acorn.models.http_status import retry_after
+from acorn.models.keys import own_address
 from acorn.models.lane import OURS, PRICES, Lane, ProviderError
-from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError
+from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError, price_in
 from acorn.models.prices import Tokens, prices_of
-from acorn.models.refused_settings import Refusals
+from acorn.models.refused_settings import Refusals, as_taken, droppable, strict_by_user
 from acorn.models.sse import Events
 from acorn.models.timeouts import TIMEOUT, connect_seconds, seconds_of
 from acorn.models.transport import LateError, Post, TransportError, send
@@ -53,7 +54,8 @@ class NativeModel:
         self._refusals = Refusals(self.name, self._settings)
         self._timeout = seconds_of(config.get("timeout", config.get("request_timeout", TIMEOUT)))
         self._connect = connect_seconds(self._timeout)
-        self._has_price = any(config.get(name) is not None for name in PRICES)
+        self._price = price_in(config)
+        """What the model dict says that a token costs."""
 
     def __repr__(self) -> str:
         return f"{type(self.lane).__name__}({self.name!r})"
@@ -64,18 +66,25 @@ class NativeModel:
     def thinks(self) -> bool:
         return self.lane.thinks
 
+    @property
+    def takes_strict(self) -> bool:
+        return self.provider == "openai" and own_address(self.provider, self._config) is None
+
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        return self.lane.takes_tool(tool)
+
     def can_force_tool(self, request: ModelRequest) -> bool:
         return "tool_choice" not in self._refusals.known and self.lane.can_force_tool()
 
     def price(self) -> Price | None:
-        if self._has_price:
-            return Price(*(float(self._config.get(name) or 0) for name in PRICES))
+        if self._price is not None:
+            return self._price
         known = prices_of(self.provider, self.lane.name)
         return None if known is None else Price(known.input / 1e6, known.output / 1e6)
 
     def cost(self, used: Tokens | None) -> float | None:
         """Dollars; None where nobody knows, or where the loop counts by a price that was given."""
-        if used is None or self._has_price:
+        if used is None or self._price is not None:
             return None
         known = prices_of(self.provider, self.lane.name)
         return None if known is None else known.of(used)
@@ -167,7 +176,8 @@ class NativeModel:
         request = attempt.request
         try:
             url, headers = self.lane.address()
-            body = self.lane.body(request, self._refusals.known | attempt.left_out, is_stream=is_stream)
+            left_out = self._refusals.known | attempt.left_out
+            body = self.lane.body(as_taken(request, left_out), left_out, is_stream=is_stream)
         except ProviderError as error:
             self._raise(Wire(), str(error), error, attempt, is_refused=True)
         until = None if request.timeout is None else time.monotonic() + request.timeout
@@ -198,10 +208,9 @@ class NativeModel:
         request, left_out = attempt.request, attempt.left_out
         set_by_user = self._set_by_user(attempt)
         if status in (400, 422) and not is_too_long(text):
-            defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
-            for name in (*(["tool_choice"] if request.forced_tool else []), *defaults):
-                if speaks_of(text, name) and name not in left_out | self._refusals.known:
-                    left_out.add(name)
+            for name, mark in droppable(request, set_by_user):
+                if speaks_of(text, name) and mark not in left_out | self._refusals.known:
+                    left_out.add(mark)
                     if request.left_out is not None:
                         raise SendAgainError(f"`{self.name}` does not take `{name}`", status=status)
                     return
@@ -211,7 +220,8 @@ class NativeModel:
 
     def _set_by_user(self, attempt: _Attempt) -> set[str]:
         """What the user has set, one way or the other."""
-        return {*attempt.request.declared, *self._settings}
+        found = {*attempt.request.declared, *self._settings} - {"strict"}
+        return found | {"strict"} if strict_by_user(attempt.request) else found
 
     def _raise_broken(self, error: TransportError, attempt: _Attempt) -> NoReturn:
         is_late = isinstance(error, LateError)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from acorn.models.keys import check_key
 from acorn.models.lane import ProviderError, with_own
 from acorn.models.port import ModelRequest
 from acorn.models.prices import Tokens, prices_of
@@ -95,8 +96,8 @@ def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str,
     if organization := config.get("organization") or next(filter(None, map(os.environ.get, names)), None):
         headers["OpenAI-Organization"] = organization
     url, headers = with_own(f"{base}/{path}", headers, config)
-    if base == _ADDRESS and not any(name.lower() == "authorization" for name in headers):
-        raise ProviderError("There is no key: set `api_key` in the model dict, or `OPENAI_API_KEY`.")
+    if not any(name.lower() == "authorization" for name in headers):
+        check_key(str(config.get("model") or config.get("id")), "openai", config)
     return url, headers
 
 
@@ -120,4 +121,4 @@ def _status(code: Any) -> int | None:
 
 
 def tokens_of(usage: Usage) -> Tokens:
-    return Tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+    return Tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens)

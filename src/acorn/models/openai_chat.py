@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from acorn.models.hosted import is_openais
+from acorn.models.keys import own_address
 from acorn.models.lane import ADDRESS, OURS, PRICES, THOUGHTS, ProviderError, StreamReader, knows_keys, marked, marks
 from acorn.models.native_lane import NativeModel
 from acorn.models.openai import Heads, openai_address, raise_if_failed, reasons, sampling, takes_effort, tokens_of
@@ -63,6 +65,10 @@ class OpenAIChat:
     def can_force_tool(self) -> bool:
         return True
 
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        # OpenAI runs tools by its Responses alone; of other servers nobody knows.
+        return is_openais(tool) and own_address(self.provider, self._config) is not None
+
     def address(self) -> tuple[str, dict[str, str]]:
         return openai_address(self._config, "chat/completions")
 
@@ -74,7 +80,7 @@ class OpenAIChat:
         if request.tools:
             tools = request.tools_json() if request.tools_json else to_json(request.tools)
             before = b'%s,"tools":%s' % (before, tools)
-        if request.sent is not None and not request.cache and not request.sent.has_thoughts(_THOUGHTS):
+        if request.sent is not None and not request.cache_points and not request.sent.has_thoughts(_THOUGHTS):
             return request.with_messages(before + b',"messages":', b"}")
         return b'%s,"messages":%s}' % (before, _messages(request))
 
@@ -203,4 +209,5 @@ def usage_of(raw: Any) -> Usage:
         int(read.get("cached_tokens") or 0),
         int(made.get("reasoning_tokens") or 0),
         1,
+        int(read.get("cache_write_tokens") or 0),
     )

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from acorn.models.hosted import ITEMS, kept_items, sent_items
 from acorn.models.port import RawCall
 from acorn.types import Usage
 
@@ -29,6 +30,10 @@ def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[dict[st
         yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": told}
         return
     calls = message.get("tool_calls") or ()
+    if role == "assistant" and message.get(ITEMS):
+        said = message_of(role, content) if content else None
+        yield from sent_items(message, said, map(_call_item, calls), is_stored=is_stored)
+        return
     thoughts = [t for t in message.get("reasoning_items") or () if is_stored or t.get("encrypted_content")]
     ids = {call["id"] for call in calls}
     if calls or content:  # a thought that nothing follows is refused
@@ -37,9 +42,13 @@ def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[dict[st
         yield message_of(role, content)
     for call in calls:
         yield from [_thought(each) for each in thoughts if each.get("before") == call["id"]]
-        function = call["function"]
-        made = {"name": function["name"], "arguments": function["arguments"]}
-        yield {"type": "function_call", "call_id": call["id"], **made}
+        yield _call_item(call)
+
+
+def _call_item(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    made = {"name": function["name"], "arguments": function["arguments"]}
+    return {"type": "function_call", "call_id": call["id"], **made}
 
 
 def message_of(role: str, content: Any) -> dict[str, Any]:
@@ -73,6 +82,14 @@ def _thought(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # Items of an answer
+
+
+def extra_of(items: list[Any]) -> dict[str, Any]:
+    """What of an answer must be sent back beside its text and its calls."""
+    if (kept := kept_items(items, _call_id)) is not None:
+        return {ITEMS: kept}
+    thoughts = thoughts_of(items)
+    return {"reasoning_items": thoughts} if thoughts else {}
 
 
 def thoughts_of(items: list[Any]) -> list[dict[str, Any]]:
@@ -126,4 +143,5 @@ def usage_of(raw: Any) -> Usage:
         int(read.get("cached_tokens") or 0),
         int(made.get("reasoning_tokens") or 0),
         1,
+        int(read.get("cache_write_tokens") or 0),
     )

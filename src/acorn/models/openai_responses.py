@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from acorn.models.hosted import is_openais
 from acorn.models.lane import ADDRESS, OURS, PRICES, ProviderError, StreamReader, knows_keys
 from acorn.models.native_lane import NativeModel
 from acorn.models.openai import (
@@ -27,11 +28,11 @@ from acorn.models.openai import (
 from acorn.models.openai_items import (
     BETWEEN,
     call_of,
+    extra_of,
     items_of,
     message_of,
     stop_reason,
     thought_text,
-    thoughts_of,
     usage_of,
 )
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse
@@ -88,6 +89,9 @@ class OpenAIResponses:
     def can_force_tool(self) -> bool:
         return True
 
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        return is_openais(tool)
+
     def address(self) -> tuple[str, dict[str, str]]:
         return openai_address(self._config, "responses")
 
@@ -116,7 +120,7 @@ class OpenAIResponses:
     def _tools_of(self, request: ModelRequest) -> bytes:
         known, written = self._tools
         if known is not request.tools:
-            written = to_json([_tool(each["function"]) for each in request.tools])
+            written = to_json([_tool(each["function"]) if "function" in each else each for each in request.tools])
             self._tools = (request.tools, written)
         return written
 
@@ -151,7 +155,6 @@ class OpenAIResponses:
             raise ProviderError(f"The response was {status}.", 500)
         parts = [part for item in items if item["type"] == "message" for part in item.get("content") or ()]
         calls = [call_of(item) for item in items if item["type"] == "function_call"]
-        thoughts = thoughts_of(items)
         usage = answer.get("usage")
         response = ModelResponse(
             "".join([part.get("text") or "" for part in parts]),
@@ -161,7 +164,7 @@ class OpenAIResponses:
             model=answer.get("model") or "",
             reasoning=BETWEEN.join([text for item in items if (text := thought_text(item))]) or None,
             refusal="".join([part.get("refusal") or "" for part in parts]) or None,
-            extra={"reasoning_items": thoughts} if thoughts else {},
+            extra=extra_of(items),
         )
         return response, tokens_of(response.usage) if usage else None
 
@@ -289,7 +292,6 @@ class _Reader:
 
     def _end(self, answer: Any) -> Delta:
         items = answer.get("output") or [self._items[index] for index in sorted(self._items)]
-        thoughts = thoughts_of(items)
         self.stop_reason = stop_reason(answer, has_calls=bool(self._calls))
         usage = usage_of(answer["usage"]) if answer.get("usage") else None
         self.used = tokens_of(usage) if usage else None
@@ -297,7 +299,7 @@ class _Reader:
             stop_reason=self.stop_reason,
             usage=usage,
             model=answer.get("model") or "",
-            extra={"reasoning_items": thoughts} if thoughts else None,
+            extra=extra_of(items) or None,
         )
 
     def end(self) -> Delta | None:

@@ -26,9 +26,38 @@ class Price:
 
     input: float
     output: float
+    cached: float | None = None
+    """Of input that was read from a cache; None is the price of any input."""
+    written: float | None = None
+    """Of input that was written to one."""
 
     def of(self, usage: Usage) -> float:
-        return usage.input_tokens * self.input + usage.output_tokens * self.output
+        dollars = usage.input_tokens * self.input + usage.output_tokens * self.output
+        if self.cached is not None:
+            dollars += usage.cached_tokens * (self.cached - self.input)
+        if self.written is not None:
+            dollars += usage.cache_write_tokens * (self.written - self.input)
+        return dollars
+
+
+PRICES = (
+    *("input_cost_per_token", "output_cost_per_token"),
+    *("cache_read_input_token_cost", "cache_creation_input_token_cost"),
+)
+"""Keys of a model dict, by LiteLLM's names."""
+
+
+def price_in(config: Mapping[str, Any]) -> Price | None:
+    """The price that a model dict gives; None where it gives none."""
+    given, made, cached, written = (config.get(name) for name in PRICES)
+    if given is made is cached is written is None:
+        return None
+    read, wrote = (None if each is None else float(each) for each in (cached, written))
+    return Price(float(given or 0), float(made or 0), read, wrote)
+
+
+AUTO_CACHE: tuple[Mapping[str, Any], ...] = ({"location": "request"},)
+"""What `cache = "auto"` stands for: the provider itself finds what to keep, where it can be asked to."""
 
 
 @dataclass(eq=False)
@@ -38,7 +67,7 @@ class ModelRequest:
     messages: list[dict[str, Any]]
     """Of a request that the loop has made, a list when somebody first wants one."""
     tools: list[dict[str, Any]]
-    """Function definitions in OpenAI's format."""
+    """Function definitions in OpenAI's format; beside them, as the user wrote them, tools that the provider runs."""
     temperature: float
     max_tokens: int
     forced_tool: str | None = None
@@ -114,6 +143,16 @@ class ModelRequest:
         if self.known_media is None:
             return [medium for message in self.messages for medium in media_of(message)]
         return self.known_media
+
+    @property
+    def is_auto_cached(self) -> bool:
+        """Whether the provider is asked to keep what it can."""
+        return bool(self.cache) and self.cache[0].get("location") == "request"
+
+    @property
+    def cache_points(self) -> Sequence[Mapping[str, Any]]:
+        """The points within the messages."""
+        return () if self.is_auto_cached else self.cache
 
     @property
     def message_count(self) -> int:
@@ -241,7 +280,8 @@ class Model(Protocol):
 
     A model may also have an attribute `thinks`: whether it was asked to think before it answers, so that no
     tool should be forced from the first call on. Without one it does not. One that stands for several has a
-    tuple of them as `models`.
+    tuple of them as `models`. One that is known to take strict schemas has `takes_strict`; one that
+    takes tools which its provider runs has `takes_tool(definition)`, and is sent them among the others.
     """
 
     @property
@@ -297,6 +337,17 @@ def can_stream(model: Model) -> TypeGuard[StreamingModel]:
 def thinks(model: Model) -> bool:
     """Whether a model was asked to think before it answers."""
     return bool(getattr(model, "thinks", False))
+
+
+def takes_strict(model: Model) -> bool:
+    """Whether a model is known to take strict schemas, so that it may be sent one unasked."""
+    return bool(getattr(model, "takes_strict", False))
+
+
+def takes_tool(model: Model, tool: Mapping[str, Any]) -> bool:
+    """Whether a model takes a tool that is none of ours, which its provider runs."""
+    judge: Any = getattr(model, "takes_tool", None)
+    return callable(judge) and bool(judge(tool))
 
 
 def models_of(model: Model) -> Sequence[Model]:

@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from acorn.models.lane import THOUGHTS
+
 _MOST = 10_000
 _ONE_FAMILY = ("anthropic", "openai")
 """Providers whose models read each other's thoughts; of others, which may house models of many makers, none does."""
@@ -22,7 +24,7 @@ class Authors:
     """Who wrote what."""
 
     def __init__(self) -> None:
-        self._names = {"thinking_blocks", "reasoning_items"}
+        self._names = {*THOUGHTS}
         """The keys of messages that hold such things, as far as they were seen."""
         self._wrote: dict[int, Hashable] = {}
         self._authors: set[Hashable] = set()

@@ -11,8 +11,8 @@ from acorn.stores.port import Answered, Birth, Change, Kept, RunFacts, Status
 from acorn.types import Request, Usage
 
 FACTS = (
-    "id, agent, status, model, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens, requests, cost, "
-    "started, updated, seconds, batch, stop_reason, error, parent, item"
+    "id, agent, status, model, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens, requests, "
+    "cache_write_tokens, cost, started, updated, seconds, batch, stop_reason, error, parent, item"
 )
 REQUEST = "id, run, kind, question, tool, arguments, branch, asked, choices"
 Row = tuple[Any, ...]
@@ -31,10 +31,10 @@ def in_seconds(row: Row) -> Row:
 def facts(row: Row, root: str, status: Status) -> RunFacts:
     """Of a row of `FACTS`."""
     (
-        run_id, agent, _, model, steps, input_tokens, output_tokens, cached, reasoning, requests, cost,
-        started, updated, seconds, batch, stop_reason, error, parent, item,
+        run_id, agent, _, model, steps, input_tokens, output_tokens, cached, reasoning, requests,
+        written, cost, started, updated, seconds, batch, stop_reason, error, parent, item,
     ) = row  # fmt: skip
-    usage = Usage(input_tokens, output_tokens, cached, reasoning, requests)
+    usage = Usage(input_tokens, output_tokens, cached, reasoning, requests, written)
     return RunFacts(
         run_id, agent, status, model, steps, usage, cost, moment(started), moment(updated), seconds,
         batch, stop_reason, error, root, parent, item,
@@ -54,14 +54,14 @@ def change_row(change: Change, status: Status) -> Row:
     usage = change.usage
     return (
         status, change.model, change.steps, usage.input_tokens, usage.output_tokens, usage.cached_tokens,
-        usage.reasoning_tokens, usage.requests, change.cost, change.seconds, change.stop_reason, change.error,
-        change.since + len(change.entries),
+        usage.reasoning_tokens, usage.requests, usage.cache_write_tokens, change.cost, change.seconds,
+        change.stop_reason, change.error, change.since + len(change.entries),
     )  # fmt: skip
 
 
 CHANGED = (
-    "status, model, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens, requests, cost, "
-    "seconds, stop_reason, error, length"
+    "status, model, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens, requests, "
+    "cache_write_tokens, cost, seconds, stop_reason, error, length"
 )
 
 

@@ -60,7 +60,8 @@ FIRST: Migration = (
     "CREATE INDEX requests_open ON requests (asked, number) WHERE answered IS NULL",
 )
 
-MEDIA: Migration = (
+SECOND: Migration = (
+    "ALTER TABLE runs ADD COLUMN cache_write_tokens INTEGER NOT NULL DEFAULT 0",
     # The data of pictures and files, each once, and which trees have it.
     "CREATE TABLE media (number INTEGER PRIMARY KEY, sha256 TEXT NOT NULL UNIQUE, data BLOB NOT NULL)",
     """
@@ -71,5 +72,5 @@ MEDIA: Migration = (
     "CREATE INDEX media_by_medium ON media_of_runs (medium)",
 )
 
-MIGRATIONS: tuple[Migration, ...] = (FIRST, MEDIA)
+MIGRATIONS: tuple[Migration, ...] = (FIRST, SECOND)
 """The first makes version 1 of nothing, the next version 2 of that."""

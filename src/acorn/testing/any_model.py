@@ -32,7 +32,7 @@ class AnyModel(ScriptedModel):
 
 
 def _reply(request: ModelRequest) -> Reply:
-    functions = {each["function"]["name"]: each["function"] for each in request.tools}
+    functions = {each["function"]["name"]: each["function"] for each in request.tools if "function" in each}
     if not functions:
         return Reply("In short.")
     called = _called(conversation_of(request.messages))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,6 +160,10 @@ class ScriptedModel:
                 f"The script of `{self.name}` has {unused} unused {'reply' if unused == 1 else 'replies'}, "
                 f"the first of them {self._script[asked]!r}."
             )
+
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        """A script takes any."""
+        return True
 
     def can_force_tool(self, request: ModelRequest) -> bool:
         return self._forces

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn import AcornError
-from acorn._explaining import Explanation, example_input
+from acorn._explaining import Explanation, example_input, tool_name
 from acorn._explaining import explain as explain_agent
 from acorn._json import to_text
 from acorn.cli.commands.run import declared
@@ -105,8 +105,8 @@ def _print(told: Explanation, console: Console) -> None:
         content = message.get("content")
         console.print(Text(clean(content if isinstance(content, str) else to_text(content))), soft_wrap=True)
     for tool in told.tools:
-        function = tool["function"]
-        _head(console, f"tool {function['name']}")
+        _head(console, f"tool {tool_name(tool)}")
+        function = tool.get("function", {"parameters": tool})
         if function.get("description"):
             console.print(Text(clean(function["description"])), soft_wrap=True)
         console.print(Text(clean(to_text(function.get("parameters", {}))), style="dim"), soft_wrap=True)

@@ -21,14 +21,25 @@ from acorn._json import copied
 from acorn._secrets import redact, secrets_in
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failure import LATE, causes, clean, speaks_of
+from acorn.models.hosted import BLOCKS, ITEMS, is_anthropics, is_openais
 from acorn.models.http_status import retry_after
+from acorn.models.keys import check_key, own_address, provider_by_name
 from acorn.models.litellm.async_client import http_client
-from acorn.models.litellm.dialect import StreamReader, cache_points, fitting, read_response, within
+from acorn.models.litellm.dialect import (
+    StreamReader,
+    anthropic_tool,
+    cache_points,
+    fitting,
+    read_response,
+    with_blocks,
+    within,
+)
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
 from acorn.models.litellm.library import (
     is_loaded,
     known_params,
     library,
+    may_have_keys,
     provider_of,
     takes_client,
 )
@@ -36,15 +47,14 @@ from acorn.models.litellm.listeners import unheard
 from acorn.models.litellm.lost_media import lost
 from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
-from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError
-from acorn.models.refused_settings import Refusals
+from acorn.models.port import PRICES, Delta, ModelRequest, ModelResponse, Price, SendAgainError, price_in
+from acorn.models.refused_settings import Refusals, as_taken, droppable, strict_by_user
 from acorn.models.timeouts import TIMEOUT, connect_seconds, seconds_of
 
-_PRICES = ("input_cost_per_token", "output_cost_per_token")
 # What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.
 _OURS = (
     *("model", "id", "timeout", "request_timeout", "lane"),
-    *("num_retries", "retry_delay", "max_retries", *_PRICES),
+    *("num_retries", "retry_delay", "max_retries", *PRICES),
     *("temperature", "max_tokens", "max_completion_tokens"),
 )
 _STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
@@ -96,11 +106,32 @@ class LiteLLMModel:
 
     # What it can do
 
+    @property
+    def takes_strict(self) -> bool:
+        if self._known_provider == "azure":
+            return True
+        return self._known_provider == "openai" and own_address("openai", self._config) is None
+
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        provider = self._known_provider
+        if provider == "anthropic":
+            return is_anthropics(tool)
+        # What OpenAI's Responses have run, LiteLLM forgets, and of Gemini's tools it sends none beside functions; of
+        # other servers nobody knows.
+        is_chat = provider == "openai" and "/responses/" not in self.name
+        return is_chat and is_openais(tool) and own_address("openai", self._config) is not None
+
+    @property
+    def _known_provider(self) -> str:
+        """The provider, as far as it can be told without LiteLLM, which takes long to load."""
+        return self._declared_provider or provider_by_name(self.name)
+
     def can_force_tool(self, request: ModelRequest) -> bool:
         if "tool_choice" in self._refusals.known:
             return False
         if self.thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
             return False
+        self._check_key()
         known = known_params(self.name, self._declared_provider)
         return (
             known is None or "tool_choice" in known or "tool_choice" in self._arguments.get("allowed_openai_params", ())
@@ -118,8 +149,9 @@ class LiteLLMModel:
 
     @cached_property
     def _price(self) -> Price | None:
-        if self._has_price:
-            return Price(*(float(self._config.get(name) or 0) for name in _PRICES))
+        if (given := price_in(self._config)) is not None:
+            return given
+        self._check_key()
         try:
             known = library().get_model_info(self.name)
         except Exception:  # not in the table
@@ -130,12 +162,18 @@ class LiteLLMModel:
 
     @property
     def _has_price(self) -> bool:
-        return any(self._config.get(name) is not None for name in _PRICES)
+        return price_in(self._config) is not None
+
+    def _check_key(self) -> None:
+        """Before LiteLLM is loaded, which takes seconds: say that there is no key, where that is certain."""
+        if not may_have_keys():
+            check_key(self.name, self._known_provider, self._config)
 
     # Asking it
 
     def prepare(self) -> None:
         """Load what takes long, so that a request is sent when it is counted."""
+        self._check_key()
         library()
 
     def complete(self, request: ModelRequest) -> ModelResponse:
@@ -168,6 +206,7 @@ class LiteLLMModel:
 
     def _once(self, attempt: _Attempt, **how: Any) -> Any:
         """One request, sent again only to leave out what the model will not take."""
+        self._check_key()
         while True:
             try:
                 with unheard(self._arguments):
@@ -179,6 +218,7 @@ class LiteLLMModel:
                 return raw
 
     async def _aonce(self, attempt: _Attempt, **how: Any) -> Any:
+        self._check_key()
         while True:
             try:
                 client = await self._client()
@@ -196,7 +236,8 @@ class LiteLLMModel:
         return {"client": await http_client()} if is_free and takes_client(self.provider) else {}
 
     def _call(self, attempt: _Attempt) -> dict[str, Any]:
-        request, left_out = attempt.request, self._refusals.known | attempt.left_out
+        left_out = self._refusals.known | attempt.left_out
+        request = as_taken(attempt.request, left_out)
         call: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
         call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
         if "max_completion_tokens" in self._config and "max_tokens" in call:
@@ -206,14 +247,16 @@ class LiteLLMModel:
         call |= {
             "model": self.name,
             "messages": self._messages(request),
-            **({"tools": _own(request.tools, request.tools_json)} if request.tools else {}),
+            **({"tools": self._tools(request)} if request.tools else {}),
             "max_retries": 0,
             "timeout": self._timeout if request.timeout is None else within(self._timeout, request.timeout),
             "_skip_mcp_handler": True,  # without it LiteLLM walks all messages for MCP references
         }
         if request.forced_tool and "tool_choice" not in left_out:
             call["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
-        if request.cache:
+        if request.is_auto_cached and self.provider == "anthropic" and "cache_control" not in left_out:
+            call.setdefault("cache_control", {"type": "ephemeral"})
+        if request.cache_points:
             call["cache_control_injection_points"] = cache_points(request)
         return call
 
@@ -223,16 +266,25 @@ class LiteLLMModel:
 
     def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
+        if self.provider == "anthropic":
+            messages = [with_blocks(message) if message.get(BLOCKS) else message for message in messages]
         for name in self._unknown_thoughts:
             for message in messages:  # another model's, from before a change of models
                 message.pop(name, None)
         return messages
+
+    def _tools(self, request: ModelRequest) -> list[dict[str, Any]]:
+        tools: list[dict[str, Any]] = _own(request.tools, request.tools_json)
+        if self.provider == "anthropic":
+            return [anthropic_tool(each) if each.get("function", {}).get("strict") else each for each in tools]
+        return tools
 
     @cached_property
     def _unknown_thoughts(self) -> list[str]:
         """Fields of a message that the provider would not know."""
         is_openai = self.provider in ("openai", "azure", *library().openai_compatible_providers)
         unknown = ["thinking_blocks"] if is_openai and "claude" not in self.name else []
+        unknown += [BLOCKS, ITEMS]
         return unknown if "/responses/" in self.name else [*unknown, "reasoning_items"]
 
     @cached_property
@@ -271,10 +323,9 @@ class LiteLLMModel:
         """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
         if is_bad_request(error) and not is_too_long(error):
             text, set_by_user = str(error), self._set_by_user(attempt.request)
-            defaults = [name for name in ("temperature", "max_tokens") if name not in set_by_user]
-            for name in (*(["tool_choice"] if attempt.request.forced_tool else []), *defaults):
-                if speaks_of(text, name) and name not in attempt.left_out | self._refusals.known:
-                    attempt.left_out.add(name)
+            for name, mark in droppable(attempt.request, set_by_user):
+                if speaks_of(text, name) and mark not in attempt.left_out | self._refusals.known:
+                    attempt.left_out.add(mark)
                     if attempt.request.left_out is not None:
                         raise SendAgainError(f"`{self.name}` does not take `{name}`", status=400)
                     return
@@ -284,7 +335,8 @@ class LiteLLMModel:
 
     def _set_by_user(self, request: ModelRequest) -> set[str]:
         """What the user has set, one way or the other."""
-        return {*request.declared, *self._arguments}
+        found = {*request.declared, *self._arguments} - {"strict"}
+        return found | {"strict"} if strict_by_user(request) else found
 
     def _error(self, error: Exception, attempt: _Attempt) -> ModelError:
         secrets = secrets_in(self._config)

@@ -9,6 +9,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic_core import from_json
+
+from acorn.models.hosted import BLOCKS, blocks_of, sent_blocks
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.types import Usage
 
@@ -46,6 +49,14 @@ def within(timeout: Any, left: float) -> Any:
     return type(timeout)(**{name: max(0.001, part) for name, part in parts.items()})
 
 
+def anthropic_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A strict tool as Anthropic has it; in OpenAI's form LiteLLM forgets that it is strict."""
+    function = tool["function"]
+    described = {"description": function["description"]} if function.get("description") else {}
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    return {"type": "custom", "name": function["name"], **described, "input_schema": schema, "strict": True}
+
+
 def cache_points(request: ModelRequest) -> list[dict[str, Any]]:
     """LiteLLM counts from the system message on, we from the message behind it."""
     before = 0
@@ -53,7 +64,7 @@ def cache_points(request: ModelRequest) -> list[dict[str, Any]]:
         before += 1
     return [
         {**point, "index": point["index"] + before} if point.get("index", -1) >= 0 else dict(point)
-        for point in request.cache
+        for point in request.cache_points
     ]
 
 
@@ -62,16 +73,22 @@ def read_response(raw: Any) -> ModelResponse:
     choice = raw.choices[0]
     message = _held(choice.message)
     extra: dict[str, Any] = {}
-    if thoughts := message.get("thinking_blocks"):
-        extra["thinking_blocks"] = [dict(block) for block in thoughts]
-    if thoughts := _reasoning_items(message):
-        extra["reasoning_items"] = thoughts
     specific = message.get("provider_specific_fields") or {}
+    thoughts = [dict(block) for block in message.get("thinking_blocks") or ()]
+    made = message.get("tool_calls") or []
+    uses = [_use(call.id, call.function.name, call.function.arguments) for call in made if _is_hosted(call.id)]
+    if uses:
+        extra[BLOCKS] = blocks_of(thoughts, uses, _results(specific), message.get("content") or "")
+    elif thoughts:
+        extra["thinking_blocks"] = thoughts
+    if items := _reasoning_items(message):
+        extra["reasoning_items"] = items
     return ModelResponse(
         content=message.get("content") or "",
         tool_calls=[
-            RawCall(made.id, _own_name(made.function.name), made.function.arguments or "")
-            for made in message.get("tool_calls") or []
+            RawCall(call.id, _own_name(call.function.name), call.function.arguments or "")
+            for call in made
+            if not _is_hosted(call.id)
         ],
         stop_reason=_STOPS.get(choice.finish_reason, "stop"),
         usage=_usage(getattr(raw, "usage", None)),
@@ -94,6 +111,12 @@ class StreamReader:
         """Thinking blocks to send back."""
         self._items: list[dict[str, Any]] = []
         """The same, as OpenAI's Responses have them."""
+        self._text: list[str] = []
+        self._hosted: list[list[str]] = []
+        """Calls of tools that the provider has run: id, name and arguments in pieces."""
+        self._open: dict[int, list[str]] = {}
+        """Those of them that may grow, by their index."""
+        self._specific: dict[str, Any] = {}
         self.called = ""
         """The names of the tools that were called, one behind the other: a name may come in pieces."""
         self.stop_reason = ""
@@ -123,11 +146,26 @@ class StreamReader:
         for block in message.get("thinking_blocks") or []:
             self._read_thought(block)
         self._items = _reasoning_items(message) or self._items
+        self._text += [found.content] if found.content else []
+        self._specific.update(message.get("provider_specific_fields") or {})
         found.calls = tuple(
             CallDelta(part.index, part.id, _own_name(part.function.name), part.function.arguments or "")
             for part in message.get("tool_calls") or []
+            if not self._is_hosted(part)
         )
         self.called += "".join(part.name for part in found.calls if part.name)
+
+    def _is_hosted(self, part: Any) -> bool:
+        """Whether a piece is of a call that the provider answers itself, and if so keep it."""
+        if _is_hosted(part.id):
+            self._open[part.index] = [part.id, part.function.name or ""]
+            self._hosted.append(self._open[part.index])
+        elif part.id:
+            self._open.pop(part.index, None)
+        if (call := self._open.get(part.index)) is None:
+            return False
+        call.append(part.function.arguments or "")
+        return True
 
     def _read_thought(self, block: Any) -> None:
         """Thinking comes in pieces; the signature comes behind it, with all of it once more or with nothing."""
@@ -149,10 +187,41 @@ class StreamReader:
             yield Delta(stop_reason=self.stop_reason)
         if refusal:
             yield Delta(refusal=refusal)
-        if self._blocks:
+        if self._hosted:
+            uses = [_use(id, name, "".join(pieces)) for id, name, *pieces in self._hosted]
+            blocks = blocks_of(self._blocks, uses, _results(self._specific), "".join(self._text))
+            yield Delta(extra={BLOCKS: blocks})
+        elif self._blocks:
             yield Delta(extra={"thinking_blocks": self._blocks})
         if self._items:
             yield Delta(extra={"reasoning_items": self._items})
+
+
+def with_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message in which the provider has run a tool, as LiteLLM takes it: calls of ours stay beside its blocks."""
+    content = message.get("content")
+    said = [{"type": "text", "text": content}] if isinstance(content, str) and content.strip() else []
+    blocks = sent_blocks(message, said, [])
+    return {
+        **{key: value for key, value in message.items() if key not in (BLOCKS, "thinking_blocks")},
+        "content": blocks,
+    }
+
+
+def _is_hosted(call_id: Any) -> bool:
+    return isinstance(call_id, str) and call_id.startswith("srvtoolu_")
+
+
+def _use(call_id: str, name: str, arguments: str | None) -> dict[str, Any]:
+    try:
+        given = from_json(arguments or "{}")
+    except ValueError:  # it was broken off
+        given = {}
+    return {"type": "server_tool_use", "id": call_id, "name": name, "input": given}
+
+
+def _results(specific: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [*(specific.get("web_search_results") or ()), *(specific.get("tool_results") or ())]
 
 
 def _reasoning_items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -183,4 +252,7 @@ def _usage(raw: Any) -> Usage:
         cached_tokens=read("prompt_tokens_details", "cached_tokens"),
         reasoning_tokens=read("completion_tokens_details", "reasoning_tokens"),
         requests=1,
+        # By the name that some versions have, and by the one that others have.
+        cache_write_tokens=read("prompt_tokens_details", "cache_write_tokens")
+        or read("prompt_tokens_details", "cache_creation_tokens"),
     )

@@ -11,6 +11,8 @@ import threading
 import warnings
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from acorn.models.litellm.listeners import spare_accounts
@@ -27,6 +29,7 @@ def library() -> Any:
     """The library, imported once and made quiet."""
     with _lock:
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no price list from the network
+        os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")  # nor a list of headers
         # Its own HTTP code: the SDK under it walks every message of every request.
         os.environ.setdefault(_OWN_HTTP, "True")
         with warnings.catch_warnings():
@@ -41,6 +44,28 @@ def library() -> Any:
         quieten(found)
         spare_accounts(found)
         return found
+
+
+def may_have_keys() -> bool:
+    """Whether it may know keys that are not in the environment: it was given some, or will read a file of them."""
+    if is_loaded():
+        loaded: Any = sys.modules["litellm"]
+        names = (
+            "api_key",
+            "openai_key",
+            "anthropic_key",
+            "groq_key",
+            "cohere_key",
+            "openrouter_key",
+            "togetherai_api_key",
+        )
+        return any(getattr(loaded, name, None) for name in (*names, "secret_manager_client"))
+    if os.environ.get("USE_LITELLM_PROXY"):
+        return True
+    found = find_spec("litellm") if os.environ.get("LITELLM_MODE", "DEV") == "DEV" else None
+    if found is None or found.origin is None:
+        return False
+    return any((folder / ".env").is_file() for folder in (Path.cwd(), *Path(found.origin).parents))
 
 
 def is_loaded() -> bool:

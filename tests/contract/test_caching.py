@@ -1,0 +1,220 @@
+"""Caches of providers: who is asked to keep something, what that counts and costs, and that what is kept stays."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.conftest import Wire
+from tests.loopback import Fault, Loopback
+
+from acorn import ModelError, Run, Step, module, tool
+from acorn.journal import ModelAnswered
+from acorn.models.port import Price
+from acorn.stores.sqlite import SQLiteStore
+from acorn.testing import Reply, ScriptedModel, call, finish
+from acorn.types import Usage
+
+Json = dict[str, Any]
+EPHEMERAL = {"type": "ephemeral"}
+DONE = finish(result="done")
+
+
+class Looking(module):
+    """You answer."""
+
+    final_output = str
+    max_steps = 5
+    cache = "auto"
+
+    @tool
+    def look(self, place: str) -> str:
+        """Look somewhere."""
+        return f"nothing at {place}"
+
+
+def script() -> list[Any]:
+    return [Reply("Let me see.") & call("look", place="here"), call("look", place="ü/there"), DONE]
+
+
+# Who is asked
+
+
+def test_anthropic_is_asked_to_keep_what_it_can_and_others_do_so_by_themselves(wire: Wire) -> None:
+    wire.serve(script())
+    assert wire.call(Looking(model=wire.model())) == "done"
+    for body in wire.server.bodies():
+        assert body.get("cache_control") == wire.either(openai=None, anthropic=EPHEMERAL)
+        assert "cache_control" not in json.dumps({key: body[key] for key in body if key != "cache_control"})
+
+
+@pytest.mark.parametrize("setting", [False, []])
+def test_it_can_be_switched_off_for_one_call(claude: Wire, setting: Any) -> None:
+    claude.serve(script())
+    assert claude.call(Looking(model=claude.model()).using(cache=setting)) == "done"
+    assert all("cache_control" not in request.raw.decode() for request in claude.server.requests)
+
+
+def test_a_branch_takes_it_from_its_parent(claude: Wire) -> None:
+    class Checking(module):
+        """Check it."""
+
+        final_output = str
+        max_steps = 2
+
+    class Parent(Looking):
+        branches = {"check": Checking}
+
+    claude.serve([call("check"), DONE, DONE])
+    assert claude.call(Parent(model=claude.model())) == "done"
+    assert [body["cache_control"] for body in claude.bodies()] == [EPHEMERAL] * 3
+
+
+def test_what_a_server_does_not_take_is_left_out_and_remembered(claude: Wire) -> None:
+    """Not everything that speaks Anthropic's protocol has a cache."""
+    words = "cache_control: Extra inputs are not permitted"
+    claude.serve([Fault(status=400, message=words, code="invalid_request_error"), *script(), *script()])
+    agent = Looking(model=claude.model())
+    assert [claude.call(agent), claude.call(agent)] == ["done", "done"]
+    assert ["cache_control" in body for body in claude.bodies()] == [True, *[False] * 6]
+
+
+def test_a_point_that_the_user_set_is_not_left_out(claude: Wire) -> None:
+    words = "cache_control: Extra inputs are not permitted"
+    claude.serve(lambda request: Fault(status=400, message=words, code="invalid_request_error"))
+    with pytest.raises(ModelError, match="cache_control"):
+        claude.call(Looking(model=claude.model(), cache=True))
+    assert claude.count() == 1
+
+
+# What is kept stays the same
+
+
+def value_of(raw: bytes, key: str) -> bytes:
+    """The bytes of a value at the top of a JSON object, as they were sent."""
+    text = raw.decode()
+    decoder, at = json.JSONDecoder(), text.index("{") + 1
+    while True:
+        name, at = decoder.raw_decode(text, at + len(text[at:]) - len(text[at:].lstrip(" ,\n")))
+        begin = text.index(":", at) + 1
+        begin += len(text[begin:]) - len(text[begin:].lstrip())
+        _, at = decoder.raw_decode(text, begin)
+        if name == key:
+            return text[begin:at].encode()
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("cache", ["auto", True])
+def test_the_bytes_before_a_cache_point_are_the_same_at_every_step(wire: Wire, streams: bool, cache: Any) -> None:
+    class Checking(Looking):
+        def on_step(self, step: Step) -> None:
+            step.add_to_context("Be quick.")
+
+    replies = [
+        Reply("Let me see.", reasoning="Hm.") & call("look", place="here"),
+        call("look", place="ü/there") & call("look", place=" ", _id="same"),
+        Reply("I wonder."),
+        finish(result=7),
+        DONE,
+    ]
+    wire.serve(replies)
+    agent = Checking(model=wire.model(), cache=cache)
+    if streams and wire.way == "sync":
+        assert list(agent.stream())[-1].result == "done"
+    else:
+        assert wire.call(agent) == "done"
+    raws = [request.raw for request in wire.server.requests]
+    assert len(raws) == len(replies)
+    said = wire.either(openai="input" if wire.is_responses else "messages", anthropic="messages")
+    kept = wire.either(openai="instructions" if wire.is_responses else "tools", anthropic="system")
+    for key in ("tools", kept):
+        assert len({value_of(raw, key) for raw in raws}) == 1, key
+    talks = [value_of(raw, said) for raw in raws]
+    for before, after in pairwise(talks):
+        # But for what closes the list, and where a turn of the user's has grown, for what closes it.
+        assert after.startswith(before.rstrip(b"]} \n")), (before[-200:], after[:400])
+
+
+# What it counts and costs
+
+SPENT = Usage(1000, 200, 600, 0, 1, 300)
+
+
+def test_what_was_written_to_a_cache_is_counted_and_paid_for(wire: Wire) -> None:
+    wire.serve([Reply(usage=SPENT) & call("look", place="here"), Reply(usage=SPENT) & DONE])
+    run = wire.run(Looking(model=wire.model()))
+    assert run.usage == Usage(2000, 400, 1200, 0, 2, 600)
+    # claude-sonnet-4-5: $3 a million, $0.3 from the cache, $3.75 into it, $15; gpt-4o has no price for writing.
+    claude = 100 * 3e-6 + 600 * 0.3e-6 + 300 * 3.75e-6 + 200 * 15e-6
+    if not wire.is_openai:
+        assert run.cost == pytest.approx(2 * claude)
+    answered = [entry for entry in run.journal.entries if isinstance(entry, ModelAnswered)]
+    assert [entry.usage.cache_write_tokens for entry in answered] == [300, 300]
+
+
+def test_the_prices_of_a_model_dict_may_speak_of_the_cache(wire: Wire) -> None:
+    prices = {
+        "input_cost_per_token": 1e-6,
+        "output_cost_per_token": 2e-6,
+        "cache_read_input_token_cost": 1e-7,
+        "cache_creation_input_token_cost": 4e-6,
+    }
+    wire.serve([Reply(usage=SPENT) & DONE])
+    run = wire.run(Looking(model=wire.model(**prices)))
+    assert run.cost == pytest.approx(100e-6 + 600e-7 + 300 * 4e-6 + 200 * 2e-6)
+    assert not prices.keys() & wire.bodies()[0].keys()
+
+
+def test_a_price_without_a_word_on_the_cache_takes_it_for_input() -> None:
+    assert Price(1.0, 2.0).of(Usage(10, 5, 4, 0, 1, 3)) == 20.0
+    assert Price(1.0, 2.0, cached=0.5).of(Usage(10, 5, 4)) == 18.0
+
+
+def test_a_store_keeps_the_count(tmp_path: Path) -> None:
+    class Kept(Looking):
+        store = tmp_path / "runs.db"
+
+    first = call("look", place="here") & Reply(usage=SPENT)
+    run = Kept(model=ScriptedModel([first, DONE & Reply(usage=SPENT)])).run()
+    store = SQLiteStore(tmp_path / "runs.db")
+    (facts,) = store.list()
+    assert facts.usage == run.usage == Usage(2000, 400, 1200, 0, 2, 600)
+    store.close()
+
+
+def test_records_and_stores_from_before_are_read_without_the_count(tmp_path: Path) -> None:
+    new = Looking(model=ScriptedModel([call("look", place="x"), DONE])).run().to_json()
+    old = new.replace(',"cache_write_tokens":0', "")
+    assert new != old
+    assert "cache_write_tokens" not in old
+    read: Run[Any] = Run.from_json(old)
+    assert read.usage.cache_write_tokens == 0
+
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection:
+        connection.executescript((Path(__file__).parent / "store_v1.sql").read_text(encoding="utf-8"))
+    store = SQLiteStore(tmp_path / "runs.db")
+    assert [facts.usage for facts in store.list()] == [Usage(11, 7, 5, 3, 1, 0)]
+    store.close()
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_a_cache_that_holds_an_hour_costs_what_it_costs(lane: str, litellm_is_loaded: None) -> None:
+    usage = {
+        "input_tokens": 100,
+        "output_tokens": 10,
+        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 300,
+        "cache_creation": {"ephemeral_5m_input_tokens": 100, "ephemeral_1h_input_tokens": 200},
+    }
+    block = {"type": "tool_use", "id": "a", "name": "__finish__", "input": {"result": "done"}}
+    message = {"type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "id": "m", "content": [block]}
+    body = json.dumps({**message, "stop_reason": "tool_use", "usage": usage}).encode()
+    with Loopback([Fault(body=body)]) as server:
+        run = Looking(model=server.anthropic(lane=lane)).run()
+    assert run.usage == Usage(400, 10, 0, 0, 1, 300)
+    assert run.cost == pytest.approx(100 * 3e-6 + 100 * 3.75e-6 + 200 * 6e-6 + 10 * 15e-6)

@@ -1,0 +1,161 @@
+"""A key that is missing is named before anything is sent, and before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from tests.loopback import Loopback
+
+from acorn import ModelError, module
+from acorn.models.keys import _PROVIDERS, check_key
+from acorn.testing import finish
+
+Json = dict[str, Any]
+NEEDS = [
+    ("openai/gpt-4o", "OPENAI_API_KEY", "openai"),
+    ("openai/responses/gpt-5", "OPENAI_API_KEY", "openai"),
+    ("anthropic/claude-sonnet-4-5", "ANTHROPIC_API_KEY", "anthropic"),
+    ("gemini/gemini-2.5-pro", "GEMINI_API_KEY", "gemini"),
+    ("groq/llama-3.3-70b-versatile", "GROQ_API_KEY", "groq"),
+    ("mistral/mistral-large-latest", "MISTRAL_API_KEY", "mistral"),
+    ("openrouter/openai/gpt-4o", "OPENROUTER_API_KEY", "openrouter"),
+    ("gpt-4o", "OPENAI_API_KEY", "openai"),
+]
+
+
+class Plain(module):
+    """You answer."""
+
+    final_output = str
+
+
+class Bounded(Plain):
+    max_cost = 1.0
+    max_steps = 3
+
+
+class Looping(Plain):
+    max_steps = 3
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for known in _PROVIDERS.values():
+        for name in (*known.keys, *known.addresses):
+            monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("agent", [Plain, Looping, Bounded])
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+@pytest.mark.parametrize(("name", "variable", "provider"), NEEDS)
+def test_the_variable_is_named(name: str, variable: str, provider: str, lane: str, agent: Any) -> None:
+    for act in (
+        lambda: agent(model={"model": name, "lane": lane})(),
+        lambda: asyncio.run(agent(model={"model": name, "lane": lane}).acall()),
+        lambda: list(agent(model={"model": name, "lane": lane}).stream()),
+    ):
+        with pytest.raises(ModelError) as caught:
+            act()
+        assert str(caught.value).startswith(f"{variable} is not set; {name} needs it")
+        assert (caught.value.provider, caught.value.status, caught.value.retryable) == (provider, None, False)
+
+
+@pytest.mark.parametrize("name", ["openai/gpt-4o", "groq/llama-3.3-70b-versatile", "gpt-4o"])
+def test_nothing_heavy_is_loaded_for_it(name: str) -> None:
+    code = f"""
+import sys
+from acorn import ModelError, module
+class Plain(module):
+    "You answer."
+    final_output = str
+    max_cost = 1.0
+for steps in (3, None):
+    try:
+        Plain(model={name!r}, max_steps=steps)()
+    except ModelError as error:
+        print(error)
+print([heavy for heavy in ("litellm", "openai", "httpx", "aiohttp") if heavy in sys.modules])
+"""
+    known = {name for each in _PROVIDERS.values() for name in each.keys + each.addresses}
+    environment = {key: value for key, value in os.environ.items() if key not in known}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    *said, loaded = done.stdout.strip().splitlines()
+    assert len(said) == 2
+    assert all("needs it" in line and name in line for line in said)
+    assert loaded == "[]"
+
+
+GIVEN: dict[str, Json] = {
+    "a key": {"api_key": "k"},
+    "a header": {"extra_headers": {"Authorization": "Bearer k"}},
+    "an address": {"api_base": "http://127.0.0.1:9/v1"},
+    "an address by its other name": {"base_url": "http://127.0.0.1:9/v1"},
+}
+
+
+@pytest.mark.parametrize("case", GIVEN)
+@pytest.mark.parametrize("provider", _PROVIDERS)
+def test_what_is_given_instead_is_enough(case: str, provider: str) -> None:
+    check_key(f"{provider}/m", provider, GIVEN[case])
+    with pytest.raises(ModelError):
+        check_key(f"{provider}/m", provider, {})
+
+
+@pytest.mark.parametrize("provider", _PROVIDERS)
+def test_each_variable_is_enough(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*_PROVIDERS[provider].keys, *_PROVIDERS[provider].addresses):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "http://127.0.0.1:9")
+            check_key(f"{provider}/m", provider, {})
+
+
+def test_the_address_of_the_provider_itself_is_nobody_elses() -> None:
+    with pytest.raises(ModelError, match="OPENAI_API_KEY is not set"):
+        Plain(model={"model": "openai/gpt-4o", "base_url": "https://api.openai.com/v1/"})()
+
+
+@pytest.mark.parametrize("where", ["dict", "environment"])
+@pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
+def test_a_server_of_the_users_own_is_asked_without_a_key(
+    spoken: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Loopback([finish(result="done")]) as server:
+        model = getattr(server, spoken)()
+        base = model.pop("api_base")
+        del model["api_key"]
+        if where == "dict":
+            model["base_url"] = base
+        else:
+            monkeypatch.setenv("ANTHROPIC_BASE_URL" if spoken == "anthropic" else "OPENAI_BASE_URL", base)
+        assert Plain(model=model)() == "done"
+        assert not {"authorization", "x-api-key"} & server.requests[0].headers.keys()
+
+
+def test_anthropics_other_variable_is_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "t")
+    with Loopback([finish(result="done")] * 2) as server:
+        for lane in ("native", "litellm"):
+            model = server.anthropic(lane=lane)
+            del model["api_key"]
+            assert Plain(model=model)() == "done"
+        assert [request.headers.get("authorization") for request in server.requests] == ["Bearer t"] * 2
+
+
+def test_a_provider_that_is_not_in_the_table_is_left_to_litellm() -> None:
+    with pytest.raises(ModelError) as caught:
+        Plain(model={"model": "replicate/meta/m", "num_retries": 0})()
+    assert "is not set; " not in str(caught.value)
+
+
+def test_a_key_that_is_missing_further_down_a_list_does_not_matter_before_it_is_needed() -> None:
+    with Loopback([finish(result="done")]) as server:
+        assert Plain(model=[server.openai(), "anthropic/claude-sonnet-4-5", "groq/llama-3.3-70b-versatile"])() == "done"
+    assert "sk-test" not in json.dumps(server.bodies())

@@ -1,0 +1,195 @@
+"""What a model has thought goes back to it with the conversation, whatever happens to the conversation meanwhile.
+
+Anthropic signs its thoughts, OpenAI's Responses seal them, and of Gemini's the signature rides inside the id of a call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.test_responses import how as how
+from tests.contract.test_responses import run
+from tests.loopback import EVENTS, Fault, Loopback, anthropic_stream
+from tests.loopback_gemini import gemini, gemini_answers, signature
+
+from acorn import Run, Step, module, tool
+from acorn.testing import Reply, call, finish
+
+Json = dict[str, Any]
+SEALED = "reasoning.encrypted_content"
+THINKING: Json = {"type": "enabled", "budget_tokens": 1024}
+FIRST = Reply(reasoning="Hm.") & call("look", place="here")
+SECOND = Reply(reasoning="Aha.") & call("look", place="there")
+DONE = finish(result="done")
+
+
+class Looking(module):
+    """You answer."""
+
+    final_output = str
+    max_steps = 6
+
+    @tool
+    def look(self, place: str) -> str:
+        """Look somewhere."""
+        return f"nothing at {place}"
+
+
+class Talk:
+    """A provider whose model thinks, by one of the lanes."""
+
+    def __init__(self, spoken: str, lane: str, replies: list[Reply]) -> None:
+        self.spoken, self.lane = spoken, lane
+        self.server = Loopback(gemini_answers(replies) if spoken == "gemini" else replies)
+
+    @property
+    def model(self) -> Json:
+        if self.spoken == "gemini":
+            return gemini(self.server)
+        if self.spoken == "anthropic":
+            return self.server.anthropic(lane=self.lane, thinking=THINKING)
+        return self.server.responses("gpt-5", lane=self.lane, store=False, include=[SEALED])
+
+    def sent(self, at: int) -> list[str]:
+        """What stood for the thoughts in a request, in order."""
+        body = self.server.bodies()[at]
+        if self.spoken == "responses":
+            return [item["encrypted_content"] for item in body["input"] if item["type"] == "reasoning"]
+        if self.spoken == "anthropic":
+            blocks = [block for message in body["messages"] for block in message["content"]]
+            assert all(block["thinking"] for block in blocks if block["type"] == "thinking")
+            return [block["signature"] for block in blocks if block["type"] == "thinking"]
+        parts = [part for content in body["contents"] for part in content["parts"]]
+        return [part["thoughtSignature"] for part in parts if "thoughtSignature" in part]
+
+    def expected(self, *numbers: int) -> list[str]:
+        forms = {"responses": "sealed-{}", "anthropic": "signature-{}"}
+        if self.spoken == "gemini":
+            return [signature(number) for number in numbers]
+        return [forms[self.spoken].format(number) for number in numbers]
+
+
+SPEAKERS = [
+    ("anthropic", "native"),
+    ("anthropic", "litellm"),
+    ("responses", "native"),
+    ("responses", "litellm"),
+    ("gemini", "litellm"),
+]
+
+
+@pytest.fixture(params=SPEAKERS, ids=lambda pair: "-".join(pair))
+def speaker(request: pytest.FixtureRequest, litellm_is_loaded: None) -> tuple[str, str]:
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture
+def talk(speaker: tuple[str, str]) -> Iterator[Talk]:
+    made = Talk(*speaker, [FIRST, SECOND, DONE])
+    with made.server:
+        yield made
+
+
+def test_thoughts_survive_the_loop(talk: Talk, how: str) -> None:
+    assert run(Looking(model=talk.model), how) == "done"
+    assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
+
+
+def test_thoughts_survive_a_store(talk: Talk, tmp_path: Path, how: str) -> None:
+    """The run rests after the first call, and goes on in another instance, from what is in the file."""
+
+    @tool(approval=True)
+    def look(place: str) -> str:
+        """Look somewhere."""
+        return "nothing"
+
+    class Asking(module):
+        """You answer."""
+
+        final_output = str
+        max_steps = 6
+        tools = [look]
+        store = tmp_path / "runs.db"
+
+    paused = run(Asking(model=talk.model), how)
+    for _ in range(2):
+        paused = Asking(model=talk.model).resume(paused.run_id, answer=True)
+    assert paused == "done"
+    assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
+
+
+def test_thoughts_survive_a_record_in_json(speaker: tuple[str, str]) -> None:
+    """What was said is read again, and is the beginning of another conversation."""
+    talk = Talk(*speaker, [FIRST, DONE, SECOND, DONE])
+    with talk.server:
+        first = Looking(model=talk.model).run()
+        read: Run[Any] = Run.from_json(first.to_json())
+        assert Looking(model=talk.model).using(history=read)() == "done"
+    # Gemini signs the call that ends a run as well.
+    before = [1, 2] if talk.spoken == "gemini" else [1]
+    assert [talk.sent(at) for at in (2, 3)] == [talk.expected(*before), talk.expected(*before, 3)]
+
+
+def test_thoughts_survive_branches(speaker: tuple[str, str]) -> None:
+    class Checking(module):
+        """Check it."""
+
+        final_output = str
+        max_steps = 4
+
+    class Parent(Looking):
+        branches = {"check": Checking}
+
+    begun = Reply(reasoning="Well.") & call("check")
+    talk = Talk(*speaker, [FIRST, begun, SECOND, DONE, DONE])
+    with talk.server:
+        assert Parent(model=talk.model)() == "done"
+    within, behind = talk.sent(3), talk.sent(4)
+    assert within == talk.expected(1, 2, 3)
+    assert behind == talk.expected(1, 2)
+
+
+def test_thoughts_survive_an_edited_history(talk: Talk, how: str) -> None:
+    class Editing(Looking):
+        def on_step(self, step: Step) -> None:
+            self.history.append({"role": "user", "content": "Be quick."})
+            self.history[:] = [dict(message) for message in self.history]  # copies, which are as good
+            self.history[1]["content"] = "<input>another</input>"
+
+    assert run(Editing(model=talk.model), how) == "done"
+    assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
+
+
+def test_the_thoughts_of_a_turn_that_was_removed_go_with_it(talk: Talk) -> None:
+    class Forgetting(Looking):
+        def on_step(self, step: Step) -> None:
+            if step.counter == 2:
+                self.history[:] = [*self.history[:2], *self.history[-1:]]
+
+    assert Forgetting(model=talk.model)() == "done"
+    assert talk.sent(2) == talk.expected(2)
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_hidden_thoughts_survive_a_stream_in_their_place(lane: str, litellm_is_loaded: None) -> None:
+    """What Anthropic will not show is data that goes back as it came."""
+    hidden = {"type": "redacted_thinking", "data": "opaque"}
+    stream = anthropic_stream(FIRST, {"model": "claude"}, 1, 8).decode().split("\n\n")
+    number = 1  # of the block behind the thought that is shown
+    later = [event.replace('"index": 1', '"index": 2') for event in stream]
+    begin = {"type": "content_block_start", "index": number, "content_block": hidden}
+    end = {"type": "content_block_stop", "index": number}
+    added = [f"event: {event['type']}\ndata: {json.dumps(event)}" for event in (begin, end)]
+    at = next(at for at, event in enumerate(later) if '"tool_use"' in event)
+    body = "\n\n".join([*later[:at], *added, *later[at:]]).encode()
+    with Loopback([Fault(body=body, content_type=EVENTS), DONE]) as server:
+        assert list(Looking(model=server.anthropic(lane=lane, thinking=THINKING)).stream())[-1].result == "done"
+    blocks = server.bodies()[1]["messages"][1]["content"]
+    shown = {"type": "thinking", "thinking": "Hm.", "signature": "signature-1"}
+    assert blocks[:2] == [shown, hidden]
+    assert blocks[2]["type"] == "tool_use"

@@ -1,0 +1,357 @@
+"""Strict schemas: where they are sent, unasked and asked for, and what happens where they are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+from tests.contract.conftest import Wire
+from tests.loopback import Fault, Loopback
+
+from acorn import DeclarationError, ModelError, Step, module, tool
+from acorn._schema.strict import closed, is_strict
+from acorn.models.port import ModelRequest, takes_strict
+from acorn.models.resolve import resolve
+from acorn.testing import Reply, ScriptedModel, call, finish
+
+Json = dict[str, Any]
+REFUSED = "Invalid schema for function '__finish__': In context=('properties', 'answer'), 'format' is not permitted."
+
+
+class Tight(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    answer: str
+    kind: Literal["a", "b"] | None
+
+
+class Loose(BaseModel):
+    answer: str
+    kind: str = "a"
+
+
+WRONG: Any = "yes"
+RIGHT: Json = {"answer": "x", "kind": "a"}
+
+
+class Answering(module):
+    """You answer."""
+
+    final_output: Any = Tight
+    max_steps = 4
+
+    @tool
+    def look(self, place: str) -> str:
+        """Look somewhere."""
+        return f"nothing at {place}"
+
+
+class Casual(Answering):
+    final_output = Loose
+
+
+def flags(body: Json) -> dict[str, Any]:
+    """Which tool says what of strictness."""
+    found: dict[str, Any] = {}
+    for each in body["tools"]:
+        function = each.get("function", each)
+        found[function["name"]] = function.get("strict")
+    return found
+
+
+# Unasked
+
+
+@pytest.fixture
+def azure(litellm_is_loaded: None) -> Iterator[Loopback]:
+    with Loopback([call("look", place="here"), finish(**RIGHT)] * 2) as server:
+        yield server
+
+
+def azure_model(server: Loopback, **extra: Any) -> Json:
+    given = {"api_key": "k", "api_version": "2025-04-01-preview", "num_retries": 0}
+    return {"model": "azure/gpt-4o", "api_base": server.url, **given, **extra}
+
+
+def test_an_answer_whose_schema_is_strict_is_sent_as_such(azure: Loopback) -> None:
+    assert Answering(model=azure_model(azure))() == Tight(**RIGHT)
+    assert [flags(body) for body in azure.bodies()] == [{"look": None, "__finish__": True}] * 2
+    assert len({json.dumps(body["tools"]) for body in azure.bodies()}) == 1
+
+
+def test_another_schema_or_a_no_is_sent_as_ever(azure: Loopback) -> None:
+    Casual(model=azure_model(azure))()
+    Answering(model=azure_model(azure), strict=False)()
+    assert [flags(body) for body in azure.bodies()] == [{"look": None, "__finish__": None}] * 4
+
+
+def test_another_address_is_not_openai(wire: Wire) -> None:
+    wire.serve([call("look", place="here"), finish(**RIGHT)])
+    assert wire.call(Answering(model=wire.model())) == Tight(**RIGHT)
+    said = False if wire.is_responses else None
+    assert [flags(body) for body in wire.server.bodies()] == [{"look": said, "__finish__": said}] * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ("openai/gpt-4o", True),
+        ("openai/responses/gpt-5", True),
+        ({"model": "openai/gpt-4o", "base_url": "https://api.openai.com/v1"}, True),
+        ({"model": "openai/gpt-4o", "base_url": "https://example.org/v1"}, False),
+        ({"model": "openai/gpt-4o", "api_base": "https://example.org/v1"}, False),
+        ({"model": "openai/gpt-4o", "lane": "litellm"}, True),
+        ({"model": "openai/gpt-4o", "lane": "litellm", "api_base": "https://example.org/v1"}, False),
+        ({"model": "azure/gpt-4o", "api_base": "https://example.org"}, True),
+        ("gpt-4o", True),
+        ("anthropic/claude-sonnet-4-5", False),
+        ("gemini/gemini-2.5-pro", False),
+        ("mistral/mistral-large-latest", False),
+        (["openai/gpt-4o", "openai/gpt-4.1"], True),
+        (["openai/gpt-4o", "anthropic/claude-sonnet-4-5"], False),
+    ],
+)
+def test_who_is_known_to_take_it(config: Any, expected: bool) -> None:
+    assert takes_strict(resolve(config, "Test")) is expected
+
+
+def test_an_address_in_the_environment_is_another_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://example.org/v1")
+    assert not takes_strict(resolve("openai/gpt-4o", "Test"))
+    assert not takes_strict(resolve({"model": "openai/gpt-4o", "lane": "litellm"}, "Test"))
+
+
+def test_another_model_in_the_midst_of_a_run_is_asked_as_it_can_be(azure: Loopback) -> None:
+    class Changing(Answering):
+        def on_step(self, step: Step) -> None:
+            step.model = azure.openai()
+
+    assert Changing(model=azure_model(azure))() == Tight(**RIGHT)
+    assert [flags(body)["__finish__"] for body in azure.bodies()] == [True, None]
+
+
+# Asked for
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_the_user_wants_strict_is_sent_so_on_every_lane(wire: Wire, streams: bool) -> None:
+    @tool(strict=True)
+    def search(query: str) -> str:
+        """Search."""
+        return "nothing"
+
+    class Strict(Casual):
+        tools = [search]
+        strict = True
+
+    wire.serve([call("search", query="x"), finish(**RIGHT)])
+    agent = Strict(model=wire.model())
+    if streams:
+        assert list(agent.stream())[-1].result == Loose(**RIGHT)
+    else:
+        assert wire.call(agent) == Loose(**RIGHT)
+    said = False if wire.is_responses else None
+    expected = {"search": True, "look": said, "__finish__": True}
+    assert [flags(body) for body in wire.server.bodies()] == [expected] * 2
+    for each in wire.server.bodies()[0]["tools"]:
+        function = each.get("function", each)
+        schema = function.get("parameters") or function["input_schema"]
+        assert schema.get("additionalProperties") is (False if function.get("strict") else None)
+
+
+def test_strict_tools_that_are_agents_or_have_a_schema() -> None:
+    given = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+
+    @tool(schema=given, strict=True)
+    def raw(**arguments: Any) -> str:
+        """Raw."""
+        return ""
+
+    @tool(strict=True)
+    class Helper(module):
+        """Help."""
+
+        initial_input = ["question"]
+        final_output = str
+
+    model = ScriptedModel([finish(**RIGHT)])
+    Casual(model=model, tools=[raw, Helper])()
+    functions = {each["function"]["name"]: each["function"] for each in model.requests[0].tools}
+    assert functions["raw"] == {"name": "raw", "description": "Raw.", "parameters": given, "strict": True}
+    assert functions["helper"]["strict"] is True
+    assert functions["helper"]["parameters"]["additionalProperties"] is False
+
+
+def test_it_is_declared_like_any_setting() -> None:
+    model = ScriptedModel([finish(**RIGHT)] * 2)
+    Casual(model=model).using(strict=True)()
+    Casual(model=model, strict=None)()
+    assert [request.tools[-1]["function"].get("strict") for request in model.requests] == [True, None]
+    wrongs: list[Any] = ["yes", 1, []]
+    for wrong in wrongs:
+        with pytest.raises(DeclarationError, match=r"`Casual\.strict` must be True, False, or None"):
+            Casual(strict=wrong)
+    with pytest.raises(DeclarationError, match=r"`strict` of the tool `.*f` must be True or False, got 'yes'"):
+
+        @tool(strict=WRONG)
+        def f() -> None: ...
+
+
+def test_a_branch_decides_for_itself() -> None:
+    class Checking(module):
+        """Check it."""
+
+        final_output = str
+        max_steps = 2
+
+    class Parent(Casual):
+        strict = True
+        branches = {"check": Checking}
+
+    model = ScriptedModel([call("check"), finish(result="fine"), finish(**RIGHT)])
+    Parent(model=model)()
+    assert [request.tools[-1]["function"].get("strict") for request in model.requests] == [True, None, True]
+
+
+# Refused
+
+
+def request(*, declared: frozenset[str] = frozenset()) -> ModelRequest:
+    parameters = closed(Tight.model_json_schema())
+    tools = [{"type": "function", "function": {"name": "__finish__", "parameters": parameters, "strict": True}}]
+    return ModelRequest([{"role": "user", "content": "Why?"}], tools, 0.7, 100, declared=declared)
+
+
+@pytest.mark.parametrize("words", [REFUSED, "Unknown parameter: 'tools[0].function.strict'."])
+def test_a_strictness_that_nobody_asked_for_is_left_out_once_refused(gpt: Wire, words: str) -> None:
+    gpt.serve([Fault(status=400, message=words), *[finish(**RIGHT)] * 3])
+    model = resolve(gpt.model(num_retries=0), "Test")
+    for _ in range(2):
+        assert model.complete(request()).tool_calls[0].name == "__finish__"
+    other = request()
+    other.tools[0]["function"]["description"] = "Another one, of which nobody knows yet."
+    model.complete(other)
+    said = False if gpt.is_responses else None
+    assert [flags(body)["__finish__"] for body in gpt.server.bodies()] == [True, said, said, True]
+
+
+def test_azure_that_refuses_it_is_asked_without_for_the_whole_run(litellm_is_loaded: None) -> None:
+    script: list[Any] = [
+        Fault(status=400, message=REFUSED),
+        call("look", place="here"),
+        finish(**RIGHT),
+        finish(**RIGHT),
+    ]
+    with Loopback(script) as server:
+        agent = Answering(model=azure_model(server))
+        assert [agent(), agent()] == [Tight(**RIGHT)] * 2
+    assert [flags(body)["__finish__"] for body in server.bodies()] == [True, None, None, None]
+
+
+def test_one_that_the_user_set_is_an_error_that_names_it(wire: Wire) -> None:
+    wire.serve(lambda request: Fault(status=400, message=REFUSED))
+    error = wire.fails(Casual(model=wire.model(), strict=True))
+    assert "The model does not take the `strict` that was set: change or remove it." in str(error)
+    assert (error.status, wire.count()) == (400, 1)
+
+
+def test_one_on_a_tool_as_well(wire: Wire) -> None:
+    @tool(strict=True)
+    def search(query: str = "x") -> str:
+        """Search."""
+        return "nothing"
+
+    wire.serve(lambda request: Fault(status=400, message=REFUSED.replace("__finish__", "search")))
+    error = wire.fails(Casual(model=wire.model(), tools=[search]))
+    assert "`strict` that was set" in str(error)
+    assert wire.count() == 1
+
+
+def test_other_complaints_are_not_taken_for_it(gpt: Wire) -> None:
+    gpt.serve(lambda request: Fault(status=400, message="The model is restricted to members."))
+    with pytest.raises(ModelError):
+        resolve(gpt.model(num_retries=0), "Test").complete(request())
+    assert gpt.count() == 1
+
+
+# Which schemas are
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    at: str = Field(pattern="^a")
+
+
+class Nested(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    inner: Inner
+    many: list[Inner]
+    either: Inner | None
+    number: int = Field(ge=0, le=9)
+
+
+class Described(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    inner: Inner = Field(description="A word beside a reference")
+
+
+class Mapped(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    words: dict[str, int]
+
+
+class Anything(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    what: Any
+
+
+class Short(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    what: str = Field(max_length=3)
+
+
+class Pair(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    both: tuple[int, str]
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (Tight, True),
+        (Nested, True),
+        (Loose, False),
+        (Described, False),
+        (Mapped, False),
+        (Anything, False),
+        (Short, False),
+        (Pair, False),
+    ],
+)
+def test_only_what_openai_takes_as_it_stands_is_strict(schema: type[BaseModel], expected: bool) -> None:
+    model = ScriptedModel([Reply("no")])
+    model.takes_strict = True  # type: ignore[attr-defined]
+
+    class Asking(module):
+        final_output = schema
+        parse_retries = 0
+
+    with pytest.raises(Exception, match="Asking"):
+        Asking(model=model)()
+    function = model.requests[0].tools[-1]["function"]
+    assert function.get("strict", False) is expected
+    assert not expected or is_strict(function["parameters"])
+
+
+def test_deep_and_odd_schemas_are_not() -> None:
+    deep: Json = {"type": "string"}
+    for _ in range(11):
+        deep = {"type": "object", "properties": {"a": deep}, "required": ["a"], "additionalProperties": False}
+    assert not is_strict(deep)
+    assert is_strict(deep["properties"]["a"])
+    assert not is_strict({"anyOf": [deep]})
+    assert not is_strict(
+        {"type": "object", "properties": {"a": True}, "required": ["a"], "additionalProperties": False}
+    )

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, computed_field
 from tests.web.serving.clerk import CANARIES, ENVIRONMENT, Clerk, Echo, Greeter
 from tests.web.serving.server import app, asked, events, get, post
 
-from acorn import module, tool
+from acorn import Image, module, tool
 from acorn.errors import DeclarationError, ModelError
 from acorn.stores.memory import MemoryStore
 from acorn.testing import Failure, ScriptedModel, call, finish
@@ -321,3 +321,20 @@ def test_a_failure_of_a_model_in_a_stream_is_its_last_event() -> None:
     found = events(post(app(Clerk(model=model, store=MemoryStore())), "/stream", {"question": "x"}))
     assert found[-1]["error"]["type"] == "model"
     assert "partial" in found[0]
+
+
+def test_a_picture_comes_in_as_a_data_url() -> None:
+    class Look(BaseModel):
+        question: str
+        photo: Image
+
+    class Looker(module[Look, str]):
+        """Look at it."""
+
+    model = ScriptedModel(lambda request: finish("a cat"))
+    url = "data:image/png;base64,iVBORw0KGgo="
+    answer = post(app(Looker(model=model)), "/run", {"question": "Whose?", "photo": url})
+    assert (answer.status_code, answer.json()) == (200, "a cat")
+    assert url in json.dumps(model.requests[0].messages)
+    refused = post(app(Looker(model=model)), "/run", {"question": "Whose?", "photo": "/etc/passwd"})
+    assert (refused.status_code, refused.json()["error"]["problems"][0]["path"]) == (422, "photo")

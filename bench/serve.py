@@ -18,8 +18,8 @@ from acorn import module
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, finish
 
-COUNT = 400
-ROUNDS = 5
+COUNT = 40
+ROUNDS = 8
 KEY = "a-key-for-the-benchmark"
 QUESTION = {"question": "How long does it take?"}
 

@@ -24,7 +24,7 @@ GRACE = 1
 class Server(uvicorn.Server):
     """A server that ends what is open before it ends."""
 
-    def __init__(self, app: ASGIApp, close: Callable[[], object], grace: int) -> None:
+    def __init__(self, app: ASGIApp, close: Callable[[], object], grace: int = GRACE) -> None:
         super().__init__(
             uvicorn.Config(
                 app,

@@ -256,7 +256,7 @@ class Counted(BaseModel):
 class Counter(module[Tree, Counted]):
     """Count the leaves."""
 
-    model = ScriptedModel(lambda request: finish(Counted(default=Leaf(value=1))))
+    model = ScriptedModel(lambda request: finish(Counted(kindOf="x", default=Leaf(value=1))))
 
 
 def check_references(node: Any, document: Any) -> None:

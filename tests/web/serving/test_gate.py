@@ -34,7 +34,9 @@ def test_the_whole_matrix_is_judged_as_it_is_written(service: Any, host: str) ->
         for origin, site, key, kind in product(ORIGIN, SITE, KEYS, KIND):
             own = f"http://{host}" if origin == "same" else origin
             headers = {"host": host, "origin": own, "sec-fetch-site": site, "content-type": kind}
-            sent = {name: value.encode() for name, value in headers.items() if value is not None}
+            sent: dict[str, bytes | None] = {
+                name: value.encode() for name, value in headers.items() if value is not None
+            }
             sent |= {"authorization": key.encode() if key is not None else None}
             answer = await asked(service, "POST", "/run", headers=sent | ({} if kind else {"content-type": None}),
                                  content=b'"x"')  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from itertools import product
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.web.serving.clerk import Echo
 from tests.web.serving.server import HOME, KEY, app, asked, get, post
 
+from acorn.web.served import bound
 from acorn.web.serving.gate import BODY
 
 OTHER = "another-key-for-tests"
@@ -110,3 +112,9 @@ def test_it_can_be_mounted_in_a_server_of_ones_own() -> None:
     whole = Starlette(routes=[Mount("/echo", app=app(Echo()))])
     assert post(whole, "/echo/run", "x").json() == "x"
     assert get(whole, "/echo/v1/models").status_code == 200
+
+
+def test_the_socket_is_told_to_be_tcp_so_that_pieces_are_sent_at_once() -> None:
+    with bound("127.0.0.1", 0, is_given=True) as made:
+        assert made.proto == socket.IPPROTO_TCP
+        assert made.getsockname()[0] == "127.0.0.1"

@@ -18,8 +18,8 @@ from acorn import module
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, finish
 
-COUNT = 40
-ROUNDS = 8
+COUNT = 200
+ROUNDS = 7
 KEY = "a-key-for-the-benchmark"
 QUESTION = {"question": "How long does it take?"}
 

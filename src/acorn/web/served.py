@@ -48,7 +48,7 @@ def bound(host: str, port: int, *, is_given: bool) -> socket.socket:
     tried = [port] if is_given or port == 0 else [port + at for at in range(_TRIES)] + [0]
     failure: OSError | None = None
     for each in tried:
-        # With the protocol named: asyncio sends small pieces at once (TCP_NODELAY) only where it is told that this is TCP.
+        # With the protocol named: asyncio sends small pieces at once (TCP_NODELAY) only where it knows that it is TCP.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:

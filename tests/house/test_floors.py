@@ -64,6 +64,9 @@ FLOORS = {
     "_batch": 7,
     "_planning": 7,
     "_beginning": 7,
+    "_queueing": 7,
+    "_queued_batch": 7,
+    "_handle": 7,
     "_call": 7,
     "_runs": 7,
     "_explaining": 7,
@@ -72,6 +75,7 @@ FLOORS = {
     "__main__": 8,
     "cli": 8,
     "web": 8,
+    "durable": 8,
 }
 
 # Imports inside functions: optional or heavy outside packages, in the one room that needs them.
@@ -99,6 +103,7 @@ LATE_IMPORTS = {
     ("models/litellm/failure", "httpx"),
     ("models/litellm/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
+    ("cli/commands/work", "acorn"),  # the engine, which is an extra
     ("_telemetry/switch", "acorn"),  # what makes spans, with OpenTelemetry, which a program may not have
     ("mcp/address", "mcp"),
     ("mcp/address", "httpx2"),

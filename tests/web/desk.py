@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from tests.patience import AGES
 
 import acorn.web
-from acorn import ask_human, module, tool
+from acorn import Image, ask_human, module, tool
 from acorn.models import ModelRequest
 from acorn.models.port import Price
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
@@ -49,6 +49,7 @@ class Question(BaseModel):
     place: Place | None = None
     pet: Cat | Dog | None = Field(None, discriminator="kind")
     weights: dict[str, float] = {}
+    photo: Image | None = None
     more: Any = None
 
 

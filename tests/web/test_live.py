@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import signal
 import subprocess
@@ -265,3 +266,20 @@ def test_ctrl_c_ends_the_server_at_once_though_a_page_is_open_and_a_run_under_wa
     assert [facts.status for facts in kept] == ["stopped"]
     assert (tmp_path / ".acorn/.gitignore").read_text() == "*\n"
     assert (tmp_path / ".acorn").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_picture_goes_in_and_is_told_in_a_few_words(app: Any) -> None:
+    pixels = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"pixels" * 50_000).decode()
+    given = {"question": "search acorns", "photo": f"data:image/png;base64,{pixels}"}
+    begun = post(app, "/api/runs", {"input": given})
+    assert begun.status_code == 201, begun.text
+    run_id = begun.json()["id"]
+    told = [str(events(app, run_id)), get(app, f"/api/runs/{run_id}/view").text, get(app, "/api/runs").text]
+    told += [get(app, f"/api/runs/{run_id}/{path}").text for path in ("stream", "details?row=0", "sent?row=1")]
+    for each in told:
+        assert len(each) < 60_000
+        assert pixels[:60] not in each
+    assert "image/png" in told[-1]
+    assert pixels[:60] in get(app, f"/api/runs/{run_id}/file").text
+    wrong = post(app, "/api/runs", {"input": {"question": "x", "photo": "/etc/passwd"}})
+    assert [each["path"] for each in wrong.json()["problems"]] == ["photo"]

@@ -26,6 +26,7 @@ from acorn.cli.commands.runs import answer, cancel, delete, runs
 from acorn.cli.commands.serve import serve
 from acorn.cli.commands.show import show
 from acorn.cli.commands.web import web
+from acorn.cli.commands.work import work
 from acorn.cli.exit import (
     FAILED,
     FINE,
@@ -61,6 +62,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "answer": (answer, {}),
     "cancel": (cancel, {}),
     "delete": (delete, {}),
+    "work": (work, {}),
     "mcp": (mcp, {}),
     "pull": (pull, {}),
     "new": (new, {}),

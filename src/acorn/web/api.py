@@ -15,6 +15,7 @@ from starlette.routing import Route, Router
 
 import acorn
 from acorn import AcornError, InputError, StoreError
+from acorn._data import described as shortened
 from acorn._json import shorten, words_of
 from acorn.stores.port import Status
 from acorn.web.agent import described
@@ -202,7 +203,7 @@ class _Api:
         messages, asked = found
         exact = len(messages) == asked.messages
         known = {"model": asked.model, "forced": asked.forced, "count": asked.messages, "exact": exact}
-        return _json(200, self._site.veil(), {"messages": messages, **known})
+        return _json(200, self._site.veil(), {"messages": shortened(messages), **known})
 
     async def find(self, request: Request) -> Response:
         book, text = await self._book(request), request.query_params.get("q", "").strip()

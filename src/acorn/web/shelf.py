@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from acorn import Run, StoreError
+from acorn._data import described, without_data
 from acorn._json import shorten, to_plain, words_of
 from acorn._record_json import fields_of, read_entries
 from acorn.journal import Entry, RunBegun
@@ -201,7 +202,7 @@ class StoreShelf:
                 return None
             for each in heard:
                 try:
-                    entry = read_entries([json.loads(each.entry)])[0]
+                    entry = read_entries([without_data(each.entry)])[0]
                     book.rows.hear(entry)
                 except Exception as error:  # what is kept may be damaged, or of an acorn to come
                     raise StoreError(
@@ -257,8 +258,8 @@ def gist_of(head: Head) -> Gist:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return without_data(text)
+    except Exception:  # it may be damaged, and is left out then
         return None
 
 
@@ -366,8 +367,8 @@ def _book_of_run(run: Run[Any], run_id: str) -> Book:
         "seconds": run.seconds,
         "stop_reason": run.stop_reason,
         "error": None if run.error is None else words_of(run.error),
-        "input": to_plain(run.input),
-        "output": None if isinstance(run.output, Paused) else to_plain(run.output),
+        "input": described(to_plain(run.input)),
+        "output": None if isinstance(run.output, Paused) else described(to_plain(run.output)),
     }
     book = _book_of(entries, head)
     book.status = (

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from acorn import StreamChunk
+from acorn._data import described
 from acorn._json import to_plain
 from acorn._record_json import written_entry
 from acorn._secrets import redact, secrets_in
@@ -72,8 +73,8 @@ def dumped(veiled: Any) -> bytes:
 
 
 def entry_event(entry: Entry) -> Event:
-    """An entry as it is written in a store."""
-    plain: Event = to_plain(written_entry(entry))
+    """An entry as it is written in a store; of pictures and files, what they are."""
+    plain: Event = described(to_plain(written_entry(entry)))
     return plain
 
 

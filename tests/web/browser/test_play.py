@@ -147,6 +147,22 @@ def test_an_approval_is_given_with_other_arguments(open_page: Open) -> None:
     expect(page.locator(".call-inner")).to_contain_text("5.0 paid back for 17")
 
 
+PIXEL = b"\x89PNG\r\n\x1a\n" + b"pixels" * 20
+
+
+def test_a_picture_is_dropped_and_sent_along(open_page: Open, tmp_path: Any) -> None:
+    page = open_page()
+    page.locator(".drop input[type=file]").set_input_files(
+        {"name": "cat.png", "mimeType": "image/png", "buffer": PIXEL}
+    )
+    expect(page.locator(".drop img")).to_be_attached()
+    ask(page, "search acorns")
+    expect(status(page)).to_have_text("finished")
+    page.get_by_role("link", name="Timeline").click()
+    expect(page.locator(".detail")).to_contain_text("image/png")
+    expect(page.locator(".detail")).not_to_contain_text("cGl4ZWxz")
+
+
 def test_a_conversation_goes_on(open_page: Open) -> None:
     page = open_page()
     ask(page, "search acorns")

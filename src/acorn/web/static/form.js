@@ -80,6 +80,7 @@ function fieldOf(schema, top, about) {
   if (members) return unionField(found, members, top, about);
   if (found.type === "boolean") return switchField(found, about);
   if (found.type === "integer" || found.type === "number") return numberField(found, about);
+  if (found.type === "string" && found.format?.startsWith("acorn-")) return mediaField(found, about);
   if (found.type === "string") return textField(found, about);
   if (found.type === "array" && found.items && !found.prefixItems) return rowsField(found, top, about);
   if (found.type === "object" && found.properties) return groupField(found, top, about);
@@ -153,6 +154,63 @@ function textField(schema, about) {
   field.get = () => (control.value === "" ? undefined : control.value);
   field.set = (value) => {
     control.value = value === undefined || value === null ? "" : String(value);
+  };
+  return field;
+}
+
+const ACCEPTED = { "acorn-image": "image/*", "acorn-audio": "audio/*" };
+const LARGEST = 20_000_000;
+
+/** A picture, a sound or a file: chosen, dropped, or named by its address. */
+function mediaField(schema, about) {
+  const id = fresh();
+  const file = el("input", { type: "file", class: "sr", id, accept: ACCEPTED[schema.format] });
+  const address = el("input", { type: "url", placeholder: "or an address", "aria-label": `Address of ${about.name}` });
+  const shown = el("span", { class: "dropped" }, "Drop a file here, or choose one");
+  const clear = button("", () => take(null), { look: "bare small", picture: "cross", label: `Remove ${about.name}` });
+  clear.hidden = true;
+  const zone = el("div", { class: "drop" }, file, el("label", { for: id }, icon("save"), shown), clear, address);
+  const field = framed(zone, about, schema, { wraps: true });
+  let data;
+  const take = (chosen) => {
+    data = undefined;
+    field.mark("");
+    clear.hidden = !chosen;
+    address.hidden = Boolean(chosen);
+    zone.querySelector("img")?.remove();
+    fill(shown, chosen ? `${chosen.name} · ${Math.ceil(chosen.size / 1000)} kB` : "Drop a file here, or choose one");
+    if (!chosen) {
+      file.value = "";
+      return;
+    }
+    if (chosen.size > LARGEST) {
+      field.mark("At most 20 MB are taken.");
+      return;
+    }
+    const reader = new FileReader();
+    reader.addEventListener("load", () => {
+      data = reader.result;
+      if (chosen.type.startsWith("image/")) zone.prepend(el("img", { src: data, alt: chosen.name }));
+    });
+    reader.readAsDataURL(chosen);
+  };
+  file.addEventListener("change", () => file.files[0] && take(file.files[0]));
+  zone.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    zone.classList.add("is-over");
+  });
+  zone.addEventListener("dragleave", () => zone.classList.remove("is-over"));
+  zone.addEventListener("drop", (event) => {
+    event.preventDefault();
+    zone.classList.remove("is-over");
+    if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
+  });
+  field.get = () => data ?? (address.value.trim() || undefined);
+  field.set = (value) => {
+    take(null);
+    const text = typeof value === "string" ? value : value?.url;
+    address.value = typeof text === "string" && /^https?:/.test(text) ? text : "";
+    if (typeof text === "string" && text.startsWith("data:")) data = text;
   };
   return field;
 }

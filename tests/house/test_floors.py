@@ -116,6 +116,7 @@ LATE_IMPORTS = {
     ("mcp/server", "uvicorn"),
     ("cli/commands/mcp", "acorn"),  # which brings the drivers, for one command of many
     ("cli/commands/web", "acorn"),  # the server, which no other command needs
+    ("cli/commands/serve", "acorn"),  # the same
 }
 
 PUBLIC = [

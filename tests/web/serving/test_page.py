@@ -12,7 +12,7 @@ import pytest
 from tests.patience import PATIENCE
 from tests.web.serving.server import KEY, ROOT, serving
 
-PAGE = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, flags=re.DOTALL)
 
 MODEL = """

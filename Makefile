@@ -6,12 +6,13 @@ BIN    := $(VENV)/bin
 WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo picture test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
+.PHONY: demo picture browser test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
 
 help:
 	@echo "make demo     a tour of a minute, on a language model inside the process"
 	@echo "make test     format, lint and type checks, then the tests"
 	@echo "make check    the checks alone"
+	@echo "make browser  a Chromium for the tests of the page: which one is found, or how to get one"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make bench    the speed figures, as ratios"
 	@echo "make bench-peers  the same works done by others, each in an environment of its own; writes the table and the chart"
@@ -55,6 +56,16 @@ check-pyright:
 
 test: check
 	$(PYTEST)
+
+# By the system's own packages where that is allowed; otherwise the command is printed.
+browser: $(VENV)/.installed-dev
+	@$(BIN)/python tests/web/browser/finding.py || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core > /dev/null; \
+	  else \
+	    echo 'no Chromium; get one by: sudo apt-get install --no-install-recommends chromium fonts-dejavu-core'; \
+	    echo 'or name one: ACORN_BROWSER=/path/to/chromium'; exit 1; \
+	  fi && $(BIN)/python tests/web/browser/finding.py; }
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

@@ -41,6 +41,7 @@ from acorn.types import Request
 if TYPE_CHECKING:
     from acorn import _call
     from acorn._batch import AsyncBatch, Batch
+    from acorn._handle import AsyncHandle, Handle
     from acorn.chunk import StreamChunk
     from acorn.step import Step
     from acorn.thread.events import AgentEvent
@@ -249,6 +250,23 @@ class module(Generic[In, Out, Deps]):
         given = answers if answer is _UNSET else answer
         return cast(Out, (await _call.aresume(agent, run_id, given, is_one=answer is not _UNSET)).output)
 
+    # Runs that are driven elsewhere
+
+    def submit(self, /, *args: Any, **kwargs: Any) -> Handle[Out]:
+        """Put a run into the store, for its workers (`acorn work`) to drive, and return a handle on it.
+
+            handle = Desk(store="postgresql://host/name").submit(question="...")
+            print(handle.run_id, handle.result(timeout=60))
+
+        `using(run_id=..., priority=..., not_before=...)` names it, and says when it is its turn. The same `run_id` and
+        input again give a handle on the same run.
+        """
+        return _call.submit(self, args, kwargs)
+
+    async def asubmit(self, /, *args: Any, **kwargs: Any) -> AsyncHandle[Out]:
+        """The same on the event loop; what its handle does is awaited."""
+        return await _call.asubmit(self, args, kwargs)
+
     # Many inputs
 
     def map(
@@ -256,34 +274,39 @@ class module(Generic[In, Out, Deps]):
         rows: Iterable[Any],
         /,
         *,
-        concurrency: int = 8,
+        concurrency: int | None = None,
         id: str | None = None,
         key: Callable[[Any], Any] | None = None,
         max_cost: float | None = None,
         retry_failed: bool = False,
+        queue: bool = False,
     ) -> Batch[Out]:
-        """A run for each row, so many at a time; iterate for the items as they end, or take all `results()`.
+        """A run for each row, eight at a time or as many as you say.
+
+        Iterate for the items as they end, or take all `results()`.
 
             for item in agent.map(rows, concurrency=16, id="nightly-16", key=lambda row: row["sku"]):
                 print(item.index, item.output or item.error)
 
-        With a store and an `id`, the same call again skips what is done and goes on with what was interrupted.
+        With a store and an `id`, the same call again skips what is done and goes on with what was interrupted. With
+        `queue=True` the workers of the store (`acorn work`) drive the runs, and go on with them if you leave the loop.
         """
-        return _call.batch(self, rows, concurrency, id, key, max_cost, retry_failed)
+        return _call.batch(self, rows, _call.BatchOptions(concurrency, id, key, max_cost, retry_failed, queue))
 
     def amap(
         self,
         rows: Iterable[Any],
         /,
         *,
-        concurrency: int = 8,
+        concurrency: int | None = None,
         id: str | None = None,
         key: Callable[[Any], Any] | None = None,
         max_cost: float | None = None,
         retry_failed: bool = False,
+        queue: bool = False,
     ) -> AsyncBatch[Out]:
         """The same on the event loop: `async for item in agent.amap(rows)`."""
-        return _call.abatch(self, rows, concurrency, id, key, max_cost, retry_failed)
+        return _call.abatch(self, rows, _call.BatchOptions(concurrency, id, key, max_cost, retry_failed, queue))
 
     # Branches of this instance's run, from code inside of it
 
@@ -316,6 +339,9 @@ class module(Generic[In, Out, Deps]):
         history: Any = _UNSET,
         deps: Deps = _UNSET,
         run_id: Any = _UNSET,
+        priority: Any = _UNSET,
+        not_before: Any = _UNSET,
+        deliver: Any = _UNSET,
         thread: Any = _UNSET,
         before: Any = _UNSET,
         **overrides: Any,
@@ -331,6 +357,9 @@ class module(Generic[In, Out, Deps]):
         A call of `using(run_id="order-17")` begins a run by that id in the store; called again with the same input,
         it goes on with what was interrupted, and gives again what had ended.
 
+        `priority`, `not_before` (a moment, or how long from the call) and `deliver` are for `submit` and
+        `map(..., queue=True)`; with `deliver=False` the run waits for whoever hands its id to `acorn.durable.perform`.
+
         The original stays as it is.
 
             run = agent.run(question="Who won in 1994?")
@@ -342,10 +371,13 @@ class module(Generic[In, Out, Deps]):
         known, owner = brought_by(self), type(self).__name__
         if deps is not _UNSET:
             check_deps(owner, deps_type(self), deps)
+        queueing = {"priority": priority, "not_before": not_before, "deliver": deliver}
+        queueing = {name: value for name, value in queueing.items() if value is not _UNSET}
         vars(other)[BROUGHT] = Brought(
             prior=known.prior if history is _UNSET else _call.prior_messages(history, owner),
             deps=known.deps if deps is _UNSET else deps,
             run_id=known.run_id if run_id is _UNSET else _call.checked_id(run_id, owner),
+            queueing=_call.checked_queueing(known.queueing, owner, queueing) if queueing else known.queueing,
             fork=known.fork if thread is before is _UNSET else _call.fork_of(_or_none(thread), _or_none(before), owner),
         )
         _check_one_past(brought_by(other), owner)

@@ -198,7 +198,6 @@ def waits() -> Iterator[Waits]:
         ({"requests": 1, "per": math.inf}, r"rate_limit\['per'\]`"),
         ({"requests": 1, "per": "60"}, r"rate_limit\['per'\]`"),
         ({"requests": 1, "shared": 1}, r"rate_limit\['shared'\]` must be True or False"),
-        ({"requests": 1, "shared": True}, "needs a PostgreSQL store"),
     ],
 )
 def test_a_rate_limit_that_is_none_is_refused_in_words(value: Any, words: str) -> None:

@@ -92,3 +92,7 @@ def test_the_page_on_media_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     printed = run_page("media.md", tmp_path, monkeypatch)
     assert printed[:2] == ["It is on its way.", "Image(image/png, 8 bytes, 'cat.png')"]
     assert '"sha256":"' in printed[2]
+
+
+def test_the_page_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_page("web.md", tmp_path, monkeypatch) == ["Guard"]

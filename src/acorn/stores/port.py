@@ -315,6 +315,15 @@ class Wakes(Protocol):
         ...
 
 
+@runtime_checkable
+class Peeks(Protocol):
+    """What a store offers beside where it cannot tell at once, and to look costs next to nothing."""
+
+    def has_unwanted(self, holder: Holder) -> bool:
+        """Whether somebody wants a run cancelled that a process drives."""
+        ...
+
+
 # What machines share beside runs
 
 

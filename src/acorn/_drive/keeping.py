@@ -23,7 +23,6 @@ from acorn.record import Run
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.port import Birth, Change, Commit, Kept, Medium, RunCancelledError, Status, Store
 
-
 _SOON = 1.0
 """Seconds in which a commit comes to something, where all is well."""
 

@@ -278,7 +278,7 @@ class Store(Protocol):
         ...
 
     def cancel(self, run_id: str) -> None:
-        """End a run that rests; one that is driven ends at its next commit."""
+        """End a run that rests; one that is driven ends where it is driven, at the latest at its next commit."""
         ...
 
     def delete(self, run_id: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.patience import AGES, comes_true, waiting_for_nothing
 
 import acorn
 from acorn import Run, module, tool
-from acorn.models import ModelRequest
+from acorn.models import Delta, ModelRequest
 from acorn.stores import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import RunCancelledError, Store
@@ -114,11 +114,11 @@ class SlowModel(ScriptedModel):
         await self._scene.doze()
         return await super().acomplete(request)
 
-    def stream(self, request: ModelRequest) -> Any:
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
         self._scene.sleep()
         yield from super().stream(request)
 
-    async def astream(self, request: ModelRequest) -> Any:
+    async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         await self._scene.doze()
         async for delta in super().astream(request):
             yield delta

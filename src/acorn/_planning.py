@@ -57,6 +57,17 @@ class Agent(Protocol[Out, Deps]):
 
 def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
+    plan = checked_plan(agent)
+    brought = brought_by(agent)
+    run_id = brought.run_id or os.urandom(16).hex()
+    if brought.fork is not None:
+        return _forked_loop(agent, plan, run_id, args, kwargs)
+    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
+    return Loop(plan, Run(run_id, given, deps=plan.deps))
+
+
+def checked_plan(agent: Agent[Any, Any]) -> Plan:
+    """The plan of an agent that can be called."""
     plan = plan_for(agent, held())
     refuse_queueing(agent, plan.spec.owner)
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
@@ -64,12 +75,7 @@ def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) ->
     check_shared(plan.spec, plan.spec.store, [])
     if plan.spec.store is None:
         _check_people(agent, plan.spec, [])
-    brought = brought_by(agent)
-    run_id = brought.run_id or os.urandom(16).hex()
-    if brought.fork is not None:
-        return _forked_loop(agent, plan, run_id, args, kwargs)
-    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
-    return Loop(plan, Run(run_id, given, deps=plan.deps))
+    return plan
 
 
 def _forked_loop(agent: Agent[Any, Any], plan: Plan, run_id: str, args: Arguments, kwargs: dict[str, Any]) -> Loop:

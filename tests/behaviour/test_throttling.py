@@ -664,7 +664,7 @@ def test_a_forked_child_counts_for_itself() -> None:
 
 
 def test_the_example_of_the_docs_answers() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "limits.md").read_text(encoding="utf-8")
     block = "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
     names: dict[str, Any] = {"MODEL": ScriptedModel([finish(answer="A squirrel.")]), "__name__": "__main__"}
     exec(compile(block.replace('model = "openai/gpt-4o"', "model = MODEL"), "limits.md", "exec"), names)

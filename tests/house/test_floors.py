@@ -38,6 +38,7 @@ FLOORS = {
     "_history": 2,
     "_history_book": 2,
     "_record_json": 2,
+    "_record_html": 2,
     "thread": 2,
     "models/__init__": 2,
     "models/port": 2,
@@ -115,6 +116,7 @@ LATE_IMPORTS = {
     ("mcp/server", "uvicorn"),
     ("cli/commands/mcp", "acorn"),  # which brings the drivers, for one command of many
     ("cli/commands/web", "acorn"),  # the server, which no other command needs
+    ("cli/commands/serve", "acorn"),  # the same
 }
 
 PUBLIC = [

@@ -416,14 +416,6 @@ def test_room_that_is_missing_beside_max_tokens_is_not_taken_for_a_refused_defau
     assert claude.bodies()[1]["max_tokens"] == 4096
 
 
-def test_a_missing_key_says_where_to_put_it(gpt: Wire) -> None:
-    gpt.serve([])
-    error = gpt.fails(Plain(model={"model": "anthropic/claude-sonnet-4-5", "api_base": gpt.server.url}))
-    assert "`api_key`" in str(error)
-    assert (error.provider, error.retryable) == ("anthropic", False)
-    assert gpt.count() == 0
-
-
 @pytest.mark.parametrize("name", ["nonsense", "no_such_provider/model"])
 def test_an_unknown_provider_says_how_an_id_is_spelt(gpt: Wire, name: str) -> None:
     gpt.serve([])

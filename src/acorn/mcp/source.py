@@ -147,6 +147,8 @@ class MCPServer:
 
     async def _connected(self, may_ask: bool) -> Connection:
         """The connection for such runs, opened or opened anew where that is needed."""
+        if self._process != os.getpid():
+            self._begin_anew()
         if self._turn is None:
             self._turn = asyncio.Lock()
         async with self._turn:
@@ -226,7 +228,7 @@ class MCPServer:
             result = await self._call_once(definition, arguments, caller)
         except NotCalledError:
             result = await self._call_once(definition, arguments, caller)
-        return output_of(result, definition, self.max_result)
+        return output_of(result, definition, self.max_result, self.address.hidden)
 
     async def _call_once(self, definition: Definition, arguments: dict[str, Any], caller: Caller) -> Any:
         connection = await self._connected(caller.on_human is not None)

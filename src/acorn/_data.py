@@ -89,15 +89,6 @@ def size_text(size: int) -> str:
     return f"{size / 1000:.1f} kB" if size < 1_000_000 else f"{size / 1_000_000:.1f} MB"
 
 
-def described(value: Any) -> Any:
-    """Plain data in which what it is stands for data, for people to read."""
-    if isinstance(value, Data):
-        return repr(value)
-    if isinstance(value, dict):
-        return {key: described(item) for key, item in value.items()}
-    return [described(item) for item in value] if isinstance(value, list) else value
-
-
 # Taken out, and put back
 
 

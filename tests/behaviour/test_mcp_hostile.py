@@ -18,7 +18,7 @@ import pytest
 from tests.behaviour.test_mcp_source import SERVERS, Odd, Worker, results
 from tests.patience import AGES, PATIENCE, waiting_for_nothing
 
-from acorn import AcornError
+from acorn import AcornError, DeclarationError, Request
 from acorn.mcp import MCPServer
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
@@ -193,3 +193,71 @@ def test_a_session_that_a_server_does_not_end_keeps_no_run_from_ending() -> None
 def test_an_address_that_refuses_says_with_which_status(status: int, words: str) -> None:
     with rude(status) as address, pytest.raises(AcornError, match=words):
         Worker(model=ScriptedModel([]), tools=[MCPServer(address)])("x")
+
+
+def takes_one(arguments: dict[str, Any]) -> bool:
+    return bool(arguments)
+
+
+async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
+    return bool(arguments)
+
+
+@pytest.mark.parametrize(
+    ("server", "options", "words"),
+    [
+        ("ftp://example.com/mcp", {}, "must be a command, or an address with `http` or `https`"),
+        ("http://[::1", {}, "must be a command, or an address with `http` or `https`"),
+        ("http://", {}, "must be a command, or an address with `http` or `https`"),
+        ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "'DEPTH' has a `int`"),
+        ("time", {"env": "zebra"}, "must be a dict of strings, got a `str`"),
+        ("http://a/mcp", {"headers": {"Authorization": "Bearer zebra\n"}}, "without line ends; 'Authorization' has a"),
+        ("http://a/mcp", {"auth": "zebra"}, "got a `str`; a key is given as `headers="),
+        ("time", {"cwd": "nowhere-at-all"}, "`cwd` .* is no folder: 'nowhere-at-all'"),
+        ("time", {"pin": 5}, "`pin` .* must be the path of a file, got 5"),
+        ("time", {"pin": ""}, "`pin` .* must be the path of a file, got ''"),
+        ("time", {"prefix": None}, "`prefix` .* must be letters"),
+        ("time", {"max_result": 1.5}, "`max_result` .* must be a whole number"),
+        ("time", {"approve": takes_one}, "`approve` .* plain function of name and arguments"),
+        ("time", {"approve": asks_later}, "`approve` .* plain function of name and arguments"),
+    ],
+)
+def test_what_is_wrong_is_said_without_keys(server: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError, match=words) as caught:
+        MCPServer(server, **options)
+    assert "zebra" not in str(caught.value)
+
+
+def test_a_command_with_arguments_in_it_is_told_where_they_go() -> None:
+    with pytest.raises(AcornError, match=r"`mcp-nowhere --verbose` .* Arguments are given by `args=\[...\]`"):
+        Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-nowhere --verbose")])("x")
+
+
+@pytest.mark.parametrize("file", ["quick.py", "odd.py"])
+def test_why_on_human_failed_is_for_the_run_and_not_for_the_server(tmp_path: Path, file: str) -> None:
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            raise RuntimeError("zebra")
+
+    odd = Odd(tmp_path / "diary", file=file)
+    model = ScriptedModel([calling("ask"), finish("done")])
+    (result,) = results(Human(model=model, tools=[odd.server]).run("x"))
+    assert result == "Tool error: ServerError: The answer of `on_human` cannot be used: RuntimeError: zebra"
+    assert "zebra" not in "\n".join(odd.lines())
+
+
+def test_choices_that_hide_something_are_not_offered(tmp_path: Path) -> None:
+    asked: list[Request] = []
+
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            asked.append(request)
+            return "blue"
+
+    program = (SERVERS / "quick.py").read_text(encoding="utf-8").replace('"red", "blue"', r'"red\x1b[31m", "blue"')
+    (tmp_path / "quick.py").write_text(program, encoding="utf-8")
+    server = MCPServer(sys.executable, [str(tmp_path / "quick.py"), str(tmp_path / "diary")])
+    model = ScriptedModel([calling("ask"), finish("done")])
+    (result,) = results(Human(model=model, tools=[server]).run("x"))
+    assert "hides characters that nobody can see in the choices" in result
+    assert not asked

@@ -38,13 +38,13 @@ class Address:
 
     @property
     def is_web(self) -> bool:
-        return self.target.startswith(("http://", "https://"))
+        return self.target.lower().startswith(("http://", "https://"))
 
     @property
     def label(self) -> str:
         """The server in messages: neither its arguments nor a query, where keys may stand."""
         if not self.is_web:
-            return os.path.basename(self.target)
+            return os.path.basename(self.target) or self.target
         parts = urlsplit(self.target)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

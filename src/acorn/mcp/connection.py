@@ -193,23 +193,28 @@ class Connection:
         watch = caller.watch = asyncio.timeout(self._to_call)
         try:
             async with watch:
-                return await self._client.call_tool(definition.name, arguments, progress_callback=progress)
+                returned = await self._client.call_tool(definition.name, arguments, progress_callback=progress)
+            if caller.failure is not None:
+                raise ServerError(caller.failure)
+            return returned
         except TimeoutError as error:
             if not watch.expired():
-                raise await self._call_failure(error) from error
+                raise await self._call_failure(caller, error) from error
             words = (
                 f"the server said nothing for {self._to_call:g} s, and the call was cancelled{self._misheard_words()}"
             )
             raise ServerError(words) from error
         except Exception as error:
-            raise await self._call_failure(error) from error
+            raise await self._call_failure(caller, error) from error
         finally:
             del self._calls[task]
 
-    async def _call_failure(self, error: Exception) -> ServerError:
+    async def _call_failure(self, caller: Caller, error: Exception) -> ServerError:
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED
 
+        if caller.failure is not None:
+            return ServerError(caller.failure)
         kind = innermost(error)
         words = cut(clean(self.address.hidden(str(kind) or type(kind).__name__)), _LONGEST_WORDS)
         if isinstance(kind, MCPError) and kind.message == _FORGOTTEN:
@@ -249,8 +254,8 @@ class Connection:
             action, content = await answer_form(caller, params.message, params.requested_schema)
             return types.ElicitResult(action=action, content=content)  # type: ignore[arg-type]
         except Exception as error:
-            words = f"The answer of `on_human` cannot be used: {words_of(error)}"
-            return types.ErrorData(code=types.INVALID_PARAMS, message=words)
+            caller.failure = f"The answer of `on_human` cannot be used: {words_of(error)}"
+            return types.ErrorData(code=types.INVALID_PARAMS, message="There is no answer that can be used")
 
     def _only_caller(self) -> Caller | None:
         """Servers of the older protocol do not say in which call they ask: it is clear where one run is calling."""
@@ -299,7 +304,7 @@ def _heard(on_progress: Progress, *told: Any) -> None:
 def _why(error: Exception) -> tuple[str, BaseException]:
     kind = innermost(error)
     if isinstance(kind, FileNotFoundError | PermissionError):
-        return "cannot be started; is it installed, and is its name right?", kind
+        return "cannot be started; is it installed, and is its name right? Arguments are given by `args=[...]`", kind
     if type(kind).__module__.partition(".")[0] == "httpx2":
         return "cannot be reached", kind
     return "could not be opened", kind

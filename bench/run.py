@@ -26,11 +26,13 @@ BENCHES = [
     "postgres",
     "telemetry",
     "mcp_calls",
+    "web",
+    "serve",
 ]
 
 
 def main(names: list[str]) -> int:
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     over = 0
     for name in names or BENCHES:
         bench = importlib.import_module(name)

@@ -1,0 +1,402 @@
+"""The routes: each reads a request, calls a room, and answers in JSON or as a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, get_args
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route, Router
+
+import acorn
+from acorn import AcornError, InputError, StoreError
+from acorn._data import described as shortened
+from acorn._json import shorten, words_of
+from acorn.stores.port import Status
+from acorn.web.agent import described
+from acorn.web.guard import TooLongError
+from acorn.web.live import Live
+from acorn.web.pages import SHELL, given, read_pages, shell
+from acorn.web.shelf import Book, StoreShelf
+from acorn.web.site import BusyError, Site
+from acorn.web.wire import CUT, WHOLE, Veil, dumped, entry_event, sent, squeeze
+
+_BATCH = 1 / 30
+"""Seconds between two messages of a stream, at least."""
+_LOOK = 0.2
+"""Seconds between two looks at a run that another process drives."""
+_HEARTBEAT = 15.0
+_UNKNOWN = "There is no such run here."
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class _WrongError(Exception):
+    """A request that cannot be answered."""
+
+    def __init__(self, status: int, words: str, **more: Any) -> None:
+        super().__init__(words)
+        self.status, self.more = status, more
+
+
+def routes(site: Site) -> Router:
+    """Every address of the site. A page of another part is a row here and a file in `static/`."""
+    api = _Api(site)
+    pages = read_pages()
+
+    async def page(request: Request) -> Response:
+        return shell(pages[SHELL], str(request.scope.get("root_path", "")))
+
+    async def static(request: Request) -> Response:
+        found = pages.get(request.path_params["name"])
+        return _json(404, site.veil(), {"error": "There is no such file."}) if found is None else given(found, request)
+
+    gets: Mapping[str, Answer] = {
+        "/api/agent": api.agent,
+        "/api/runs": api.runs,
+        "/api/requests": api.requests,
+        "/api/runs/{id}/stream": api.stream,
+        "/api/runs/{id}/view": api.view,
+        "/api/runs/{id}/rows": api.rows,
+        "/api/runs/{id}/details": api.details,
+        "/api/runs/{id}/sent": api.sent,
+        "/api/runs/{id}/find": api.find,
+        "/api/runs/{id}/talk": api.talk,
+        "/api/runs/{id}/file": api.file,
+    }
+    posts: Mapping[str, Answer] = {
+        "/api/runs": api.begin,
+        "/api/runs/{id}/stop": api.stop,
+        "/api/runs/{id}/resume": api.resume,
+        "/api/requests/{id}": api.answer,
+    }
+    found = [Route(path, page) for path in ("/", "/runs/", "/runs/{id}")]
+    found += [Route("/static/{name}", static)]
+    found += [Route(path, api.told(act)) for path, act in gets.items()]
+    found += [Route(path, api.told(act), methods=["POST"]) for path, act in posts.items()]
+    found += [Route("/api/runs/{id}", api.told(api.delete), methods=["DELETE"])]
+
+    async def nothing(request: Request) -> Response:
+        return _json(404, site.veil(), {"error": "There is nothing at this address."})
+
+    return Router([*found, Route("/{rest:path}", nothing, methods=["GET", "HEAD", "POST", "DELETE"])])
+
+
+def _json(status: int, veil: Veil, value: Any, limit: int = WHOLE) -> Response:
+    return Response(veil.json(value, limit), status, media_type="application/json")
+
+
+class _Api:
+    """The routes of one site."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def told(self, act: Answer) -> Answer:
+        """What goes wrong is told in JSON."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await act(request)
+            except _WrongError as error:
+                status, more = error.status, {"error": str(error), **error.more}
+            except TooLongError:
+                status, more = 413, {"error": "The request is too long."}
+            except InputError as error:
+                status, more = 422, {"error": str(error), "problems": error.problems}
+            except AcornError as error:
+                status = 429 if isinstance(error, BusyError) else 409 if isinstance(error, StoreError) else 422
+                more = {"error": str(error)}
+            except Exception as error:
+                if request.method != "GET":
+                    raise
+                # What a file or a store holds may be damaged, or made by somebody who means no good.
+                status, more = 409, {"error": f"This cannot be shown, it may be damaged: {shorten(words_of(error))}"}
+            return _json(status, self._site.veil(), more)
+
+        return answer
+
+    # The agent, and what it is asked to do
+
+    async def agent(self, request: Request) -> Response:
+        site = self._site
+        found = None if site.agent is None else await run_in_threadpool(described, site.agent)
+        return _json(200, site.veil(), {"agent": found, "store": site.shelf.name, "version": acorn.__version__})
+
+    async def begin(self, request: Request) -> Response:
+        body = await _body(request, {"input", "after", "model"})
+        after, model = _text(body, "after"), _text(body, "model")
+        run_id = await run_in_threadpool(self._site.begin, body.get("input", {}), after, model)
+        return _json(201, self._site.veil(), {"id": run_id})
+
+    async def stop(self, request: Request) -> Response:
+        await run_in_threadpool(self._site.stop, (await self._book(request)).head["id"])
+        return _json(200, self._site.veil(), {})
+
+    async def resume(self, request: Request) -> Response:
+        await run_in_threadpool(self._site.resume, request.path_params["id"])
+        return _json(200, self._site.veil(), {})
+
+    async def answer(self, request: Request) -> Response:
+        body = await _body(request, {"value"})
+        goes_on = await run_in_threadpool(self._site.answer, request.path_params["id"], body.get("value"))
+        return _json(200, self._site.veil(), {"goes_on": goes_on})
+
+    async def requests(self, request: Request) -> Response:
+        return _json(200, self._site.veil(), {"requests": await run_in_threadpool(self._site.requests)})
+
+    async def delete(self, request: Request) -> Response:
+        await run_in_threadpool(self._site.delete, request.path_params["id"])
+        return _json(200, self._site.veil(), {})
+
+    # Runs
+
+    async def runs(self, request: Request) -> Response:
+        query = request.query_params
+        status = query.getlist("status")
+        if unknown := [each for each in status if each not in get_args(Status)]:
+            raise _WrongError(422, f"`{unknown[0]}` is no state of a run; they are {', '.join(get_args(Status))}.")
+        try:
+            before = datetime.fromisoformat(query["before"]) if query.get("before") else None
+        except ValueError:
+            raise _WrongError(422, "`before` is no time such as `2026-01-31T12:00:00+00:00`.") from None
+        agent = query.get("agent") or None
+        text = query.get("q", "").strip()
+        heads, following = await run_in_threadpool(self._site.shelf.heads, status, agent, text, before)
+        return _json(200, self._site.veil(), {"runs": heads, "before": following}, 200)
+
+    async def talk(self, request: Request) -> Response:
+        """The runs of the conversation that a run belongs to, up to itself."""
+        shelf = self._site.shelf
+        book = await run_in_threadpool(shelf.book, request.path_params["id"])
+        batch = None if book is None else book.head.get("batch")
+        if book is None or not isinstance(batch, str) or not isinstance(shelf, StoreShelf):
+            return _json(200, self._site.veil(), {"runs": []})
+        earlier = await run_in_threadpool(_earlier, shelf, batch, book)
+        return _json(200, self._site.veil(), {"runs": earlier}, CUT)
+
+    async def view(self, request: Request) -> Response:
+        book, veil = await self._book(request), self._site.veil()
+        waits = book.status == "waiting"
+        requests = await run_in_threadpool(self._site.requests, str(book.head["id"])) if waits else []
+        body = await run_in_threadpool(viewed, book, veil, is_own=self._site.is_own(book), requests=requests)
+        return Response(body, media_type="application/json")
+
+    async def details(self, request: Request) -> Response:
+        book = await self._book(request)
+        row = _row(book, request)
+        said = [entry_event(entry) for entry in book.rows.of(row)]
+        results = book.rows.results(row) if row.kind != "model" else []
+        call = None if row.call is None else list(row.call)
+        return _json(200, self._site.veil(), {"row": row.id, "entries": said, "results": results, "call": call})
+
+    async def sent(self, request: Request) -> Response:
+        book = await self._book(request)
+        found = book.rows.asked_with(_row(book, request))
+        if found is None:
+            raise _WrongError(404, "Nothing was sent for this row.")
+        messages, asked = found
+        exact = len(messages) == asked.messages
+        known = {"model": asked.model, "forced": asked.forced, "count": asked.messages, "exact": exact}
+        return _json(200, self._site.veil(), {"messages": shortened(messages), **known})
+
+    async def find(self, request: Request) -> Response:
+        book, text = await self._book(request), request.query_params.get("q", "").strip()
+        found = await run_in_threadpool(book.found, text, self._site.veil()) if text else []
+        return _json(200, self._site.veil(), {"rows": found})
+
+    async def file(self, request: Request) -> Response:
+        """The run as `acorn show` reads it, veiled like everything else."""
+        site, book = self._site, await self._book(request)
+        if site.store is None:
+            plain: Any = {"run": book.head, "journal": [entry_event(entry) for entry in book.rows.entries]}
+        else:
+            run = await run_in_threadpool(acorn.runs(site.store).get, book.head["id"])
+            plain = json.loads(run.to_json())
+        name = "".join(each for each in str(book.head["id"]) if each.isascii() and (each.isalnum() or each in "-_"))
+        headers = {"content-disposition": f'attachment; filename="{name or "run"}.json"'}
+        body = await run_in_threadpool(site.veil().json, plain, 10**9)
+        return Response(body, media_type="application/json", headers=headers)
+
+    async def _book(self, request: Request) -> Book:
+        book = await run_in_threadpool(self._site.shelf.book, request.path_params["id"])
+        if book is None:
+            raise _WrongError(404, _UNKNOWN)
+        return book
+
+    # Streams
+
+    async def stream(self, request: Request) -> Response:
+        """What happens in a run, from where the reader was: `id` says how far it had come."""
+        run_id, site = request.path_params["id"], self._site
+        live = site.lives.get(run_id)
+        token, _, index = _from(request, "").partition("-")
+        came = int(index) if index.isascii() and index.isdigit() else 0
+        if live is not None:
+            return _events(self._live(live, came if token == live.token else 0))
+        book = await self._book(request)
+        return _events(self._kept(book, came if token == "kept" else 0))
+
+    async def _live(self, live: Live, index: int) -> AsyncGenerator[bytes]:
+        loop, news, closing = asyncio.get_running_loop(), asyncio.Event(), self._site.closing()
+
+        def wake() -> None:
+            if not news.is_set() and not loop.is_closed():
+                loop.call_soon_threadsafe(news.set)
+
+        live.watch(wake)
+        try:
+            if index == 0:
+                yield _message(f"{live.token}-0", [{"entry": "reset"}])
+            while not closing.is_set():
+                news.clear()
+                events, is_over = live.since(index)
+                if events:
+                    index += len(events)
+                    veil = self._site.veil()
+                    yield _message(f"{live.token}-{index}", [sent(event, veil) for event in squeeze(events)])
+                    await _until(closing, _BATCH)
+                elif is_over:
+                    yield await self._end(live.run_id, f"{live.token}-{index}")
+                    return
+                elif not await _either(news, closing):
+                    yield b": here\n\n"
+        finally:
+            live.unwatch(wake)
+            self._site.forget(closing)
+
+    async def _kept(self, book: Book, index: int) -> AsyncGenerator[bytes]:
+        """A run that is over, or that another process drives."""
+        run_id, closing = book.head["id"], self._site.closing()
+        try:
+            if index == 0:
+                yield _message("kept-0", [{"entry": "reset"}])
+            while not closing.is_set():
+                entries = book.rows.entries[index:]
+                if entries:
+                    index += len(entries)
+                    veil = self._site.veil()
+                    yield _message(f"kept-{index}", [sent(entry_event(entry), veil) for entry in entries])
+                elif not book.goes_on:
+                    yield await self._end(run_id, f"kept-{index}")
+                    return
+                else:
+                    await _until(closing, _LOOK)
+                if run_id in self._site.lives or await run_in_threadpool(self._site.shelf.book, run_id) is None:
+                    return
+        finally:
+            self._site.forget(closing)
+
+    async def _end(self, run_id: str, id: str) -> bytes:
+        """The last message: what the run came to, and what it waits for."""
+        site = self._site
+        book = await run_in_threadpool(site.shelf.book, run_id)
+        head = None if book is None else {**book.plain_head(), "own": site.is_own(book)}
+        requests = await run_in_threadpool(site.requests, run_id)
+        end = site.veil().plain({"entry": "end", "run_id": run_id, "head": head, "requests": requests}, CUT)
+        return _message(id, [end])
+
+    async def rows(self, request: Request) -> Response:
+        """The rows of a run that goes on, as they change."""
+        book = await self._book(request)
+        given = _from(request, request.query_params.get("after", "0"))
+        return _events(self._rows(book, int(given) if given.isascii() and given.isdigit() else 0))
+
+    async def _rows(self, book: Book, version: int) -> AsyncGenerator[bytes]:
+        run_id, closing, site = book.head["id"], self._site.closing(), self._site
+        try:
+            while not closing.is_set():
+                found = await run_in_threadpool(site.shelf.book, run_id)
+                if found is None:
+                    return
+                book, veil = found, site.veil()
+                with book.lock:
+                    changed = [row.plain(veil) for row in book.rows.since(version)]
+                    version = len(book.rows.entries)
+                    head = veil.plain({**book.plain_head(), "own": site.is_own(book)})
+                if changed or not book.goes_on:
+                    yield _message(str(version), {"rows": changed, "head": head})
+                if not book.goes_on:
+                    return
+                await _until(closing, _LOOK)
+        finally:
+            site.forget(closing)
+
+
+def viewed(book: Book, veil: Veil, *, is_own: bool = False, requests: Sequence[Any] = ()) -> bytes:
+    """A run as the viewer gets it: its head and its rows, without what they hold."""
+    with book.lock:
+        rows = [row.plain(veil) for row in book.rows.all]
+        head = veil.plain({**book.plain_head(), "own": is_own})
+        version = len(book.rows.entries)
+    return dumped({"head": head, "rows": rows, "version": version, "requests": veil.plain(list(requests))})
+
+
+def _earlier(shelf: StoreShelf, batch: str, book: Book) -> list[dict[str, Any]]:
+    item = book.head.get("item") or 0
+    found = [facts for facts in shelf.runs_of(batch) if (facts.item or 0) < item and facts.status == "done"]
+    books = [shelf.book(facts.id) for facts in found[-20:]]
+    return [
+        {name: each.head.get(name) for name in ("id", "input", "output")} for each in books if each is not None
+    ]  # fmt: skip
+
+
+def _row(book: Book, request: Request) -> Any:
+    number = request.query_params.get("row", "")
+    if not (number.isascii() and number.isdigit() and int(number) < len(book.rows.all)):
+        raise _WrongError(404, "There is no such row.")
+    return book.rows.all[int(number)]
+
+
+async def _body(request: Request, known: set[str]) -> dict[str, Any]:
+    try:
+        body = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise _WrongError(422, "The request is no JSON.") from None
+    if not isinstance(body, dict):
+        raise _WrongError(422, "The request is no JSON object.")
+    if strange := sorted(body.keys() - known):
+        raise _WrongError(422, f"The request has `{strange[0]}`, which nobody knows here.")
+    return body
+
+
+def _text(body: Mapping[str, Any], name: str) -> str | None:
+    found = body.get(name)
+    if found is not None and not isinstance(found, str):
+        raise _WrongError(422, f"`{name}` is a text.")
+    return found or None
+
+
+def _from(request: Request, otherwise: str) -> str:
+    """How far a reader had come: a browser says so when it comes back by itself, the page when it does."""
+    return request.headers.get("last-event-id") or request.query_params.get("from") or otherwise
+
+
+def _events(chunks: AsyncGenerator[bytes]) -> Response:
+    return StreamingResponse(chunks, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+def _message(id: str, value: Any) -> bytes:
+    return b"id: " + id.encode() + b"\ndata: " + dumped(value) + b"\n\n"
+
+
+async def _until(event: asyncio.Event, seconds: float) -> None:
+    """So long, or until the server ends."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+async def _either(news: asyncio.Event, closing: asyncio.Event) -> bool:
+    """Whether something came before it was time to say that we are still here."""
+    waits = [asyncio.ensure_future(each.wait()) for each in (news, closing)]
+    done, _ = await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        each.cancel()
+    return bool(done)

@@ -1,0 +1,389 @@
+"""The runs that the page shows: those of a store, or of files that were saved.
+
+A thin reader: it lists, searches, and keeps the books of the runs that were looked at last, so that a run that goes on
+is read on from where it was. All of it may be called from any thread, and what goes wrong is a `StoreError`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from pydantic import ValidationError
+
+from acorn import Run, StoreError
+from acorn._data import described, without_data
+from acorn._json import shorten, to_plain, words_of
+from acorn._record_json import fields_of, read_entries
+from acorn.journal import Entry, RunBegun
+from acorn.stores.port import Kept, RunFacts, Status, Store
+from acorn.thread import parse_events
+from acorn.thread.retold import entries_of
+from acorn.types import Paused
+from acorn.web.rows import Rows, first_text
+from acorn.web.wire import Veil, entry_event
+
+PAGE = 50
+_BOOKS = 8
+_SCANNED = 500
+"""How many runs are looked through for a text, at most, before the page must ask for more."""
+_SEARCHED = 10_000
+"""Letters of an input and an output that are searched in a list."""
+_PATIENCE = 0.4
+"""Seconds that a list may take to read inputs that are not known yet."""
+_BIGGEST = 256_000_000
+"""Bytes of a file of a run."""
+GOES_ON = ("queued", "running")
+
+Head = dict[str, Any]
+
+
+@dataclass(eq=False)
+class Book:
+    """A run and all below it, as far as it was read."""
+
+    head: Head
+    status: str
+    rows: Rows = field(default_factory=Rows)
+    position: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    texts: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
+    """By row, what it says in small letters, and of which version."""
+
+    @property
+    def goes_on(self) -> bool:
+        return self.status in GOES_ON
+
+    def plain_head(self) -> Head:
+        """What the run is at now; while it goes on, the sums are those of its entries."""
+        rows = self.rows
+        head = {**self.head, "status": self.status, "entries": len(rows.entries)}
+        if self.goes_on or head.get("usage") is None:
+            head |= {"usage": fields_of(rows.usage), "cost": rows.cost, "steps": rows.steps, "seconds": rows.seconds}
+        return head
+
+    def found(self, text: str, veil: Veil) -> list[int]:
+        """The rows that say this somewhere."""
+        wanted = text.lower()
+        return [row.id for row in self.rows.all if wanted in self._text_of(row.id, veil)]
+
+    def _text_of(self, row_id: int, veil: Veil) -> str:
+        row = self.rows.all[row_id]
+        known = self.texts.get(row_id)
+        if known is None or known[0] != row.version:
+            said = [entry_event(entry) for entry in self.rows.of(row)]
+            text = " ".join([row.name, *_strings(veil.plain(said)), *_strings(veil.plain(self.rows.results(row)))])
+            known = self.texts[row_id] = (row.version, text.lower())
+        return known[1]
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+    elif value is not None:
+        yield str(value)
+
+
+class Gist(NamedTuple):
+    """A run in two lines, and what is searched in it."""
+
+    given: str
+    gave: str
+    all: str
+
+
+class Shelf(Protocol):
+    """Where the runs are."""
+
+    @property
+    def name(self) -> str: ...
+    def heads(
+        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None
+    ) -> tuple[list[Head], str | None]:
+        """A page of runs, the newest first, and before when the next page begins; None where there is none."""
+        ...
+
+    def book(self, run_id: str) -> Book | None:
+        """A run as it is now; None where there is none."""
+        ...
+
+
+class StoreShelf:
+    """The runs of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._books: OrderedDict[str, Book] = OrderedDict()
+        self._gists: OrderedDict[tuple[str, datetime], Gist] = OrderedDict()
+        """By run and when it last changed."""
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.store.name
+
+    def heads(
+        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None
+    ) -> tuple[list[Head], str | None]:
+        limit = time.monotonic() + _PATIENCE
+        found: list[Head] = []
+        wanted: Sequence[Status] = status  # type: ignore[assignment]
+        seen, size = 0, PAGE if not text else _SCANNED
+        listed = self.store.list(status=wanted, agent=agent, before=before, limit=size)
+        for facts in listed:
+            gist = self._gist(facts) if text or time.monotonic() < limit else self._known(facts)
+            seen += 1
+            if not text or text.lower() in _searched(facts, gist):
+                found.append({**head_of(facts), "input": gist.given, "output": gist.gave})
+            if len(found) == PAGE:
+                break
+        is_last = seen == len(listed) and len(listed) < size
+        return found, None if is_last or not seen else listed[seen - 1].started.isoformat()
+
+    def _known(self, facts: RunFacts) -> Gist:
+        with self._lock:
+            return self._gists.get((facts.id, facts.updated), Gist("", "", ""))
+
+    def _gist(self, facts: RunFacts) -> Gist:
+        """A run in two lines. What never changes again is read once."""
+        key = (facts.id, facts.updated)
+        with self._lock:
+            if key in self._gists:
+                self._gists.move_to_end(key)
+                return self._gists[key]
+        kept = self.store.read(facts.id)
+        made = gist_of(_head_of_kept(kept[0]) if kept else {})
+        with self._lock:
+            self._gists[key] = made
+            while len(self._gists) > 4 * _SCANNED:
+                self._gists.popitem(last=False)
+        return made
+
+    def book(self, run_id: str) -> Book | None:
+        with self._lock:
+            book = self._books.get(run_id)
+            if book is not None:
+                self._books.move_to_end(run_id)
+        if book is None:
+            kept = self.store.read(run_id)
+            if not kept or kept[0].facts.root not in ("", run_id):  # the run of a branch is shown with the whole
+                return None
+            book = Book(_head_of_kept(kept[0]), "unknown")
+            with self._lock:
+                book = self._books.setdefault(run_id, book)
+                while len(self._books) > _BOOKS:
+                    self._books.popitem(last=False)
+        return self._read_on(run_id, book)
+
+    def forget(self, run_id: str) -> None:
+        """A run that was deleted."""
+        with self._lock:
+            self._books.pop(run_id, None)
+
+    def _read_on(self, run_id: str, book: Book) -> Book | None:
+        with book.lock:
+            status, heard = self.store.follow(run_id, book.position)
+            if status is None:
+                self.forget(run_id)
+                return None
+            for each in heard:
+                try:
+                    entry = read_entries([without_data(each.entry)])[0]
+                    book.rows.hear(entry)
+                except Exception as error:  # what is kept may be damaged, or of an acorn to come
+                    raise StoreError(
+                        f"The run {run_id} in {self.name} cannot be read ({shorten(words_of(error))}); another version "
+                        f"of acorn may have written it. It was left as it is."
+                    ) from error
+                book.position = each.position
+            if status != book.status:
+                kept = self.store.read(run_id)
+                book.head = _head_of_kept(kept[0]) if kept else book.head
+                book.status = status
+        return book
+
+    def runs_of(self, batch: str) -> list[RunFacts]:
+        """The runs of one conversation, the first one first."""
+        return sorted(self.store.list(batch=batch, limit=None), key=lambda facts: facts.item or 0)
+
+
+def _searched(facts: RunFacts, gist: Gist) -> str:
+    said = (facts.id, facts.agent, facts.model, facts.status, facts.error, facts.batch, gist.all)
+    return " ".join(each for each in said if each).lower()
+
+
+def head_of(facts: RunFacts) -> Head:
+    """A run at a glance, as plain data."""
+    return {
+        **fields_of(facts),
+        "usage": fields_of(facts.usage),
+        "started": facts.started.isoformat(),
+        "updated": facts.updated.isoformat(),
+    }
+
+
+def _head_of_kept(kept: Kept) -> Head:
+    given = _json(kept.birth.input)
+    record = _json(kept.record)
+    run = record.get("run") if isinstance(record, dict) else None
+    output = run.get("output") if isinstance(run, dict) and kept.facts.stop_reason else None
+    return {**head_of(kept.facts), "input": given, "output": output, "file": _file_of(kept)}
+
+
+def _file_of(kept: Kept) -> str | None:
+    notes = _json(kept.birth.overrides) if kept.birth.overrides else {}
+    file = notes.get("file") if isinstance(notes, dict) else None
+    return Path(file).name if isinstance(file, str) else None
+
+
+def gist_of(head: Head) -> Gist:
+    given, gave = head.get("input"), head.get("output")
+    whole = json.dumps([given, gave], ensure_ascii=False, default=str)[:_SEARCHED]
+    return Gist(first_text(given), first_text(gave), whole)
+
+
+def _json(text: str) -> Any:
+    try:
+        return without_data(text)
+    except Exception:  # it may be damaged, and is left out then
+        return None
+
+
+# Files
+
+
+class FileShelf:
+    """Runs that were saved to files; no class of theirs is needed."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = {_id_of(file, at): file for at, file in enumerate(files)}
+        self._books: dict[str, tuple[float, Book]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return f"{len(self._files)} files" if len(self._files) != 1 else next(iter(self._files.values())).name
+
+    def heads(
+        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None
+    ) -> tuple[list[Head], str | None]:
+        found = [head for run_id in self._files if (head := self._head(run_id)) is not None]
+        return [
+            {**head, "input": gist_of(head).given, "output": gist_of(head).gave}
+            for head in found
+            if (not status or head["status"] in status)
+            and (agent is None or str(head["agent"]).endswith(agent))
+            and text.lower() in json.dumps(head, ensure_ascii=False, default=str).lower()
+        ], None
+
+    def _head(self, run_id: str) -> Head | None:
+        try:
+            book = self.book(run_id)
+        except StoreError as error:
+            return {"id": run_id, "agent": "", "status": "failed", "error": str(error), "steps": 0, "seconds": 0.0}
+        return None if book is None else book.plain_head()
+
+    def book(self, run_id: str) -> Book | None:
+        file = self._files.get(run_id)
+        if file is None:
+            return None
+        with self._lock:
+            try:
+                changed = file.stat().st_mtime
+                known = self._books.get(run_id)
+                if known is None or known[0] != changed:
+                    known = self._books[run_id] = (changed, read_file(file, run_id))
+            except OSError as error:
+                raise StoreError(f"`{file.name}` cannot be read: {error.strerror or error}.") from error
+            return known[1]
+
+
+def _id_of(file: Path, at: int) -> str:
+    """A name for an address: of the file what is plain in it, and its number where that could be another's."""
+    plain = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in file.stem
+    )
+    return plain if at == 0 else f"{plain}-{at + 1}"
+
+
+def read_file(file: Path, run_id: str = "") -> Book:
+    """The run in a file of `run.to_json()` or `acorn run --save`; the file is somebody's, and may hold anything."""
+    if file.stat().st_size > _BIGGEST:
+        raise StoreError(f"`{file.name}` is larger than {_BIGGEST:,} bytes; a run of that size is not shown.")
+    try:
+        text = file.read_bytes()
+        if text.lstrip().startswith(b"{"):
+            return _book_of_run(Run.from_json(text.decode()), run_id)
+        return _book_of(list(entries_of(parse_events(text))), {"id": run_id, "agent": "", "file": file.name})
+    except OSError:
+        raise
+    except StoreError as error:
+        raise StoreError(f"`{file.name}` holds no saved run: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        raise StoreError(f"`{file.name}` holds no saved run: {f'{path}: ' if path else ''}{first['msg']}") from error
+    except Exception as error:
+        raise StoreError(f"`{file.name}` holds no saved run: {shorten(words_of(error))}") from error
+
+
+def _book_of(entries: Sequence[Entry], head: Head) -> Book:
+    book = Book({"status": "done", "model": None, "error": None, **head}, "done")
+    for entry in entries:
+        book.rows.hear(entry)
+    return book
+
+
+def _book_of_run(run: Run[Any], run_id: str) -> Book:
+    entries = list(tree_entries(run))
+    begun = next((entry.module for entry in entries if isinstance(entry, RunBegun)), "")
+    started = run.started or datetime.fromtimestamp(0, UTC)
+    is_over = run.stop_reason is not None
+    failed = run.error is not None
+    head = {
+        "id": run_id or run.id,
+        "run": run.id,
+        "agent": begun,
+        "model": run.model,
+        "steps": run.steps,
+        "usage": fields_of(run.usage),
+        "cost": run.cost,
+        "started": started.isoformat(),
+        "updated": started.isoformat(),
+        "seconds": run.seconds,
+        "stop_reason": run.stop_reason,
+        "error": None if run.error is None else words_of(run.error),
+        "input": described(to_plain(run.input)),
+        "output": None if isinstance(run.output, Paused) else described(to_plain(run.output)),
+    }
+    book = _book_of(entries, head)
+    book.status = (
+        "waiting" if isinstance(run.output, Paused) else "failed" if failed else "done" if is_over else "stopped"
+    )
+    return book
+
+
+def tree_entries(run: Run[Any]) -> Iterator[Entry]:
+    """What happened in a run and its branches, each branch where it was begun."""
+    below = {branch.id: branch for branch in run.branches}
+    for entry in run.journal.entries:
+        yield entry
+        child = below.pop(getattr(entry, "child_id", ""), None)
+        if child is not None:
+            yield from tree_entries(child)
+    for branch in below.values():
+        yield from tree_entries(branch)

@@ -1,0 +1,177 @@
+"""What stands behind the page: the agent, the shelf of its runs, and those that are under way here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import acorn
+from acorn import AcornError, DeclarationError, InputError, StoreError, module
+from acorn._declared import BatchItem, agent_name
+from acorn._record_json import written_request
+from acorn.stores.memory import MemoryStore
+from acorn.stores.open import open_store
+from acorn.stores.port import Store
+from acorn.web import agent as calls
+from acorn.web.live import Live
+from acorn.web.shelf import Book, FileShelf, Shelf, StoreShelf
+from acorn.web.wire import Veil
+
+AT_ONCE = 4
+CHAT = "chat "
+"""How the batch is called that the runs of one conversation belong to."""
+
+
+class BusyError(AcornError):
+    """So many runs are under way that another one has to wait."""
+
+
+class Site:
+    """The agent, its runs, and what is under way."""
+
+    def __init__(self, agent: module[Any, Any] | None, shelf: Shelf, store: Store | None) -> None:
+        self.agent = agent
+        self.shelf = shelf
+        self.store = store
+        self.lives: dict[str, Live] = {}
+        self._lock = threading.Lock()
+        self.is_closing = False
+        self._ends: set[Any] = set()
+
+    def veil(self) -> Veil:
+        """What takes the secrets out; made anew each time, since the environment may have got others."""
+        return Veil(self._secrets)
+
+    @cached_property
+    def _secrets(self) -> set[str]:
+        return set() if self.agent is None else calls.secrets_of(self.agent)
+
+    # Runs that are driven here
+
+    def begin(self, given: Any, after: str | None, model: str | None) -> str:
+        """Start a run; its id."""
+        agent, store = self._playable()
+        run_id = os.urandom(16).hex()
+        with self._lock:
+            self._check_room()
+            chunks = calls.begun(agent, store, given, run_id, self._chat(after), after, model)
+            self._drive(Live(run_id, lambda: chunks))
+        return run_id
+
+    def resume(self, run_id: str) -> None:
+        """Go on with a run that was stopped, or whose requests are answered."""
+        agent, store = self._playable()
+        book = self.shelf.book(run_id)
+        if book is None or not self.is_own(book):
+            raise StoreError(f"The run `{run_id}` is none of this agent's; go on with it by `acorn resume {run_id}`.")
+        with self._lock:
+            if run_id in self.lives and not self.lives[run_id].is_over:
+                return
+            self._check_room()
+            chunks = calls.resumed(agent, store, run_id)
+            self._drive(Live(run_id, lambda: chunks, tuple(book.rows.entries)))
+
+    def stop(self, run_id: str) -> None:
+        """End a run: one that is driven here can go on later, one of another process is cancelled."""
+        live = self.lives.get(run_id)
+        if live is not None and not live.is_over:
+            live.cancel()
+        elif self.store is not None:
+            self.store.cancel(run_id)
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run; refused while it is driven."""
+        if self.store is None or not isinstance(self.shelf, StoreShelf):
+            raise StoreError("A file is not deleted here.")
+        self.store.delete(run_id)
+        self.shelf.forget(run_id)
+        self.lives.pop(run_id, None)
+
+    def answer(self, request_id: str, value: Any) -> bool:
+        """Keep what somebody has answered; whether its run goes on here."""
+        if self.store is None:
+            raise StoreError("There is no store here, so nothing can be answered.")
+        runs = acorn.runs(self.store)
+        asked = next((each for each in runs.requests() if each.id == request_id), None)
+        if asked is None:
+            raise StoreError(f"There is no open request `{request_id}`; somebody may have answered it already.")
+        runs.answer(request_id, value)
+        kept = self.store.read(asked.run_id)
+        root = kept[0].facts.root or asked.run_id if kept else asked.run_id
+        book = self.shelf.book(root)
+        if self.agent is None or book is None or not self.is_own(book) or runs.requests(root):
+            return False
+        self.resume(root)
+        return True
+
+    def requests(self, run_id: str | None = None) -> list[dict[str, Any]]:
+        """What people are asked."""
+        if self.store is None:
+            return []
+        return [written_request(each) for each in acorn.runs(self.store).requests(run_id)]
+
+    def is_own(self, book: Book) -> bool:
+        """Whether a run is one of the agent's, so that it can go on here."""
+        return self.agent is not None and book.head.get("agent") == agent_name(type(self.agent))
+
+    def _playable(self) -> tuple[module[Any, Any], Store]:
+        if self.agent is None or self.store is None:
+            raise InputError("There is no agent here: `acorn web agent.py` brings one.")
+        return self.agent, self.store
+
+    def _check_room(self) -> None:
+        self.lives = {run_id: live for run_id, live in self.lives.items() if not live.is_over or len(self.lives) < 64}
+        if sum(not live.is_over for live in self.lives.values()) >= AT_ONCE:
+            raise BusyError(f"{AT_ONCE} runs are under way; stop one, or wait until one has ended.")
+
+    def _drive(self, live: Live) -> None:
+        self.lives[live.run_id] = live
+        live.begin()
+
+    def _chat(self, after: str | None) -> BatchItem:
+        """Which item of which conversation the next run is."""
+        book = None if after is None else self.shelf.book(after)
+        batch = None if book is None else book.head.get("batch")
+        if not isinstance(batch, str) or not batch.startswith(CHAT) or not isinstance(self.shelf, StoreShelf):
+            return BatchItem(f"{CHAT}{secrets.token_hex(3)}", 0)
+        return BatchItem(batch, len(self.shelf.runs_of(batch)))
+
+    # The end of the server
+
+    def closing(self) -> asyncio.Event:
+        """Something that a stream may wait for: it is set when the server ends."""
+        event = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        end = (loop, event)
+        self._ends.add(end)
+        if self.is_closing:
+            event.set()
+        return event
+
+    def forget(self, event: asyncio.Event) -> None:
+        self._ends = {end for end in self._ends if end[1] is not event}
+
+    def close(self) -> None:
+        """End the streams, and stop what is under way; it can go on later. From any thread."""
+        self.is_closing = True
+        for loop, event in tuple(self._ends):
+            loop.call_soon_threadsafe(event.set)
+        for live in tuple(self.lives.values()):
+            live.cancel()
+
+
+def site_of(agent: Any, store: Any, files: Sequence[Path] = ()) -> Site:
+    """The site of an agent, of a store, or of files."""
+    if agent is not None and not isinstance(agent, module):
+        raise DeclarationError(f"`acorn.web.app` takes an instance of a module, such as `Researcher()`; got {agent!r}.")
+    if files:
+        return Site(None, FileShelf(files), None)
+    named = store if store is not None else None if agent is None else agent.store
+    kept = MemoryStore() if named is None else open_store(named, "`acorn.web`")
+    return Site(agent, StoreShelf(kept), kept)

@@ -1,0 +1,64 @@
+// The frame of the page: the header, light and dark, and which page it is.
+
+import { ask, base, button, chip, el, fill, icon, link } from "./dom.js";
+
+// A page loads what it needs and no more. Another page is a line here and a file beside.
+const pages = { play: () => import("./play.js"), runs: () => import("./runs.js"), view: () => import("./view.js") };
+
+const THEME = "acorn-theme";
+
+function theme(wanted) {
+  if (wanted) document.documentElement.dataset.theme = wanted;
+  else delete document.documentElement.dataset.theme;
+}
+
+function isDark() {
+  const wanted = document.documentElement.dataset.theme;
+  return wanted ? wanted === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function header(top, agent, path) {
+  const here = (is) => (is ? { "aria-current": "page" } : {});
+  const turn = button("", () => {
+    const wanted = isDark() ? "light" : "dark";
+    theme(wanted);
+    localStorage.setItem(THEME, wanted);
+    look();
+    document.dispatchEvent(new Event("theme"));
+  }, { look: "bare" });
+  const look = () => {
+    turn.setAttribute("aria-label", isDark() ? "Light" : "Dark");
+    fill(turn, icon(isDark() ? "sun" : "moon"));
+  };
+  look();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    look();
+    document.dispatchEvent(new Event("theme"));
+  });
+  fill(top,
+    link([el("img", { src: `${base}/static/acorn.svg`, alt: "", width: 24, height: 24 }), el("span", {}, agent?.name ?? "acorn")], agent ? "/" : "/runs/", { class: "brand" }),
+    agent?.model && chip(agent.model, "mono model"),
+    el("nav", { "aria-label": "Pages" }, agent && link("Play", "/", here(path === "/")), link("Runs", "/runs/", here(path.startsWith("/runs")))),
+    turn);
+}
+
+async function begin() {
+  theme(localStorage.getItem(THEME));
+  const main = document.getElementById("main");
+  const path = location.pathname.slice(base.length) || "/";
+  const isView = path.startsWith("/runs/") && path.length > "/runs/".length;
+  const asked = ask("/api/agent");
+  const told = asked.then((found) => header(document.getElementById("top"), found.agent, path));
+  if (isView) {  // which asks for its run at once, and does not wait for the agent
+    const { viewPage } = await pages.view();
+    return viewPage(main, decodeURIComponent(path.slice("/runs/".length)));
+  }
+  const found = await asked;
+  await told;
+  if (found.error) return fill(main, el("p", { class: "wait wrong" }, found.error));
+  if (path.startsWith("/runs/")) return (await pages.runs()).runsPage(main, found);
+  if (!found.agent) return location.replace(`${base}/runs/`);
+  return (await pages.play()).playPage(main, found.agent);
+}
+
+begin();

@@ -1,0 +1,196 @@
+// Makes elements, and nothing else does: from text and attributes, never from markup.
+
+export const base = document.querySelector('meta[name="acorn-base"]').content;
+
+const SVG = "http://www.w3.org/2000/svg";
+const PATHS = {
+  check: "M3 8.500l3.200 3.200L13 4.800",
+  cross: "M4 4l8 8M12 4l-8 8",
+  branch: "M5 3v10M5 10c0-3 6-2 6-5.500M11 4.500V3.500M3.500 13h3M3.500 3h3M9.500 3h3",
+  tool: "M10.500 2.500a3.200 3.200 0 00-3 4.400L2.800 11.600l1.600 1.600 4.700-4.700a3.200 3.200 0 004.300-3.700l-1.900 1.900-1.800-.4-.4-1.800z",
+  person: "M8 8a2.600 2.600 0 100-5.200A2.600 2.600 0 008 8zM3 13.500c.4-2.700 2.400-4 5-4s4.600 1.300 5 4",
+  moon: "M12.800 9.600A5.300 5.300 0 016.400 3.200 5.300 5.300 0 1012.800 9.600z",
+  sun: "M8 5.200a2.800 2.800 0 110 5.600 2.800 2.800 0 010-5.600zM8 1.500v1.300M8 13.200v1.300M1.500 8h1.300M13.200 8h1.300M3.400 3.400l.9.9M11.700 11.700l.9.9M12.600 3.400l-.9.9M4.300 11.700l-.9.9",
+  right: "M6 3.500L10.500 8 6 12.500",
+  down: "M3.500 6L8 10.500 12.500 6",
+  plus: "M8 3v10M3 8h10",
+  bin: "M3 4.500h10M6.500 4.500V3h3v1.500M4.500 4.500l.6 8.500h5.800l.6-8.500",
+  copy: "M6 6h7v7H6zM3 10V3h7",
+  save: "M8 2.500v7.500M4.800 7L8 10.200 11.200 7M3 13.500h10",
+  play: "M5 3.200v9.600L12.500 8z",
+  stop: "M4 4h8v8H4z",
+  again: "M13 8a5 5 0 11-1.600-3.700M13 2.500v2.300h-2.300",
+  talk: "M3 3.500h10v7H7.500L4.500 13v-2.500H3z",
+  keys: "M2 4.500h12v7H2zM4.500 7h.1M7 7h.1M9.500 7h.1M11.500 7h.1M5 9.300h6",
+  find: "M7 3a4 4 0 100 8 4 4 0 000-8zM10 10l3.200 3.200",
+  edit: "M3 13l.6-2.800 7-7 2.200 2.200-7 7z",
+  list: "M3 4.500h10M3 8h10M3 11.500h7",
+  warn: "M8 2.800l5.800 10.400H2.200zM8 6.500v3M8 11.400v.1",
+  think: "M5.500 10.500a3.800 3.800 0 115 0v1.500h-5zM6.500 14h3",
+};
+
+/** An element: attributes by name, listeners under `on`, properties under `is`, text and elements as children. */
+export function el(tag, attrs = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attrs)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "on") for (const [what, act] of Object.entries(value)) node.addEventListener(what, act);
+    else if (name === "is") Object.assign(node, value);
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  put(node, ...children);
+  return node;
+}
+
+/** Appends text and elements; what is not there is left out. */
+export function put(node, ...children) {
+  for (const child of children.flat(3)) {
+    if (child === undefined || child === null || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return node;
+}
+
+/** Puts these in the place of all that is in an element. */
+export function fill(node, ...children) {
+  node.replaceChildren();
+  return put(node, ...children);
+}
+
+export function icon(name, label) {
+  const svg = document.createElementNS(SVG, "svg");
+  const path = document.createElementNS(SVG, "path");
+  svg.setAttribute("viewBox", "0 0 16 16");
+  svg.setAttribute("class", "icon");
+  if (label) {
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", label);
+  } else svg.setAttribute("aria-hidden", "true");
+  path.setAttribute("d", PATHS[name]);
+  svg.append(path);
+  return svg;
+}
+
+export function button(words, act, { look = "", picture, title, label, ...attrs } = {}) {
+  const on = act ? { click: act } : {};
+  return el("button", { type: "button", class: `button ${look}`, title, "aria-label": label, on, ...attrs }, picture && icon(picture), words && el("span", {}, words));
+}
+
+export function link(words, path, attrs = {}) {
+  return el("a", { href: base + path, ...attrs }, words);
+}
+
+export function chip(words, look = "", picture) {
+  return el("span", { class: `chip ${look}` }, picture && icon(picture), words);
+}
+
+/** Copies a text when it is pressed. */
+export function copyButton(text, label = "Copy") {
+  const made = button("", async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      say("Copied");
+    } catch {
+      say("The browser does not let this page copy");
+    }
+  }, { look: "bare small", picture: "copy", label, title: label });
+  return made;
+}
+
+let speaker;
+/** Says something in passing, also to those who do not see it. */
+export function say(words) {
+  if (!speaker) {
+    speaker = el("div", { class: "toast", role: "status", "aria-live": "polite" });
+    document.body.append(speaker);
+  }
+  speaker.textContent = words;
+  speaker.classList.add("shown");
+  clearTimeout(speaker.timer);
+  speaker.timer = setTimeout(() => speaker.classList.remove("shown"), 2200);
+}
+
+/** Asks the site; an answer that is none has `error`, and perhaps `problems`. */
+export async function ask(path, { method = "GET", body, signal } = {}) {
+  const options = { method, signal, credentials: "same-origin" };
+  if (method !== "GET") {
+    options.headers = { "Content-Type": "application/json" };
+    options.body = JSON.stringify(body ?? {});
+  }
+  let response;
+  try {
+    response = await fetch(base + path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    return { error: "The server does not answer; it may have been ended.", status: 0 };
+  }
+  let found;
+  try {
+    found = await response.json();
+  } catch {
+    found = { error: `The server answered ${response.status}.` };
+  }
+  return response.ok ? found : { ...found, error: found.error ?? "It failed.", status: response.status };
+}
+
+/** Events of a run: closed while nobody looks, and taken up where it was. */
+export function follow(path, hear, lost) {
+  let source, last, over = false;
+  const open = () => {
+    if (over || document.hidden || source) return;
+    const mark = path.includes("?") ? "&" : "?";
+    source = new EventSource(base + path + (last ? `${mark}from=${encodeURIComponent(last)}` : ""));
+    source.onmessage = (message) => {
+      last = message.lastEventId;
+      hear(JSON.parse(message.data));
+    };
+    source.onerror = () => lost?.();
+  };
+  const shut = () => {
+    source?.close();
+    source = undefined;
+  };
+  const seen = () => (document.hidden ? shut() : open());
+  document.addEventListener("visibilitychange", seen);
+  open();
+  return () => {
+    over = true;
+    shut();
+    document.removeEventListener("visibilitychange", seen);
+  };
+}
+
+/** Tabs, of which one is chosen; the arrows walk them. */
+export function tabs(list, chosen) {
+  const made = new Map();
+  const choose = (which, focus) => {
+    for (const [name, tab] of made) {
+      tab.setAttribute("aria-selected", String(name === which));
+      tab.tabIndex = name === which ? 0 : -1;
+      if (name === which && focus) tab.focus();
+    }
+  };
+  const node = el("div", { class: "tabs", role: "tablist" });
+  for (const [name, words] of list) {
+    const tab = el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `pane-${name}` }, words);
+    tab.addEventListener("click", () => {
+      choose(name);
+      chosen(name);
+    });
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      event.stopPropagation();
+      const names = list.map(([each]) => each);
+      const next = names[(names.indexOf(name) + step + names.length) % names.length];
+      choose(next, true);
+      chosen(next);
+    });
+    made.set(name, tab);
+    node.append(tab);
+  }
+  choose(list[0][0]);
+  return { node, choose };
+}
+

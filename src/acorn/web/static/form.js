@@ -1,0 +1,526 @@
+// A form made of a JSON Schema. Every field can be read, filled, and told what is wrong with it.
+//
+// A field is `{ node, get, set, mark, at }`: `get` is undefined where nothing was entered, `at` finds the field that a
+// path leads to. A kind of field is a function here and a line in `kindOf`.
+
+import { button, el, fill, icon, put } from "./dom.js";
+import { words } from "./text.js";
+
+let counter = 0;
+const fresh = () => `field-${++counter}`;
+
+export function makeForm(shape) {
+  const top = shape.schema;
+  const body = objectField(resolved(top, top), top, { bare: true, only: shape.wrapped ? "input" : null });
+  return {
+    node: body.node,
+    read: () => body.get() ?? {},
+    fill: (value) => body.set(value ?? {}),
+    clear: () => body.clearMarks(),
+    /** Puts problems at their fields; those that have none are given back. */
+    mark(problems) {
+      body.clearMarks();
+      let first = null;
+      const left = [];
+      for (const problem of problems) {
+        const parts = problem.path === "" ? [] : problem.path.split(".");
+        const field = body.at(parts);
+        if (!field || field === body) left.push(problem);
+        else {
+          field.mark(problem.message);
+          first ??= field;
+        }
+      }
+      first?.focus();
+      return left;
+    },
+    focus: () => body.focus(),
+  };
+}
+
+// Schemas
+
+function resolved(schema, top) {
+  let found = schema ?? {};
+  for (let hops = 0; found.$ref && hops < 20; hops++) {
+    const { $ref, ...own } = found;
+    let target = top;
+    for (const part of $ref.split("/").slice(1)) target = target?.[decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~")];
+    found = { ...(target ?? {}), ...own };
+  }
+  const kinds = Array.isArray(found.type) ? found.type : null;
+  if (kinds && kinds.includes("null") && kinds.length === 2) return { ...found, type: kinds.find((kind) => kind !== "null"), nullable: true };
+  const members = found.anyOf ?? found.oneOf;
+  if (members) {
+    const real = members.filter((each) => each.type !== "null");
+    if (real.length < members.length && real.length === 1) {
+      const { anyOf, oneOf, ...own } = found;
+      return { ...resolved(real[0], top), ...own, nullable: true };
+    }
+    if (real.length < members.length) return { ...found, anyOf: real, oneOf: undefined, nullable: true };
+  }
+  return found;
+}
+
+function choicesOf(schema, top) {
+  if (schema.enum) return schema.enum;
+  if (schema.const !== undefined) return [schema.const];
+  const members = schema.anyOf ?? schema.oneOf;
+  const found = members?.map((each) => resolved(each, top));
+  return found?.length && found.every((each) => each.const !== undefined) ? found.map((each) => each.const) : null;
+}
+
+function fieldOf(schema, top, about) {
+  const found = resolved(schema, top);
+  const choices = choicesOf(found, top)?.filter((each) => each !== null);
+  const members = found.anyOf ?? found.oneOf;
+  if (choices && choices.length === 1) return constField(choices[0]);
+  if (choices) return choiceField(found, choices, about);
+  if (about.depth > 6) return jsonField(found, about);
+  if (members) return unionField(found, members, top, about);
+  if (found.type === "boolean") return switchField(found, about);
+  if (found.type === "integer" || found.type === "number") return numberField(found, about);
+  if (found.type === "string" && found.format?.startsWith("acorn-")) return mediaField(found, about);
+  if (found.type === "string") return textField(found, about);
+  if (found.type === "array" && found.items && !found.prefixItems) return rowsField(found, top, about);
+  if (found.type === "object" && found.properties) return groupField(found, top, about);
+  if (found.type === "object" && found.additionalProperties && typeof found.additionalProperties === "object") return pairsField(found, top, about);
+  return jsonField(found, about);
+}
+
+// What all fields have: a label, what it is for, and what is wrong with it
+
+function framed(control, about, schema, { label = true, hint = limits(schema), wraps } = {}) {
+  const id = control.id || (control.id = fresh());
+  const told = schema.description ?? "";
+  const note = [told, hint].filter(Boolean).join(told && hint ? ", " : "");
+  const hintNode = note && el("p", { class: "hint", id: `${id}-hint` }, note);
+  const wrong = el("p", { class: "wrong", id: `${id}-wrong`, hidden: true });
+  const optional = !about.required && el("span", { class: "optional" }, "optional");
+  const head = label && about.label && (wraps
+    ? el("span", { class: "label", id: `${id}-label` }, about.label, optional)
+    : el("label", { class: "label", for: id }, about.label, optional));
+  const described = [hintNode && `${id}-hint`, `${id}-wrong`].filter(Boolean).join(" ");
+  control.setAttribute("aria-describedby", described);
+  if (wraps && about.label) control.setAttribute("aria-labelledby", `${id}-label`);
+  if (!about.label) control.setAttribute("aria-label", about.name ?? "value");
+  const node = el("div", { class: "field" }, head, control, hintNode, wrong);
+  return {
+    node,
+    mark(message) {
+      wrong.hidden = !message;
+      fill(wrong, message && icon("warn"), message && sentence(message));
+      node.classList.toggle("is-wrong", Boolean(message));
+      if (message) control.setAttribute("aria-invalid", "true");
+      else control.removeAttribute("aria-invalid");
+    },
+    focus: () => (control.matches("input, textarea, select") ? control : control.querySelector("input, textarea, select, button"))?.focus(),
+    clearMarks() {
+      this.mark("");
+    },
+    at(parts) {
+      return parts.length <= 1 || !this.below ? this : this;
+    },
+  };
+}
+
+function sentence(message) {
+  const plain = message.replace(/^`[^`]*` /, "").replaceAll("`", "");
+  return plain.charAt(0).toUpperCase() + plain.slice(1);
+}
+
+function limits(schema) {
+  const low = schema.minimum ?? schema.exclusiveMinimum;
+  const high = schema.maximum ?? schema.exclusiveMaximum;
+  if (low !== undefined && high !== undefined) return `from ${low} to ${high}`;
+  if (low !== undefined) return `at least ${low}`;
+  if (high !== undefined) return `at most ${high}`;
+  if (schema.maxLength !== undefined) return `at most ${schema.maxLength} letters`;
+  return "";
+}
+
+// The kinds
+
+const INPUTS = { date: "date", time: "time", "date-time": "datetime-local", email: "email", uri: "url", password: "password" };
+
+function textField(schema, about) {
+  const kind = INPUTS[schema.format];
+  const example = schema.examples?.[0];
+  const control = kind
+    ? el("input", { type: kind, step: kind === "time" || kind === "datetime-local" ? 1 : undefined, autocomplete: "off" })
+    : el("textarea", { rows: 1, placeholder: typeof example === "string" ? example : undefined, spellcheck: "true" });
+  const field = framed(control, about, schema);
+  if (typeof schema.default === "string") control.value = schema.default;
+  field.get = () => (control.value === "" ? undefined : control.value);
+  field.set = (value) => {
+    control.value = value === undefined || value === null ? "" : String(value);
+  };
+  return field;
+}
+
+const ACCEPTED = { "acorn-image": "image/*", "acorn-audio": "audio/*" };
+const LARGEST = 20_000_000;
+
+/** A picture, a sound or a file: chosen, dropped, or named by its address. */
+function mediaField(schema, about) {
+  const id = fresh();
+  const file = el("input", { type: "file", class: "sr", id, accept: ACCEPTED[schema.format] });
+  const address = el("input", { type: "url", placeholder: "or an address", "aria-label": `Address of ${about.name}` });
+  const shown = el("span", { class: "dropped" }, "Drop a file here, or choose one");
+  const clear = button("", () => take(null), { look: "bare small", picture: "cross", label: `Remove ${about.name}` });
+  clear.hidden = true;
+  const zone = el("div", { class: "drop" }, file, el("label", { for: id }, icon("save"), shown), clear, address);
+  const field = framed(zone, about, schema, { wraps: true });
+  let data;
+  const take = (chosen) => {
+    data = undefined;
+    field.mark("");
+    clear.hidden = !chosen;
+    address.hidden = Boolean(chosen);
+    zone.querySelector("img")?.remove();
+    fill(shown, chosen ? `${chosen.name} · ${Math.ceil(chosen.size / 1000)} kB` : "Drop a file here, or choose one");
+    if (!chosen) {
+      file.value = "";
+      return;
+    }
+    if (chosen.size > LARGEST) {
+      field.mark("At most 20 MB are taken.");
+      return;
+    }
+    const reader = new FileReader();
+    reader.addEventListener("load", () => {
+      data = reader.result;
+      if (chosen.type.startsWith("image/")) zone.prepend(el("img", { src: data, alt: chosen.name }));
+    });
+    reader.readAsDataURL(chosen);
+  };
+  file.addEventListener("change", () => file.files[0] && take(file.files[0]));
+  zone.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    zone.classList.add("is-over");
+  });
+  zone.addEventListener("dragleave", () => zone.classList.remove("is-over"));
+  zone.addEventListener("drop", (event) => {
+    event.preventDefault();
+    zone.classList.remove("is-over");
+    if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
+  });
+  field.get = () => data ?? (address.value.trim() || undefined);
+  field.set = (value) => {
+    take(null);
+    const text = typeof value === "string" ? value : value?.url;
+    address.value = typeof text === "string" && /^https?:/.test(text) ? text : "";
+    if (typeof text === "string" && text.startsWith("data:")) data = text;
+  };
+  return field;
+}
+
+function numberField(schema, about) {
+  const control = el("input", {
+    type: "number",
+    inputmode: schema.type === "integer" ? "numeric" : "decimal",
+    step: schema.multipleOf ?? (schema.type === "integer" ? 1 : "any"),
+    min: schema.minimum,
+    max: schema.maximum,
+    placeholder: schema.examples?.[0],
+  });
+  const field = framed(control, about, schema);
+  field.get = () => (control.value === "" ? undefined : Number(control.value));
+  field.set = (value) => {
+    control.value = value ?? "";
+  };
+  if (schema.default !== undefined) field.set(schema.default);
+  return field;
+}
+
+function switchField(schema, about) {
+  const id = fresh();
+  const box = el("input", { type: "checkbox", role: "switch", id });
+  box.checked = schema.default === true;
+  const told = schema.description;
+  const wrong = el("p", { class: "wrong", hidden: true });
+  const node = el("div", { class: "field" }, el("label", { class: "switch", for: id }, box, el("span", { class: "label" }, about.label || about.name)), told && el("p", { class: "hint" }, told), wrong);
+  let touched = false;
+  box.addEventListener("change", () => {
+    touched = true;
+  });
+  return {
+    node,
+    get: () => (touched || about.required || box.checked !== (schema.default === true) ? box.checked : schema.default === undefined ? undefined : box.checked),
+    set: (value) => {
+      box.checked = value === true;
+      touched = value !== undefined;
+    },
+    mark: (message) => {
+      wrong.hidden = !message;
+      fill(wrong, message && sentence(message));
+    },
+    clearMarks() {
+      this.mark("");
+    },
+    focus: () => box.focus(),
+    at() {
+      return this;
+    },
+  };
+}
+
+function constField(value) {
+  return { node: el("div", { hidden: true }), get: () => value, set() {}, mark() {}, clearMarks() {}, focus() {}, at() { return null; } };
+}
+
+function choiceField(schema, choices, about) {
+  const shown = choices.map((each) => (typeof each === "string" ? each : JSON.stringify(each)));
+  const few = choices.length <= 4 && shown.join("").length <= 36;
+  const nothing = !about.required && schema.default === undefined;
+  let control, get, set;
+  if (few) {
+    const name = fresh();
+    const options = nothing || schema.nullable ? [undefined, ...choices] : choices;
+    const radios = options.map((each) => el("input", { type: "radio", name }));
+    control = el("div", { class: "segments", role: "radiogroup" }, radios.map((radio, at) => el("label", {}, radio, el("span", {}, options[at] === undefined ? "–" : shown[choices.indexOf(options[at])]))));
+    get = () => options[radios.findIndex((radio) => radio.checked)];
+    set = (value) => radios.forEach((radio, at) => {
+      radio.checked = options[at] === (value ?? undefined);
+    });
+  } else {
+    const options = [undefined, ...choices];
+    control = el("select", {}, options.map((each, at) => el("option", { value: at }, each === undefined ? (about.required ? "Choose …" : "–") : shown[at - 1])));
+    get = () => options[control.selectedIndex];
+    set = (value) => {
+      control.selectedIndex = Math.max(0, options.indexOf(value ?? undefined));
+    };
+  }
+  const field = framed(control, about, schema, { wraps: few });
+  set(schema.default);
+  return Object.assign(field, { get, set });
+}
+
+function jsonField(schema, about) {
+  const control = el("textarea", { rows: 2, class: "code", spellcheck: "false", placeholder: "JSON" });
+  const field = framed(control, about, schema, { hint: "JSON" });
+  if (schema.default !== undefined && schema.default !== null) control.value = JSON.stringify(schema.default, null, 2);
+  control.addEventListener("input", () => {
+    try {
+      if (control.value.trim()) JSON.parse(control.value);
+      field.mark("");
+    } catch (error) {
+      field.mark(String(error.message));
+    }
+  });
+  field.get = () => {
+    if (!control.value.trim()) return undefined;
+    try {
+      return JSON.parse(control.value);
+    } catch {
+      return control.value;
+    }
+  };
+  field.set = (value) => {
+    control.value = value === undefined || value === null ? "" : JSON.stringify(value, null, 2);
+  };
+  return field;
+}
+
+function rowsField(schema, top, about) {
+  const list = el("div", { class: "rows" });
+  let rows = [];
+  const add = (value, focus) => {
+    const at = rows.length;
+    const field = fieldOf(schema.items, top, { label: "", name: `${about.name} ${at + 1}`, required: true, depth: about.depth + 1 });
+    if (value !== undefined) field.set(value);
+    const row = { field };
+    row.node = el("div", { class: "row" }, field.node, button("", () => {
+      rows = rows.filter((each) => each !== row);
+      row.node.remove();
+      adder.focus();
+    }, { look: "bare small", picture: "cross", label: `Remove ${about.name} ${at + 1}` }));
+    rows.push(row);
+    list.append(row.node);
+    if (focus) field.focus();
+  };
+  const adder = button("Add", () => add(undefined, true), { look: "small", picture: "plus", label: `Add to ${about.name}` });
+  const box = el("div", { class: "list", role: "group" }, list, adder);
+  const field = framed(box, about, schema, { wraps: true });
+  field.get = () => {
+    const found = rows.map((row) => row.field.get()).filter((each) => each !== undefined);
+    return found.length || about.required ? found : undefined;
+  };
+  field.set = (value) => {
+    rows = [];
+    fill(list);
+    for (const each of Array.isArray(value) ? value : []) add(each);
+  };
+  const whole = field.at;
+  field.at = (parts) => (parts.length && rows[Number(parts[0])] ? rows[Number(parts[0])].field.at(parts.slice(1)) : whole.call(field, parts));
+  const own = field.clearMarks;
+  field.clearMarks = () => {
+    own.call(field);
+    rows.forEach((row) => row.field.clearMarks());
+  };
+  field.set(schema.default);
+  return field;
+}
+
+function pairsField(schema, top, about) {
+  const inner = { type: "array", items: { type: "object", properties: { name: { type: "string" }, value: schema.additionalProperties }, required: ["name", "value"] }, description: schema.description };
+  const field = rowsField(inner, top, about);
+  const { get, set, at } = field;
+  field.get = () => {
+    const found = get();
+    return found && Object.fromEntries(found.filter((each) => each.name !== undefined).map((each) => [each.name, each.value]));
+  };
+  field.set = (value) => set(Object.entries(value ?? {}).map(([name, item]) => ({ name, value: item })));
+  field.at = (parts) => {
+    const names = (get() ?? []).map((each) => each.name);
+    return parts.length && names.includes(parts[0]) ? at([String(names.indexOf(parts[0])), "value", ...parts.slice(1)]) : at([]);
+  };
+  field.set(schema.default);
+  return field;
+}
+
+function groupField(schema, top, about) {
+  const body = objectField(schema, top, { depth: about.depth + 1 });
+  const legend = el("legend", {});
+  const wrong = el("p", { class: "wrong", hidden: true });
+  const group = el("fieldset", { class: about.label ? "group" : "group plain" }, about.label ? legend : null, schema.description && el("p", { class: "hint" }, schema.description), body.node, wrong);
+  let isOn = about.required && !schema.nullable;
+  const optional = !isOn;
+  if (optional && about.label) {
+    const box = el("input", { type: "checkbox", role: "switch", id: fresh() });
+    const show = () => {
+      isOn = box.checked;
+      body.node.hidden = !isOn;
+    };
+    box.addEventListener("change", show);
+    put(legend, el("label", { class: "switch", for: box.id }, box, el("span", { class: "label" }, about.label, el("span", { class: "optional" }, "optional"))));
+    show();
+    body.toggle = (on) => {
+      box.checked = on;
+      show();
+    };
+  } else {
+    isOn = true;
+    put(legend, el("span", { class: "label" }, about.label));
+  }
+  const made = {
+    node: group,
+    get: () => (isOn ? (body.get() ?? {}) : undefined),
+    set: (value) => {
+      body.toggle?.(value !== undefined && value !== null);
+      body.set(value ?? {});
+    },
+    mark: (message) => {
+      wrong.hidden = !message;
+      fill(wrong, message && sentence(message));
+    },
+    clearMarks() {
+      this.mark("");
+      body.clearMarks();
+    },
+    focus: () => body.focus(),
+    at: (parts) => {
+      if (parts.length) body.toggle?.(true);
+      return (parts.length && body.at(parts)) || made;
+    },
+  };
+  if (schema.default) made.set(schema.default);
+  return made;
+}
+
+function unionField(schema, members, top, about) {
+  const shapes = members.map((each) => resolved(each, top));
+  const mapping = schema.discriminator?.propertyName;
+  const names = shapes.map((each, at) => {
+    const tag = mapping && resolved(each.properties?.[mapping] ?? {}, top);
+    return words(tag?.const ?? tag?.enum?.[0] ?? each.title ?? each.type ?? `form ${at + 1}`);
+  });
+  const holder = el("div", { class: "member" });
+  let inner = null;
+  const choose = (at) => {
+    inner = at === undefined ? null : fieldOf(shapes[at], top, { label: "", name: names[at], required: true, depth: about.depth + 1 });
+    fill(holder, inner?.node);
+  };
+  const picker = choiceField({ enum: names, description: schema.description, default: about.required && !schema.nullable ? names[0] : undefined }, names, { ...about });
+  picker.node.addEventListener("change", (event) => {
+    if (!holder.contains(event.target)) choose(index());
+  });
+  const index = () => {
+    const at = names.indexOf(picker.get());
+    return at < 0 ? undefined : at;
+  };
+  choose(index());
+  picker.node.append(holder);
+  const made = {
+    node: picker.node,
+    get: () => inner?.get(),
+    set: (value) => {
+      if (value === undefined || value === null) {
+        picker.set(about.required && !schema.nullable ? names[0] : undefined);
+        choose(index());
+        return;
+      }
+      const at = Math.max(0, shapes.findIndex((each) => fits(each, value, mapping, top)));
+      picker.set(names[at]);
+      choose(at);
+      inner.set(value);
+    },
+    mark: (message) => picker.mark(message),
+    clearMarks: () => {
+      picker.clearMarks();
+      inner?.clearMarks();
+    },
+    focus: () => picker.focus(),
+    at: (parts) => (inner && parts.length && inner.at(parts)) || made,
+  };
+  if (schema.default !== undefined) made.set(schema.default);
+  return made;
+}
+
+function fits(schema, value, mapping, top) {
+  const kind = Array.isArray(value) ? "array" : value === null ? "null" : typeof value;
+  if (mapping && kind === "object") return choicesOf(resolved(schema.properties?.[mapping], top), top)?.includes(value[mapping]);
+  if (schema.properties && kind === "object") return (schema.required ?? []).every((name) => name in value);
+  return schema.type === kind || (kind === "number" && schema.type === "integer" && Number.isInteger(value));
+}
+
+function objectField(schema, top, { only = null, depth = 0 } = {}) {
+  const fields = new Map();
+  const node = el("div", { class: "fields" });
+  for (const [name, each] of Object.entries(schema.properties ?? {})) {
+    const required = (schema.required ?? []).includes(name);
+    const field = fieldOf(each, top, { label: words(only ?? name), name: words(name), required, depth });
+    const { nullable, default: usual } = resolved(each, top);
+    fields.set(name, { field, required, nullable, usual });
+    node.append(field.node);
+  }
+  let extra = {};
+  return {
+    node,
+    get() {
+      const found = { ...extra };
+      for (const [name, { field, required, nullable }] of fields) {
+        const value = field.get();
+        if (value !== undefined) found[name] = value;
+        else if (required && nullable) found[name] = null;
+      }
+      return found;
+    },
+    set(value) {
+      extra = {};
+      for (const [name, item] of Object.entries(value)) if (!fields.has(name)) extra[name] = item;
+      for (const [name, { field, usual }] of fields) field.set(name in value ? value[name] : usual);
+    },
+    at(parts) {
+      const found = fields.get(parts[0]);
+      return found ? found.field.at(parts.slice(1)) : null;
+    },
+    mark() {},
+    clearMarks() {
+      for (const { field } of fields.values()) field.clearMarks();
+    },
+    focus() {
+      fields.values().next().value?.field.focus();
+    },
+  };
+}

@@ -1,0 +1,113 @@
+// The list of runs: what there is, found by state, agent and text.
+
+import { ask, button, chip, el, fill, link, put } from "./dom.js";
+import { ago, className, count, many, money, oneLine, seconds, short, when } from "./text.js";
+
+const STATES = [["", "all"], ["running", "running"], ["waiting", "waiting"], ["done", "done"], ["failed", "failed"], ["stopped", "stopped"]];
+const WORDS = { done: "done", waiting: "waits", running: "running", queued: "queued", failed: "failed", stopped: "stopped", cancelled: "cancelled" };
+
+export function runsPage(main, site) {
+  document.title = "Runs · acorn";
+  const wanted = new URLSearchParams(location.search);
+  const query = { status: wanted.get("status") ?? "", agent: wanted.get("agent") ?? "", q: wanted.get("q") ?? "" };
+  let runs = [], before = null, asked = 0, isLong = false;
+
+  const search = el("input", { type: "search", placeholder: "Search", "aria-label": "Search runs", is: { value: query.q } });
+  const agents = el("select", { "aria-label": "Agent" });
+  const states = el("div", { class: "segments", role: "radiogroup", "aria-label": "State" }, STATES.map(([value, words]) => el("label", {}, el("input", { type: "radio", name: "state", is: { checked: value === query.status }, on: { change: () => set({ status: value }) } }), el("span", {}, words))));
+  const list = el("ul", { class: "run-list" });
+  const state = el("p", { class: "quiet", role: "status" });
+  const more = button("Older ones", () => load(true));
+  more.hidden = true;
+  const known = new Set(query.agent ? [query.agent] : []);
+  drawAgents();
+
+  fill(main, el("div", { class: "runs" },
+    el("div", { class: "runs-head" }, el("h1", {}, "Runs"), chip(site.store, "mono"), el("div", { class: "filters" }, states, agents, search)),
+    state, list, el("div", { class: "actions" }, more)));
+
+  let typing;
+  search.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => set({ q: search.value }), 250);
+  });
+  agents.addEventListener("change", () => set({ agent: agents.value }));
+
+  function set(change) {
+    Object.assign(query, change);
+    const shown = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+    history.replaceState(null, "", `${location.pathname}${shown.size ? `?${shown}` : ""}`);
+    isLong = false;
+    load();
+  }
+
+  function drawAgents() {
+    fill(agents, el("option", { value: "" }, "every agent"), [...known].sort().map((each) => el("option", { value: each, is: { selected: each === query.agent } }, each)));
+    agents.hidden = known.size < 2;
+  }
+
+  async function load(further = false) {
+    const mine = ++asked;
+    const wants = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+    if (further && before) wants.set("before", before);
+    const found = await ask(`/api/runs?${wants}`);
+    if (mine !== asked) return;
+    if (found.error) {
+      state.textContent = found.error;
+      return;
+    }
+    isLong ||= further;
+    const drawn = JSON.stringify(runs);
+    runs = further ? [...runs, ...found.runs] : found.runs;
+    before = found.before;
+    more.hidden = !before;
+    for (const each of found.runs) if (each.agent) known.add(className(each.agent));
+    if (agents.options.length !== known.size + 1) drawAgents();
+    if (drawn !== JSON.stringify(runs) || !list.childNodes.length) draw();
+  }
+
+  function draw() {
+    const at = document.activeElement?.closest?.(".run-line")?.getAttribute("href");
+    fill(list, runs.map((each) => el("li", {}, line(each))));
+    list.hidden = !runs.length;
+    state.textContent = runs.length ? "" : query.q || query.status || query.agent ? "Nothing fits." : "There are no runs yet.";
+    if (at) [...list.querySelectorAll(".run-line")].find((each) => each.getAttribute("href") === at)?.focus();
+  }
+
+  document.addEventListener("keydown", (event) => {
+    if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) {
+      if (event.key === "Escape") event.target.blur?.();
+      return;
+    }
+    if (event.key === "/") {
+      event.preventDefault();
+      search.focus();
+    }
+    const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const lines = [...list.querySelectorAll(".run-line")];
+    const next = lines.indexOf(document.activeElement) + step;
+    lines[Math.min(lines.length - 1, Math.max(0, next))]?.focus();
+  });
+
+  setInterval(() => {
+    if (!document.hidden && !isLong) load();
+  }, 2000);
+  return load();
+}
+
+function line(run) {
+  const tokens = run.usage ? run.usage.input_tokens + run.usage.output_tokens : 0;
+  const said = run.error ? el("span", { class: "gist-out bad" }, oneLine(run.error)) : el("span", { class: "gist-out" }, oneLine(run.output) || [className(run.agent), run.model].filter(Boolean).join(" · "));
+  const made = link([
+    el("span", { class: `status is-${run.status}` }, el("span", { class: "dot" }), WORDS[run.status] ?? run.status),
+    el("span", { class: "gist" }, el("span", { class: "gist-in" }, oneLine(run.input) || short(run.id)), said),
+    el("span", { class: "figure is-less" }, many(run.steps ?? 0, "step")),
+    el("span", { class: "figure is-less", title: `${count(tokens)} tokens` }, money(run.cost) || `${count(tokens)} tk`),
+    el("span", { class: "figure" }, seconds(run.seconds)),
+    el("span", { class: "figure", title: run.started && when(run.started) }, run.started && ago(run.started)),
+  ], `/runs/${encodeURIComponent(run.id)}`, { class: "run-line" });
+  put(made, el("span", { class: "sr" }, ` ${className(run.agent)}`));
+  return made;
+}

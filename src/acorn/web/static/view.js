@@ -1,0 +1,627 @@
+// One run: its waterfall, what each row holds, and the strip of the whole.
+//
+// Rows come light, without what they hold; that is asked for when a row is chosen. Up to 400 rows all are in the page, so
+// that the browser finds in them; above, only those in sight, and the page finds by itself.
+
+import { ask, base, button, chip, copyButton, el, fill, follow, icon, link, put, say, tabs } from "./dom.js";
+import { requestCard } from "./people.js";
+import { className, count, gist, many, money, oneLine, parsed, problemsIn, seconds, short, when } from "./text.js";
+import { eitherView, jsonView, preView, textView, valueView } from "./value.js";
+
+const HIGH = 28;
+const AXIS = 38;
+const ALL = 400;
+const FINISH = "__finish__";
+const WORDS = { done: "finished", waiting: "waits for a person" };
+
+export function viewPage(main, id) {
+  const view = new View(id);
+  fill(main, view.node);
+  return view.load();
+}
+
+/** What a key does, for the page and for the list of keys. Another part of the page adds its own. */
+export const KEYS = [
+  [["j", "ArrowDown"], "the next row", (view) => view.step(1)],
+  [["k", "ArrowUp"], "the row before", (view) => view.step(-1)],
+  [["ArrowLeft"], "fold, or to the row above", (view) => view.foldRow(true)],
+  [["ArrowRight"], "unfold", (view) => view.foldRow(false)],
+  [["Enter"], "what the row holds", (view) => view.openDetail()],
+  [["e"], "the next error", (view) => view.nextBad()],
+  [["/"], "find", (view) => view.find.focus()],
+  [["n"], "the next that was found", (view) => view.nextHit(1)],
+  [["z"], "zoom to the row", (view) => view.zoomRow()],
+  [["0"], "the whole run", (view) => view.zoom(0, view.total)],
+  [["?"], "this list", (view) => view.showKeys()],
+];
+
+class View {
+  constructor(id) {
+    this.id = id;
+    this.path = `/api/runs/${encodeURIComponent(id)}`;
+    this.rows = new Map();
+    this.folded = new Set();
+    this.hits = new Set();
+    this.flat = [];
+    this.selected = null;
+    this.tab = "content";
+    this.total = 0.001;
+    this.range = null;
+    this.build();
+    document.addEventListener("keydown", (event) => this.key(event));
+    addEventListener("hashchange", () => this.fromHash());
+    addEventListener("resize", () => this.draw());
+    document.addEventListener("theme", () => this.drawStrip());
+  }
+
+  build() {
+    this.title = el("h1", {}, short(this.id));
+    this.status = el("span", { class: "status" });
+    this.chips = el("div", { class: "chips" });
+    this.acts = el("div", { class: "actions" });
+    this.find = el("input", { type: "search", placeholder: "Find   /", "aria-label": "Find in this run" });
+    this.found = el("output", { "aria-live": "polite" });
+    this.canvas = el("canvas", {});
+    this.pane = el("div", { class: "strip-window", hidden: true });
+    this.strip = el("div", { class: "strip", role: "img", "aria-label": "The whole run; drag to zoom, press 0 for all of it" }, this.canvas, this.pane);
+    this.ticks = el("div", { class: "ticks", "aria-hidden": "true" });
+    this.body = el("div", { class: "fall-body", role: "tree", "aria-label": "Steps", tabindex: 0 });
+    this.fall = el("div", { class: "fall" }, el("div", { class: "axis" }, el("div", { class: "finder" }, this.find, this.found), this.ticks), this.body);
+    this.detail = el("section", { class: "detail", "aria-label": "Details", tabindex: -1 }, el("p", { class: "quiet" }, "Choose a row."));
+    this.waits = el("div", { class: "waits", hidden: true });
+    this.node = el("div", { class: "view" },
+      el("div", {}, el("div", { class: "view-head" }, this.title, this.status, this.chips, this.acts), this.waits),
+      this.strip, el("div", { class: "panes" }, this.fall, this.detail));
+    this.fall.addEventListener("scroll", () => this.drawRows());
+    this.body.addEventListener("click", (event) => {
+      const row = event.target.closest(".vrow");
+      if (!row) return;
+      const number = Number(row.dataset.row);
+      if (event.target.closest(".fold") && this.below.get(number)) this.fold(number, !this.folded.has(number));
+      else this.select(number, { opens: true });
+    });
+    this.find.addEventListener("input", () => this.search());
+    this.find.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") this.nextHit(event.shiftKey ? -1 : 1);
+      else if (event.key === "Escape") {
+        this.find.value = "";
+        this.search();
+        this.body.focus();
+      } else return;
+      event.preventDefault();
+    });
+    this.dragging();
+  }
+
+  async load() {
+    const found = await ask(`${this.path}/view`);
+    if (found.error) {
+      fill(this.node, el("div", { class: "wait" }, el("p", { class: "wrong" }, found.error), el("p", {}, link("All runs", "/runs/"))));
+      return;
+    }
+    this.take(found);
+    this.body.focus({ preventScroll: true });
+    this.fromHash();
+    if (this.selected === null && this.flat.length) this.select(this.flat[0].i, { isLinked: false });
+    if (!["running", "queued"].includes(found.head.status)) return;
+    this.shut = follow(`${this.path}/rows?after=${found.version}`, (news) => {
+      this.take(news);
+      if (this.selected !== null && news.rows.some((row) => row.i === this.selected)) this.showDetail();
+      if (!["running", "queued"].includes(news.head.status)) this.shut();
+    });
+  }
+
+  take({ head, rows, requests }) {
+    this.head = head;
+    for (const row of rows) this.rows.set(row.i, row);
+    const isWhole = !this.range || (this.range[0] === 0 && this.range[1] === this.total);
+    this.total = Math.max(0.001, head.seconds ?? 0, ...(rows.length < 5000 ? rows : []).map((row) => row.b ?? row.a ?? 0));
+    if (rows.length >= 5000) for (const row of rows) this.total = Math.max(this.total, row.b ?? row.a ?? 0);
+    if (isWhole) this.range = [0, this.total];
+    this.order();
+    this.drawHead(requests);
+    this.draw();
+  }
+
+  drawHead(requests) {
+    const { head } = this;
+    document.title = `${className(head.agent) || short(this.id)} · acorn`;
+    fill(this.title, gist(head.input, 120) || short(this.id));
+    this.title.title = oneLine(head.input, 600);
+    this.status.className = `status is-${head.status}`;
+    fill(this.status, el("span", { class: "dot" }), WORDS[head.status] ?? head.status);
+    const usage = head.usage ?? {};
+    const cached = usage.cached_tokens ? `, ${count(usage.cached_tokens)} cached` : "";
+    const tokens = (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0);
+    const part = (name, value, title) => value && el("span", { class: "chip", title }, name, el("b", {}, value));
+    fill(this.chips,
+      !head.own && part("", className(head.agent), head.agent),
+      part("time", seconds(head.seconds), head.started && when(head.started)),
+      part("steps", String(head.steps ?? 0)),
+      part("tokens", count(tokens), `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${cached}`),
+      part("cost", money(head.cost)), part("", head.model));
+    const goesOn = ["running", "queued"].includes(head.status);
+    const address = encodeURIComponent(this.id);
+    fill(this.acts,
+      head.own && link([icon("play"), el("span", {}, "In Play")], `/?run=${address}`, { class: "button small" }),
+      goesOn && button("Stop", () => this.act("stop", "POST"), { look: "small", picture: "stop" }),
+      head.own && ["stopped", "failed"].includes(head.status) && button("Go on", () => this.act("resume", "POST"), { look: "small", picture: "again" }),
+      el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
+      button("", () => this.showKeys(), { look: "bare small", picture: "keys", label: "Keys", title: "Keys  ?" }),
+      !goesOn && head.root !== undefined && button("", () => this.remove(), { look: "bare small danger", picture: "bin", label: "Delete this run", title: "Delete this run" }));
+    if (requests) {
+      this.waits.hidden = !requests.length;
+      fill(this.waits, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
+    }
+    if (head.status !== "waiting") this.waits.hidden = true;
+  }
+
+  async act(what, method) {
+    const found = await ask(`${this.path}/${what}`, { method });
+    if (found.error) say(found.error);
+    else if (what === "resume") setTimeout(() => location.reload(), 150);
+  }
+
+  async answer(request, value) {
+    const found = await ask(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
+    if (found.error) return found.error;
+    say(found.goes_on ? "It goes on" : `Answered; it goes on when it is resumed: acorn resume ${short(this.id)}`);
+    setTimeout(() => this.load(), found.goes_on ? 300 : 0);
+    return null;
+  }
+
+  remove() {
+    const box = el("dialog", { "aria-labelledby": "ask-delete" }, el("h2", { id: "ask-delete" }, "Delete this run and its branches?"), el("div", { class: "actions" }, button("Delete", async () => {
+      const found = await ask(this.path, { method: "DELETE" });
+      box.close();
+      if (found.error) say(found.error);
+      else location.assign(`${base}/runs/`);
+    }, { look: "danger" }), button("Keep it", () => box.close())));
+    this.dialog(box);
+  }
+
+  dialog(box) {
+    document.body.append(box);
+    box.addEventListener("close", () => box.remove());
+    box.showModal();
+  }
+
+  showKeys() {
+    if (document.querySelector("dialog")) return;
+    const names = { ArrowDown: "↓", ArrowUp: "↑", ArrowLeft: "←", ArrowRight: "→" };
+    const box = el("dialog", { "aria-labelledby": "the-keys" }, el("h2", { id: "the-keys" }, "Keys"),
+      el("div", { class: "key-list" }, KEYS.map(([keys, words]) => [el("span", {}, keys.map((each) => el("kbd", {}, names[each] ?? each))), el("span", {}, words)])),
+      button("Close", () => box.close()));
+    this.dialog(box);
+  }
+
+  // Order, folding, choosing
+
+  order() {
+    this.below = new Map();
+    const tops = [];
+    for (const row of [...this.rows.values()].sort((a, b) => a.i - b.i)) {
+      if (row.u === undefined) tops.push(row);
+      else if (this.below.has(row.u)) this.below.get(row.u).push(row);
+      else this.below.set(row.u, [row]);
+    }
+    this.flat = [];
+    this.at = new Map();
+    const stack = tops.reverse().map((row) => [row, 0]);
+    while (stack.length) {
+      const [row, depth] = stack.pop();
+      row.depth = depth;
+      this.at.set(row.i, this.flat.length);
+      this.flat.push(row);
+      const below = this.below.get(row.i);
+      if (below && !this.folded.has(row.i)) for (let at = below.length - 1; at >= 0; at--) stack.push([below[at], depth + 1]);
+    }
+    if (!this.find.value) this.found.textContent = many(this.rows.size, "row");
+  }
+
+  fold(number, folds) {
+    if (folds) this.folded.add(number);
+    else this.folded.delete(number);
+    this.order();
+    this.draw();
+  }
+
+  foldRow(folds) {
+    const row = this.rows.get(this.selected);
+    if (!row) return;
+    if (this.below.has(row.i) && this.folded.has(row.i) !== folds) this.fold(row.i, folds);
+    else if (folds && row.u !== undefined) this.select(row.u);
+  }
+
+  step(by) {
+    const at = this.selected === null ? -1 : (this.at.get(this.selected) ?? -1);
+    const next = this.flat[Math.min(this.flat.length - 1, Math.max(0, at + by))];
+    if (next) this.select(next.i);
+  }
+
+  nextBad() {
+    const bad = this.flat.filter((row) => row.x);
+    const at = this.at.get(this.selected) ?? -1;
+    const next = bad.find((row) => this.at.get(row.i) > at) ?? bad[0];
+    if (next) this.select(next.i);
+    else say("There is no error");
+  }
+
+  fromHash() {
+    const match = /^#row-(\d+)$/.exec(location.hash);
+    if (match && this.rows.has(Number(match[1]))) this.select(Number(match[1]), { centre: true, opens: true });
+  }
+
+  select(number, { centre = false, opens = false, isLinked = true } = {}) {
+    let unfolded = false;
+    for (let row = this.rows.get(number); row?.u !== undefined; row = this.rows.get(row.u)) unfolded = this.folded.delete(row.u) || unfolded;
+    if (unfolded) this.order();
+    this.selected = number;
+    if (isLinked) history.replaceState(null, "", `#row-${number}`);
+    const top = (this.at.get(number) ?? 0) * HIGH;
+    const { scrollTop, clientHeight } = this.fall;
+    const room = clientHeight - AXIS;
+    if (centre) this.fall.scrollTop = top - room / 2;
+    else if (top < scrollTop) this.fall.scrollTop = top;
+    else if (top + HIGH > scrollTop + room) this.fall.scrollTop = top + HIGH - room;
+    this.drawRows(true);
+    this.showDetail();
+    if (opens) this.detail.classList.add("is-open");
+  }
+
+  openDetail() {
+    if (this.selected === null) return;
+    this.detail.classList.add("is-open");
+    this.detail.focus();
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.target.closest("input, textarea, select")) return;
+    if (event.key === "Escape") {
+      this.detail.classList.remove("is-open");
+      this.body.focus();
+      return;
+    }
+    if (event.key === "Enter" && event.target.closest("button, a, summary")) return;
+    if (event.target.closest(".detail") && event.key.startsWith("Arrow")) return;
+    const known = KEYS.find(([keys]) => keys.includes(event.key));
+    if (!known) return;
+    event.preventDefault();
+    known[2](this);
+  }
+
+  // Finding
+
+  search() {
+    const text = this.find.value.trim().toLowerCase();
+    clearTimeout(this.searching);
+    this.asking?.abort();
+    this.hits = new Set();
+    if (!text) {
+      this.found.textContent = many(this.rows.size, "row");
+      this.drawRows(true);
+      return;
+    }
+    for (const row of this.rows.values()) if (row.n.toLowerCase().includes(text) || row.p?.toLowerCase().includes(text)) this.hits.add(row.i);
+    this.tellHits();
+    this.drawRows(true);
+    this.searching = setTimeout(async () => {
+      this.asking = new AbortController();
+      try {
+        const found = await ask(`${this.path}/find?q=${encodeURIComponent(text)}`, { signal: this.asking.signal });
+        for (const number of found.rows ?? []) this.hits.add(number);
+        this.tellHits();
+        this.drawRows(true);
+      } catch {
+        // another letter was typed
+      }
+    }, 180);
+  }
+
+  tellHits() {
+    this.found.textContent = this.hits.size ? many(this.hits.size, "row") : "none";
+  }
+
+  nextHit(by) {
+    const whole = this.wholeOrder();
+    const hits = whole.filter((number) => this.hits.has(number));
+    if (!hits.length) return;
+    const at = whole.indexOf(this.selected);
+    const next = by > 0 ? hits.find((number) => whole.indexOf(number) > at) ?? hits[0] : hits.findLast((number) => whole.indexOf(number) < at) ?? hits.at(-1);
+    this.select(next, { centre: true });
+    this.found.textContent = `${hits.indexOf(next) + 1} of ${hits.length}`;
+  }
+
+  wholeOrder() {
+    if (!this.folded.size) return this.flat.map((row) => row.i);
+    const kept = this.folded;
+    this.folded = new Set();
+    this.order();
+    const found = this.flat.map((row) => row.i);
+    this.folded = kept;
+    this.order();
+    return found;
+  }
+
+  // Drawing
+
+  draw() {
+    this.drawAxis();
+    this.drawRows(true);
+    this.drawStrip();
+  }
+
+  drawAxis() {
+    const [from, to] = this.range;
+    const step = nice((to - from) / 4);
+    const marks = [];
+    for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
+      const mark = el("span", {}, at === 0 ? "0" : seconds(at));
+      mark.style.left = `${((at - from) / (to - from)) * 100}%`;
+      if ((at - from) / (to - from) < 0.94) marks.push(mark);
+    }
+    fill(this.ticks, marks);
+  }
+
+  drawRows(again = false) {
+    const isWindowed = this.flat.length > ALL;
+    this.body.classList.toggle("is-windowed", isWindowed);
+    let first = 0, last = this.flat.length;
+    if (isWindowed) {
+      const { scrollTop, clientHeight } = this.fall;
+      first = Math.max(0, Math.floor(scrollTop / HIGH) - 8);
+      last = Math.min(this.flat.length, Math.ceil((scrollTop + clientHeight) / HIGH) + 8);
+      this.body.style.height = `${this.flat.length * HIGH}px`;
+    } else {
+      this.body.style.height = "";
+      if (!again) return;
+    }
+    if (!again && this.drawn?.[0] === first && this.drawn[1] === last) return;
+    this.drawn = [first, last];
+    const shown = [];
+    for (let at = first; at < last; at++) shown.push(this.line(this.flat[at], at, isWindowed));
+    fill(this.body, shown);
+    if (this.selected !== null && this.at.has(this.selected)) this.body.setAttribute("aria-activedescendant", `row-${this.selected}`);
+  }
+
+  line(row, at, isWindowed) {
+    const below = this.below.has(row.i);
+    const [from, to] = this.range;
+    const start = row.a ?? null;
+    const isOpen = start !== null && row.b === undefined;
+    const end = row.b ?? this.total;
+    const lane = el("div", { class: "lane" });
+    if (start !== null && end >= from && start <= to) {
+      const left = Math.max(0, ((start - from) / (to - from)) * 100);
+      const right = Math.min(100, ((end - from) / (to - from)) * 100);
+      const beam = el("span", { class: isOpen && this.goesOn() ? "beam is-open" : "beam" });
+      beam.style.left = `${left}%`;
+      beam.style.width = `${Math.max(0, right - left)}%`;
+      const took = el("span", { class: "took" }, isOpen ? "" : end > start ? seconds(end - start) : "");
+      if (right > 88 && left > 14) took.style.right = `${100 - left}%`;
+      else took.style.left = `${Math.min(right, 100)}%`;
+      put(lane, beam, took);
+    }
+    const what = el("div", { class: "what" }, el("span", { class: "fold" }, below && icon("right")), el("span", { class: "square" }), el("span", { class: "vname" }, row.n), row.s && ["model", "answer"].includes(row.k) && el("span", { class: "step" }, row.s), el("span", { class: "peek" }, row.p && oneLine(row.p)));
+    what.style.paddingLeft = `${8 + Math.min(row.depth, 12) * 16}px`;
+    const node = el("div", {
+      class: `vrow k-${row.k}${row.x ? " is-bad-row" : ""}${this.hits.has(row.i) ? " is-hit" : ""}`,
+      id: `row-${row.i}`,
+      role: "treeitem",
+      "data-row": row.i,
+      "aria-level": row.depth + 1,
+      "aria-selected": row.i === this.selected ? "true" : "false",
+      "aria-expanded": below ? String(!this.folded.has(row.i)) : undefined,
+      "aria-label": `${row.n}${row.x ? ", failed" : ""}${row.p ? `: ${oneLine(row.p, 80)}` : ""}`,
+    }, what, lane);
+    if (isWindowed) node.style.top = `${at * HIGH}px`;
+    return node;
+  }
+
+  goesOn() {
+    return ["running", "queued"].includes(this.head.status);
+  }
+
+  // The strip
+
+  drawStrip() {
+    const { clientWidth: width, clientHeight: high } = this.strip;
+    if (!width || !this.range) return;
+    const scale = devicePixelRatio || 1;
+    this.canvas.width = width * scale;
+    this.canvas.height = high * scale;
+    const pen = this.canvas.getContext("2d");
+    pen.scale(scale, scale);
+    const hues = new Map();
+    const hue = (row) => {
+      const key = row.x ? "is-bad-row" : `k-${row.k}`;
+      if (!hues.has(key)) {
+        const probe = el("span", { class: `square ${key}` });
+        this.strip.append(probe);
+        hues.set(key, getComputedStyle(probe).backgroundColor);
+        probe.remove();
+      }
+      return hues.get(key);
+    };
+    const thick = Math.max(1, Math.min(5, (high - 8) / this.flat.length));
+    this.flat.forEach((row, at) => {
+      if (row.a === undefined) return;
+      const left = (row.a / this.total) * width;
+      const right = ((row.b ?? this.total) / this.total) * width;
+      pen.fillStyle = hue(row);
+      pen.fillRect(left, 4 + ((high - 8 - thick) * at) / Math.max(1, this.flat.length - 1), Math.max(1.5, right - left), thick);
+    });
+    const [from, to] = this.range;
+    this.pane.hidden = from === 0 && to === this.total;
+    this.pane.style.left = `${(from / this.total) * 100}%`;
+    this.pane.style.width = `${((to - from) / this.total) * 100}%`;
+  }
+
+  dragging() {
+    let began = null;
+    const at = (event) => {
+      const box = this.strip.getBoundingClientRect();
+      return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) * this.total;
+    };
+    this.strip.addEventListener("pointerdown", (event) => {
+      began = at(event);
+      this.strip.setPointerCapture(event.pointerId);
+    });
+    this.strip.addEventListener("pointermove", (event) => {
+      if (began === null) return;
+      const now = at(event);
+      if (Math.abs(now - began) > this.total / 200) this.zoom(Math.min(began, now), Math.max(began, now));
+    });
+    this.strip.addEventListener("pointerup", () => {
+      began = null;
+    });
+    this.strip.addEventListener("dblclick", () => this.zoom(0, this.total));
+  }
+
+  zoom(from, to) {
+    this.range = [Math.max(0, from), Math.max(from + this.total / 5000, Math.min(this.total, to))];
+    this.draw();
+  }
+
+  zoomRow() {
+    const row = this.rows.get(this.selected);
+    if (row?.a === undefined) return;
+    const end = row.b ?? this.total;
+    const room = Math.max((end - row.a) * 0.15, this.total / 500);
+    this.zoom(row.a - room, end + room);
+  }
+
+  // What a row holds
+
+  async showDetail() {
+    const number = this.selected;
+    const row = this.rows.get(number);
+    if (!row) return;
+    const names = [["content", "Content"], ...(["model", "answer"].includes(row.k) ? [["sent", "Messages sent"]] : []), ["raw", "Raw"]];
+    if (!names.some(([name]) => name === this.tab)) this.tab = "content";
+    const made = tabs(names, (name) => {
+      this.tab = name;
+      this.showTab(number);
+    });
+    this.holder = el("div", { role: "tabpanel", id: `pane-${this.tab}`, "aria-labelledby": `tab-${this.tab}`, tabindex: 0 });
+    const facts = [
+      row.s && chip(`step ${row.s}`), row.a !== undefined && chip(`at ${seconds(row.a)}`), row.b > row.a && chip(`took ${seconds(row.b - row.a)}`),
+      row.t && chip(`${count(row.t[0])} in, ${count(row.t[1])} out`), row.c !== undefined && chip(money(row.c))];
+    const head = el("div", { class: `detail-head k-${row.k}${row.x ? " is-bad-row" : ""}` }, el("h2", {}, row.n), facts,
+      copyButton(() => `${location.origin}${location.pathname}#row-${number}`, "Copy the link to this row"),
+      button("", () => this.detail.classList.remove("is-open"), { look: "bare small close", picture: "cross", label: "Close" }));
+    fill(this.detail, head, made.node, this.holder);
+    made.choose(this.tab);
+    await this.showTab(number);
+  }
+
+  async showTab(number) {
+    const holder = this.holder;
+    holder.id = `pane-${this.tab}`;
+    holder.setAttribute("aria-labelledby", `tab-${this.tab}`);
+    const tab = this.tab;
+    const found = await ask(`${this.path}/${tab === "sent" ? "sent" : "details"}?row=${number}`);
+    // Quick keys: what comes late is of a row that is no longer chosen.
+    if (this.selected !== number || this.holder !== holder || this.tab !== tab) return;
+    if (found.error) fill(holder, el("p", { class: "quiet" }, found.error));
+    else if (tab === "sent") fill(holder, sentView(found));
+    else if (tab === "raw") fill(holder, jsonView({ entries: found.entries, results: found.results }));
+    else fill(holder, contentView(this.rows.get(number), found));
+    if (this.find.value.trim()) mark(holder, this.find.value.trim());
+  }
+}
+
+function nice(step) {
+  const power = 10 ** Math.floor(Math.log10(step));
+  return [1, 2, 5, 10].find((each) => each * power >= step) * power;
+}
+
+/** Marks what was looked for, in the texts of a pane. */
+function mark(holder, text) {
+  if (!globalThis.Highlight) return;
+  const ranges = [];
+  const walk = document.createTreeWalker(holder, NodeFilter.SHOW_TEXT);
+  const wanted = text.toLowerCase();
+  while (walk.nextNode() && ranges.length < 500) {
+    const said = walk.currentNode.data.toLowerCase();
+    for (let at = said.indexOf(wanted); at >= 0 && ranges.length < 500; at = said.indexOf(wanted, at + wanted.length)) {
+      const range = new Range();
+      range.setStart(walk.currentNode, at);
+      range.setEnd(walk.currentNode, at + wanted.length);
+      ranges.push(range);
+    }
+  }
+  CSS.highlights.set("found", new Highlight(...ranges));
+}
+
+const part = (title, ...nodes) => [el("h3", {}, title), ...nodes];
+
+function textOf(content) {
+  return typeof content === "string" ? content : content === null || content === undefined ? "" : JSON.stringify(content, null, 2);
+}
+
+function messageView(message, isFresh) {
+  const calls = (message.tool_calls ?? []).map((each) => [el("p", { class: "cap" }, `calls ${each.function?.name ?? ""}`), eitherView(each.function?.arguments ?? "")]);
+  const text = textOf(message.content);
+  return el("article", { class: isFresh ? "message is-fresh" : "message" }, el("header", {}, message.role ?? "message", message.tool_call_id && el("span", {}, message.tool_call_id)), text && preView(text), calls);
+}
+
+function sentView({ messages, model, exact, count: amount, forced }) {
+  const told = exact ? `${many(amount, "message")} to ${model}` : `${many(amount, "message")} were sent to ${model}; what stands here is the history they were made from`;
+  const lastTurn = messages.findLastIndex((each) => each.role === "assistant");
+  return [el("p", { class: "quiet" }, told, forced && `; it had to end in an answer (${forced})`), messages.map((each, at) => messageView(each, at > lastTurn && lastTurn >= 0))];
+}
+
+function contentView(row, { entries, results, call }) {
+  const made = entries.flatMap((entry) => SHOWN[entry.entry]?.(entry, row) ?? []);
+  if (call && !entries.some((entry) => entry.entry === "ToolBegun")) made.unshift(...part("Arguments", eitherView(call[2])));
+  const returned = entries.findLast((entry) => entry.entry === "ToolReturned" || entry.entry === "BranchEnded");
+  for (const [, content, form] of results) {
+    if (row.k === "answer") {
+      if (form === "error") made.push(...part("Refused", refusalView(textOf(content))));
+    } else if (!returned || textOf(returned.content) !== textOf(content)) made.push(...part(form === "skipped" ? "Not called" : "What the model read", eitherView(content)));
+  }
+  return made.length ? made : el("p", { class: "quiet" }, "There is nothing more to say.");
+}
+
+function refusalView(text) {
+  const problems = problemsIn(text);
+  return problems.length ? el("ul", { class: "values" }, problems.map((each) => el("li", {}, el("code", {}, each.path || "answer"), ` must be ${each.expected}, got ${oneLine(each.received, 200)}`))) : preView(text);
+}
+
+const SHOWN = {
+  RunBegun: (entry) => [...part("Input", valueView(entry.input)), ...part("Agent", el("p", { class: "mono" }, entry.module))],
+  MessagesSaid: (entry) => [
+    ...(entry.inherited ? part("From the run above", el("p", { class: "quiet" }, many(entry.inherited, "message"))) : []),
+    ...part("Messages", entry.messages.slice(entry.inherited).map((each) => messageView(each))),
+  ],
+  ModelAnswered: (entry) => [
+    ...(entry.reasoning ? part("Thinking", textView(entry.reasoning, "thought")) : []),
+    ...(entry.refusal ? part("Refused", preView(entry.refusal)) : []),
+    ...(entry.content ? part("Text", preView(entry.content)) : []),
+    ...entry.calls.flatMap(([, name, args]) => part(name === FINISH ? "Answer" : `Calls ${name}`, name === FINISH ? answerView(args) : eitherView(args))),
+    ...part("Figures", el("dl", { class: "facts" }, [
+      ["model", entry.model], ["stopped by", entry.stop_reason], ["in", many(entry.usage.input_tokens, "token")], ["cached", entry.usage.cached_tokens && many(entry.usage.cached_tokens, "token")],
+      ["out", many(entry.usage.output_tokens, "token")], ["thinking", entry.usage.reasoning_tokens && many(entry.usage.reasoning_tokens, "token")], ["cost", money(entry.cost)],
+      ["requests", entry.attempts > 1 && String(entry.attempts)],
+    ].filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]))),
+    ...(entry.fallbacks.length ? part("Asked before", el("ul", { class: "values" }, entry.fallbacks.map((each) => el("li", {}, `${each[0]}: ${each[2]}`)))) : []),
+  ],
+  ToolBegun: (entry) => part("Arguments", eitherView(entry.arguments)),
+  ToolReturned: (entry) => part(entry.error === null ? "Result" : "Error", eitherView(entry.error ?? entry.content)),
+  BranchBegun: (entry) => part("Branch", el("p", { class: "mono" }, entry.branch)),
+  BranchEnded: (entry) => part(entry.error === null ? "Result" : "Error", eitherView(entry.error ?? entry.content)),
+  HumanAsked: (entry) => [...part(entry.kind === "approval" ? "To be approved" : "Question", preView(entry.question)), ...(entry.choices ? part("Choices", valueView(entry.choices)) : []), ...part("Arguments", eitherView(entry.arguments))],
+  HumanAnswered: (entry) => part("Answer", eitherView(entry.answer)),
+  HistoryEdited: (entry) => part(`In the place of ${many(entry.removed, "message")}`, entry.messages.map((each) => messageView(each))),
+  Compacted: (entry) => part("Summary", preView(entry.summary || "none")),
+  Failed: (entry) => part("Error", preView(entry.error)),
+  Interrupted: (entry) => part("Stopped by", preView(entry.error)),
+  Finished: (entry) => (entry.form === "error" ? part("Not finished", preView(entry.content)) : part("Output", valueView(entry.form === "json" ? (parsed(entry.content) ?? entry.content) : entry.content))),
+};
+
+function answerView(args) {
+  const value = parsed(args);
+  return value === undefined ? preView(args) : jsonView(value);
+}

@@ -1,0 +1,95 @@
+"""`acorn web`: what is wrong is told before anything listens."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+AGENT = '''
+from acorn import module
+class Desk(module[str, str]):
+    """Help."""
+    model = "openai/gpt-4o"
+'''
+
+
+def web(*words: str, cwd: Path, script: str = "") -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own; `script` runs before it."""
+    source = Path(__file__).parents[2] / "src"
+    code = f"import sys\n{script}\nfrom acorn.cli import main\nsys.exit(main(['web', *sys.argv[1:]]))"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+WRONG: list[tuple[list[str], str]] = [
+    (["nothing.py"], "there is no file `nothing.py`"),
+    (["nothing.json"], "there is no file `nothing.json`"),
+    (["bad.json"], "`bad.json` holds no saved run"),
+    (["empty"], "there is no `.json` in `empty`"),
+    (["agent.py", "bad.json"], "not both"),
+    (["agent.py", "agent.py"], "one agent at a time"),
+    (["agent.py", "--store", "x.db", "--no-store"], "exclude each other"),
+    (["agent.py", "--store", "redis://x"], "redis"),
+    (["agent.py", "--port", "99999"], "65535"),
+    (["agent.py", "--host", "256.1.1.1", "--no-open"], "cannot listen on 256.1.1.1"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_what_is_wrong_is_one_line(folder: Path, words: list[str], said: str) -> None:
+    done = web(*words, cwd=folder)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "key=" not in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
+def test_a_missing_extra_is_named(folder: Path, missing: str) -> None:
+    done = web("agent.py", cwd=folder, script=f"sys.modules[{missing!r}] = None")
+    assert "pip install 'acorn-agents[web]'" in done.stderr
+    assert done.returncode == 2
+
+
+def test_the_browser_is_opened_by_a_file_so_that_no_process_shows_the_key(folder: Path) -> None:
+    """The browser is a program that writes down what it was called with, and ends the server."""
+    note = folder / "note.json"
+    opener = folder / "opener.py"
+    opener.write_text(
+        f"import json, os, signal, sys, urllib.request, urllib.parse\n"
+        f"path = urllib.request.url2pathname(urllib.parse.urlsplit(sys.argv[1]).path)\n"
+        f"seen = [sys.argv[1], open(path).read(), os.stat(path).st_mode & 0o777]\n"
+        f"json.dump(seen, open({str(note)!r}, 'w'))\n"
+        f"os.kill(os.getppid(), signal.SIGTERM)\n"
+    )
+    source = Path(__file__).parents[2] / "src"
+    env = {**os.environ, "PYTHONPATH": str(source), "BROWSER": f"{sys.executable} {opener} %s"}
+    done = subprocess.run(
+        [sys.executable, "-m", "acorn", "web", "agent.py", "--port", "0"],
+        cwd=folder, env=env, capture_output=True, text=True,
+    )  # fmt: skip
+    seen: list[Any] = json.loads(note.read_text())
+    assert seen[0].startswith("file:")
+    assert "key=" not in seen[0]
+    assert "login?key=" in seen[1]
+    assert seen[2] == 0o600
+    assert "key=" in done.stderr

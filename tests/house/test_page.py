@@ -1,0 +1,60 @@
+"""The files of the page: nobody else's, small, and without what could make markup of a text."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+import acorn
+from acorn.web.pages import FILES, SHELL
+
+STATIC = Path(acorn.__file__).parent / "web" / "static"
+NAMES = sorted(path.name for path in STATIC.iterdir())
+MARKUP = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc|\bstyle=|\bon\w+=\""
+)
+ADDRESS = re.compile(r"(?:https?:)?//[\w.-]+\.\w+")
+
+
+def test_the_table_of_files_is_the_folder() -> None:
+    assert sorted([*FILES, SHELL]) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_makes_markup_of_a_text(name: str) -> None:
+    assert MARKUP.findall((STATIC / name).read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_other_site_is_named(name: str) -> None:
+    found = set(ADDRESS.findall((STATIC / name).read_text(encoding="utf-8")))
+    assert found <= {"http://www.w3.org"}  # the name of SVG, which nobody asks for
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".js") and name != "dom.js"])
+def test_one_file_alone_makes_elements(name: str) -> None:
+    assert "createElement" not in (STATIC / name).read_text(encoding="utf-8")
+
+
+def loaded(name: str) -> set[str]:
+    """A file and all that it imports by itself."""
+    found: set[str] = set()
+    left = [name]
+    while left:
+        each = left.pop()
+        if each not in found:
+            found.add(each)
+            left += re.findall(
+                r'^import .* from "\./(.*)";$', (STATIC / each).read_text(encoding="utf-8"), re.MULTILINE
+            )
+    return found
+
+
+@pytest.mark.parametrize("page", ["play.js", "runs.js", "view.js"])
+def test_what_a_page_loads_is_small(page: str) -> None:
+    files = [(STATIC / name).read_bytes() for name in {SHELL, "app.css", "acorn.svg"} | loaded("app.js") | loaded(page)]
+    assert sum(map(len, files)) <= 100_000
+    assert sum(len(gzip.compress(each)) for each in files) <= 30_000

@@ -1,0 +1,127 @@
+"""One browser and one server for all tests of a process; and what holds after every one of them.
+
+The server has the agent at its root, and saved runs mounted below `/files`. After each test: no error in the console,
+and nothing was asked of anybody else.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from tests.patience import PATIENCE
+from tests.web.browser.finding import browser, is_required
+from tests.web.desk import KEY, Desk
+
+import acorn.web
+from acorn.stores.memory import MemoryStore
+from acorn.web.served import Server, bound
+
+Allowed = Callable[[str], None]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    path = browser()
+    if path is None:
+        if is_required():
+            pytest.fail("there is no Chromium; `make browser` gets one")
+        pytest.skip("no Chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        made = driver.chromium.launch(
+            executable_path=path, args=["--no-sandbox"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
+        )
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="session")
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture(scope="session")
+def home(store: MemoryStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    file = tmp_path_factory.mktemp("saved") / "saved.json"
+    file.write_text(Desk(store=MemoryStore()).run(question="hostile").to_json())
+    pages = Starlette(
+        routes=[
+            Mount("/files", acorn.web.app(files=[Path(file)], key=KEY)),
+            Mount("/", acorn.web.app(Desk(), store=store, key=KEY)),
+        ]
+    )
+    on = bound("127.0.0.1", 0, is_given=True)
+    server = Server(pages, lambda: None)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [on]}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{on.getsockname()[1]}"
+    server.should_exit = True
+    server.force_exit = True
+    thread.join(PATIENCE)
+    on.close()
+
+
+class Told:
+    """What the browser complained of, and what a test says is to be expected."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.elsewhere: list[str] = []
+        self.allowed: list[str] = []
+
+    @property
+    def wrong(self) -> list[str]:
+        return [each for each in self.errors if not any(words in each for words in self.allowed)]
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def open_page(chromium: Any, home: str, told: Told) -> Iterator[Callable[..., Any]]:
+    """`open_page("/runs/", width=320, dark=True)` is a page in a browser of its own that has the key."""
+    contexts: list[Any] = []
+
+    def opened(path: str = "/", *, width: int = 1280, dark: bool = False) -> Any:
+        look = "dark" if dark else "light"
+        context = chromium.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=look, reduced_motion="reduce"
+        )
+        contexts.append(context)
+        context.set_default_timeout(PATIENCE * 1000)
+        page = context.new_page()
+        watch(page)
+        context.on("page", watch)
+        page.goto(f"{home}/login?key={KEY}&next={path}")
+        page.wait_for_url(lambda url: "/login" not in url)
+        return page
+
+    def watch(page: Any) -> None:
+        page.on("console", lambda said: told.errors.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: told.errors.append(str(error)))
+        page.on("request", lambda asked: None if asked.url.startswith(home) else told.elsewhere.append(asked.url))
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert told.wrong == []
+    assert told.elsewhere == []
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say at the end that the browser was missing, where it is easily overlooked."""
+    skipped = [each for each in terminalreporter.stats.get("skipped", []) if "tests/web/browser/" in each.nodeid]
+    if skipped and browser() is None:
+        terminalreporter.write_line(
+            f'tests/web: {len(skipped)} browser tests did not run: no Chromium; "make browser" gets one'
+        )

@@ -1,0 +1,212 @@
+"""The playground, as somebody uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import expect
+from tests.patience import PATIENCE
+from tests.web.desk import GATES
+
+Open = Callable[..., Any]
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+def ask(page: Any, question: str) -> None:
+    page.get_by_label("question").fill(question)
+    page.get_by_role("button", name="Run", exact=True).click()
+
+
+def status(page: Any) -> Any:
+    return page.locator(".run-head .status")
+
+
+def test_a_form_is_filled_and_run_and_the_answer_fills_in(open_page: Open) -> None:
+    page = open_page()
+    expect(page.get_by_role("heading", name="Desk")).to_be_visible()
+    page.get_by_label("question").fill("search acorns")
+    page.locator(".segments label", has_text="deep").click()
+    page.get_by_label("limit").fill("7")
+    page.get_by_role("button", name="Add to tags").click()
+    page.get_by_label("tags 1", exact=True).fill("nuts")
+    page.locator("label.switch", has_text="place").click()
+    page.get_by_label("city").fill("Oslo")
+    page.locator(".segments label", has_text="dog").click()
+    page.get_by_label("name", exact=True).fill("Rex")
+    page.get_by_role("tab", name="JSON").click()
+    written = page.get_by_label("Input as JSON").input_value()
+    for words in ('"limit": 7', '"nuts"', '"Oslo"', '"Rex"', '"deep"'):
+        assert words in written
+    page.keyboard.press("Control+Enter")
+    expect(status(page)).to_have_text("finished")
+    expect(page.locator(".answer")).to_contain_text("search acorns")
+    expect(page.locator(".answer")).to_contain_text("0.9")
+    expect(page.locator(".answer table")).to_contain_text("https://acorn.invalid")
+    expect(page.locator(".call-name")).to_have_text("search")
+    page.locator(".call summary").click()
+    expect(page.locator(".call-inner")).to_contain_text("found acorns")
+    page.locator(".thinking summary").first.click()
+    expect(page.locator(".thought").first).to_have_text("Better to look.")
+    page.get_by_role("link", name="Timeline").click()
+    expect(page.locator(".vrow")).to_have_count(4)
+
+
+def test_problems_stand_at_their_fields_and_the_first_gets_the_focus(open_page: Open, told: Any) -> None:
+    told.allowed.append("422")
+    page = open_page()
+    page.get_by_label("limit").fill("99")
+    page.locator("label.switch", has_text="place").click()
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_label("question")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("question")).to_be_focused()
+    expect(page.get_by_label("limit")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("city")).to_have_attribute("aria-invalid", "true")
+    expect(page.locator(".field .wrong:visible")).to_have_count(3)
+    page.get_by_role("tab", name="JSON").click()
+    page.get_by_label("Input as JSON").fill("{")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_role("alert")).to_be_visible()
+
+
+def test_an_answer_that_did_not_fit_is_told(open_page: Open) -> None:
+    page = open_page()
+    ask(page, "corrected")
+    expect(status(page)).to_have_text("finished")
+    expect(page.locator(".is-refused")).to_contain_text("confidence must be")
+
+
+def test_branches_stand_side_by_side(open_page: Open) -> None:
+    page = open_page()
+    ask(page, "branches")
+    expect(status(page)).to_have_text("finished")
+    expect(page.locator(".branch")).to_have_count(2)
+    boxes = [page.locator(".branch").nth(at).bounding_box() for at in range(2)]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[0]["x"] < boxes[1]["x"]
+
+
+def test_a_run_is_stopped_goes_on_and_its_input_is_used_again(open_page: Open) -> None:
+    page = open_page()
+    ask(page, "sleep")
+    expect(page.locator(".call.is-busy")).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(status(page)).to_have_text("stopped")
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator(".call.is-busy")).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(status(page)).to_have_text("stopped")
+    page.get_by_label("question").fill("other")
+    page.get_by_role("button", name="Again").click()
+    expect(page.get_by_label("question")).to_have_value("sleep")
+
+
+def test_a_failure_is_told(open_page: Open) -> None:
+    page = open_page()
+    ask(page, "fail")
+    expect(status(page)).to_have_text("failed")
+    expect(page.locator(".note.bad")).to_contain_text("the provider says no")
+
+
+def test_a_reload_in_the_middle_and_a_second_tab_show_the_same(open_page: Open) -> None:
+    page = open_page()
+    ask(page, "hold reload")
+    expect(page.locator(".call.is-busy")).to_be_visible()
+    page.reload()
+    expect(page.locator(".call-name")).to_have_text("hold")
+    expect(page.get_by_label("question")).to_have_value("hold reload")
+    second = page.context.new_page()
+    second.goto(page.url)
+    expect(second.locator(".call-name")).to_have_text("hold")
+    GATES["reload"].set()
+    for each in (page, second):
+        expect(status(each)).to_have_text("finished")
+        expect(each.locator(".answer")).to_contain_text("hold reload")
+
+
+def test_a_question_is_answered_on_the_page(open_page: Open) -> None:
+    page = open_page()
+    ask(page, "question")
+    expect(status(page)).to_have_text("waits for you")
+    expect(page.locator(".request")).to_contain_text("Which one?")
+    page.get_by_role("button", name="blue").click()
+    expect(status(page)).to_have_text("finished")
+    expect(page.locator(".note.person")).to_contain_text("blue")
+
+
+def test_an_approval_is_given_with_other_arguments(open_page: Open) -> None:
+    page = open_page()
+    ask(page, "refund")
+    expect(page.locator(".request")).to_contain_text("May it call refund?")
+    page.get_by_label("Arguments").fill('{"order": "17", "amount": 5}')
+    page.get_by_role("button", name="Approve").click()
+    expect(status(page)).to_have_text("finished")
+    page.locator(".call summary").click()
+    expect(page.locator(".call-inner")).to_contain_text("5.0 paid back for 17")
+
+
+PIXEL = b"\x89PNG\r\n\x1a\n" + b"pixels" * 20
+
+
+def test_a_picture_is_dropped_and_sent_along(open_page: Open, tmp_path: Any) -> None:
+    page = open_page()
+    page.locator(".drop input[type=file]").set_input_files(
+        {"name": "cat.png", "mimeType": "image/png", "buffer": PIXEL}
+    )
+    expect(page.locator(".drop img")).to_be_attached()
+    ask(page, "search acorns")
+    expect(status(page)).to_have_text("finished")
+    page.get_by_role("link", name="Timeline").click()
+    expect(page.locator(".detail")).to_contain_text("image/png")
+    expect(page.locator(".detail")).not_to_contain_text("cGl4ZWxz")
+
+
+def test_a_conversation_goes_on(open_page: Open) -> None:
+    page = open_page()
+    ask(page, "search acorns")
+    expect(status(page)).to_have_text("finished")
+    page.get_by_role("button", name="Continue").click()
+    expect(page.locator(".talk")).to_be_visible()
+    ask(page, "and then")
+    expect(page.locator(".exchange")).to_contain_text("search acorns")
+    expect(page.locator(".answer")).to_contain_text("and then")
+
+
+def test_nothing_that_a_model_or_a_tool_says_becomes_markup(open_page: Open) -> None:
+    page = open_page()
+    ask(page, "hostile")
+    expect(status(page)).to_have_text("finished")
+    for call in page.locator(".call summary").all():
+        call.click()
+    expect(page.locator(".story")).to_contain_text("<img src=x onerror")
+    assert page.locator("main img[src='x'], main script").count() == 0
+    assert "broken" not in page.title()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [320, 1280])
+def test_the_page_is_for_everybody_and_fits(open_page: Open, width: int, dark: bool) -> None:
+    page = open_page(width=width, dark=dark)
+    expect(page.get_by_role("heading", name="Desk")).to_be_visible()
+    page.locator("label.switch", has_text="place").click()
+    assert_good(page)
+    page.locator("label.switch", has_text="place").click()
+    ask(page, "hostile " + "W" * 300)
+    expect(status(page)).to_have_text("finished")
+    for call in page.locator(".call summary").all():
+        call.click()
+    expect(page.locator(".call-inner").last).to_contain_text("Arguments")
+    assert_good(page)
+    ask(page, "refund")
+    expect(page.locator(".request")).to_be_visible()
+    assert_good(page)
+
+
+def assert_good(page: Any) -> None:
+    """No violation that axe knows of, and nothing wider than the page."""
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    wide = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    assert wide[0] <= wide[1]

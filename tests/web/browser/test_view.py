@@ -1,0 +1,206 @@
+"""The list of runs and the viewer, as somebody uses them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from tests.patience import PATIENCE
+from tests.web.browser.test_play import assert_good
+from tests.web.desk import GATES, HOSTILE, Desk
+
+from acorn.stores.memory import MemoryStore
+
+Open = Callable[..., Any]
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+@pytest.fixture(scope="session")
+def kept(store: MemoryStore) -> dict[str, str]:
+    """Runs that are there, by their ids."""
+    agent = Desk(store=store)
+    ids = ("search", "broken", "branches", "hostile", "many", "question")
+    return {each: agent.using(run_id=each).run(question=f"{each} kept").id for each in ids}
+
+
+def chosen(page: Any) -> Any:
+    return page.locator(".vrow[aria-selected='true']")
+
+
+def test_the_list_is_searched_filtered_and_opened_by_keys(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page("/runs/")
+    expect(page.locator(".run-line").first).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Search runs")).to_be_focused()
+    page.keyboard.type("branches kept")
+    expect(page.locator(".run-line")).to_have_count(1)
+    page.get_by_label("Search runs").fill("")
+    page.locator(".segments label", has_text="waiting").click()
+    expect(page.locator(".run-line", has_text="question kept")).to_be_visible()
+    expect(page.locator(".run-line", has_text="broken kept")).to_have_count(0)
+    page.locator(".segments label", has_text="all").click()
+    page.get_by_label("Search runs").fill("search kept")
+    expect(page.locator(".run-line", has_text="branches kept")).to_have_count(0)
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    expect(page.locator(".run-line").first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator(".vrow").first).to_be_visible()
+
+
+def test_rows_are_walked_and_shown_by_keys(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page("/runs/search")
+    expect(page.locator(".vrow")).to_have_count(4)
+    expect(page.locator(".detail")).to_contain_text("Input")
+    page.keyboard.press("j")
+    expect(chosen(page)).to_have_attribute("id", "row-1")
+    expect(page.locator(".detail")).to_contain_text("Better to look.")
+    page.get_by_role("tab", name="Messages sent").click()
+    expect(page.locator(".message")).to_have_count(2)
+    expect(page.locator(".message").first).to_contain_text("Answer the question.")
+    page.get_by_role("tab", name="Raw").click()
+    expect(page.locator(".detail pre.json")).to_contain_text('"ModelAnswered"')
+    page.locator(".fall-body").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".vrow")).to_have_count(3)
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".vrow")).to_have_count(4)
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".detail h2")).to_have_text("search")
+    page.keyboard.press("z")
+    expect(page.locator(".strip-window")).to_be_visible()
+    page.keyboard.press("0")
+    expect(page.locator(".strip-window")).to_be_hidden()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("the next error")
+    page.keyboard.press("Escape")
+
+
+def test_a_row_has_a_link_of_its_own(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page("/runs/branches%23row-3")
+    expect(chosen(page)).to_have_attribute("id", "row-3")
+    expect(page.locator(".detail h2")).to_have_text("check")
+    page.locator(".vrow").nth(1).click()
+    expect(chosen(page)).to_have_attribute("id", "row-1")
+    assert page.url.endswith("#row-1")
+
+
+def test_the_next_error_is_found(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page("/runs/broken")
+    expect(page.locator(".vrow").first).to_be_visible()
+    page.keyboard.press("e")
+    expect(page.locator(".detail h2")).to_have_text("broken")
+    expect(page.locator(".detail")).to_contain_text("ValueError: kept")
+
+
+def test_quick_keys_show_the_row_that_is_chosen(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page("/runs/many")
+    expect(page.locator(".vrow").first).to_be_visible()
+    for _ in range(30):
+        page.keyboard.press("j")
+    expect(chosen(page)).to_have_attribute("id", "row-30")
+    expect(page.locator(".detail pre").first).to_contain_text("item 28")
+
+
+def test_a_long_run_has_only_the_rows_in_sight_and_all_are_found(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page("/runs/many")
+    expect(page.locator(".finder output")).to_have_text("503 rows")
+    assert page.locator(".vrow").count() < 100
+    page.keyboard.press("/")
+    page.keyboard.type("found item 487")
+    expect(page.locator(".finder output")).to_have_text("2 rows")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(page.locator(".vrow.is-hit[aria-selected='true']")).to_contain_text("item 487")
+    expect(page.locator(".detail")).to_contain_text("found item 487")
+
+
+def test_the_strip_is_dragged_to_zoom(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page("/runs/many")
+    expect(page.locator(".vrow").first).to_be_visible()
+    box = page.locator(".strip").bounding_box()
+    page.mouse.move(box["x"] + 100, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 400, box["y"] + 20, steps=4)
+    page.mouse.up()
+    expect(page.locator(".strip-window")).to_be_visible()
+    page.locator(".strip").dblclick()
+    expect(page.locator(".strip-window")).to_be_hidden()
+
+
+def test_a_run_that_another_process_drives_grows_while_it_is_seen(open_page: Open, store: MemoryStore) -> None:
+    driven = threading.Thread(
+        target=lambda: Desk(store=store).using(run_id="elsewhere").run(question="hold elsewhere"), daemon=True
+    )
+    driven.start()
+    page = open_page("/runs/")
+    page.locator(".run-line", has_text="hold elsewhere").click()
+    expect(page.locator(".status").first).to_have_text("running")
+    expect(page.locator(".vrow", has_text="hold").first).to_be_visible()
+    expect(page.locator(".vrow.k-answer")).to_have_count(0)
+    GATES["elsewhere"].set()
+    expect(page.locator(".vrow.k-answer")).to_have_count(1)
+    expect(page.locator(".status").first).to_have_text("finished")
+    driven.join(PATIENCE)
+
+
+def test_a_run_that_waits_is_answered_in_the_viewer(open_page: Open, store: MemoryStore) -> None:
+    Desk(store=store).using(run_id="asking").run(question="question")
+    page = open_page("/runs/asking")
+    page.get_by_role("button", name="red").click()
+    expect(page.locator(".status").first).to_have_text("finished")
+    expect(page.locator(".vrow.k-person")).to_contain_text("red")
+
+
+def test_a_run_is_deleted_after_a_question(open_page: Open, store: MemoryStore) -> None:
+    Desk(store=store).using(run_id="goner").run(question="search goner")
+    page = open_page("/runs/goner")
+    page.get_by_role("button", name="Delete this run").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    expect(page.locator(".run-line", has_text="search goner")).to_have_count(0)
+
+
+@pytest.mark.parametrize("path", ["/runs/hostile", "/files/runs/saved"])
+def test_a_hostile_run_is_text_in_every_tab(open_page: Open, kept: dict[str, str], path: str) -> None:
+    page = open_page("/runs/")
+    page.goto(page.url.partition("/runs/")[0] + path)
+    expect(page.locator(".vrow").first).to_be_visible()
+    for at in range(page.locator(".vrow").count()):
+        page.locator(".vrow").nth(at).click()
+        expect(chosen(page)).to_have_attribute("id", page.locator(".vrow").nth(at).get_attribute("id"))
+        for tab in page.locator(".detail [role=tab]").all():
+            tab.click()
+            expect(page.locator(".detail [role=tabpanel]")).not_to_be_empty()
+    expect(page.locator(".vrow", has_text="<img").first).to_be_visible()
+    assert page.locator("main img[src='x'], main script").count() == 0
+    assert "broken" not in page.title()
+    assert HOSTILE[:10] in page.locator(".fall").inner_text()
+
+
+def test_what_is_not_there_is_told(open_page: Open, told: Any) -> None:
+    told.allowed.append("404")
+    page = open_page("/runs/nothing")
+    expect(page.locator("main")).to_contain_text("There is no such run here.")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [320, 1280])
+def test_the_pages_are_for_everybody_and_fit(open_page: Open, kept: dict[str, str], width: int, dark: bool) -> None:
+    page = open_page("/runs/", width=width, dark=dark)
+    home = page.url.partition("/runs/")[0]
+    expect(page.locator(".run-line").first).to_be_visible()
+    assert_good(page)
+    for run in ("hostile", "question"):
+        page.goto(f"{home}/runs/{run}#row-1")
+        expect(chosen(page)).to_be_visible()
+        expect(page.locator(".detail h3").first).to_be_visible()
+        assert_good(page)
+    page.get_by_role("tab", name="Messages sent").click()
+    expect(page.locator(".message").first).to_be_visible()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert_good(page)

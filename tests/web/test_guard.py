@@ -1,0 +1,182 @@
+"""Who may ask for what: every line of the guard, and what every answer carries."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from itertools import product
+from typing import Any
+
+import httpx
+import pytest
+from tests.web.desk import HOME, KEY, Desk, asked, get, post, site
+
+from acorn.web.guard import BODY, Asked, judged
+from acorn.web.served import bound
+
+HOSTS = ("127.0.0.1", "localhost", "[::1]")
+
+
+def answer(method: str, path: str, **headers: str | None) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return asyncio.run(asked(site(Desk()), method, path, headers=named, content=b"{}" if method != "GET" else None))
+
+
+HOST = {"127.0.0.1:8123": True, "localhost:8123": True, "[::1]:8123": True, "LOCALHOST": True, "evil.example": False,
+        "127.0.0.1.evil.example:8123": False, "127.0.0.1:8123, evil.example": False, "": False}  # fmt: skip
+ORIGIN = {None: None, "same": True, "http://evil.example": False, "null": False}
+SITE = {None: True, "same-origin": True, "none": True, "same-site": False, "cross-site": False}
+COOKIE = {f"acorn_8123={KEY}": True, f"other=1; acorn_8123={KEY}": True, "acorn_8123=wrong": False, "": False,
+          f"acorn_9999={KEY}": False, f"acorn_8123=wrong; acorn_8123={KEY}": True}  # fmt: skip
+METHOD = {"GET": False, "POST": True, "DELETE": True, "PUT": None, "PATCH": None, "OPTIONS": None}
+KIND = {"application/json": True, "application/json; charset=utf-8": True, "text/plain": False, None: False,
+        "application/x-www-form-urlencoded": False, "multipart/form-data": False}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHOD)
+@pytest.mark.parametrize("host", HOST)
+def test_the_whole_matrix_is_judged_as_it_is_written(host: str, method: str) -> None:
+    for origin, fetched, cookie, kind in product(ORIGIN, SITE, COOKIE, KIND):
+        own = f"http://{host}" if origin == "same" else origin
+        given = {"host": host, "origin": own, "sec-fetch-site": fetched, "cookie": cookie, "content-type": kind}
+        headers = {name: [value] for name, value in given.items() if value is not None}
+        refusal = judged(Asked(method, "/api/runs", headers), HOSTS, KEY, "acorn_8123")
+        writes = METHOD[method]
+        origin_fits = not writes if origin is None else bool(ORIGIN[origin])
+        fits = HOST[host] and origin_fits and SITE[fetched] and (not writes or KIND[kind])
+        wanted = 405 if writes is None else None if fits and COOKIE[cookie] else 401 if fits else (403, 415)
+        got = None if refusal is None else refusal.status
+        assert got in wanted if isinstance(wanted, tuple) else got == wanted, (given, refusal)
+
+
+def test_a_header_that_comes_twice_is_refused() -> None:
+    for name in ("host", "origin", "sec-fetch-site"):
+        headers = {"host": [HOME[7:]], "cookie": [f"acorn_8123={KEY}"], name: [HOME[7:], "evil.example"]}
+        assert judged(Asked("GET", "/", headers), HOSTS, KEY, "acorn_8123") is not None
+
+
+def test_without_the_key_nothing_but_the_login_answers() -> None:
+    for path in ("/", "/runs/", "/runs/x", "/static/app.js", "/api/agent", "/api/runs", "/nothing"):
+        refused = answer("GET", path, cookie=None)
+        assert refused.status_code == 401
+        assert "acorn web" in refused.text
+    assert answer("POST", "/api/runs", cookie=None).status_code == 401
+
+
+def test_the_refusal_of_a_name_says_what_to_do() -> None:
+    refused = answer("GET", "/api/agent", host="box.local:8123")
+    assert refused.status_code == 403
+    assert "--allow-host box.local" in refused.json()["error"]
+    named = site(Desk(), hosts=["box.local"])
+    allowed = get(named, "/api/agent", headers={"host": "box.local:8123", "cookie": f"acorn_8123={KEY}"})
+    assert allowed.status_code == 200
+
+
+def test_the_login_turns_the_key_into_a_cookie_on_a_page_that_goes_on() -> None:
+    for origin in ("cross-site", "none", None):  # typed, or opened by a file
+        page = answer("GET", f"/login?key={KEY}&next=/runs/", cookie=None, sec_fetch_site=origin)
+        assert page.status_code == 200
+        assert "0;url=/runs/" in page.text
+        cookie = page.headers["set-cookie"]
+        assert cookie.startswith(f"acorn_8123={KEY};")
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert "Max-Age" not in cookie
+        assert "Expires" not in cookie
+
+
+@pytest.mark.parametrize("goal", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"])
+def test_the_login_goes_to_no_other_site(goal: str) -> None:
+    page = answer("GET", f"/login?key={KEY}&next={goal}", cookie=None)
+    assert 'content="0;url=/"' in page.text
+
+
+def test_the_goal_of_a_login_is_no_markup() -> None:
+    page = answer("GET", f'/login?key={KEY}&next=/"><script>', cookie=None)
+    assert "<script>" not in page.text
+
+
+def test_a_wrong_key_is_refused() -> None:
+    for key in ("", "wrong", KEY[:-1], KEY + "x", "é"):
+        refused = answer("GET", f"/login?key={key}", cookie=None)
+        assert refused.status_code == 401
+        assert "set-cookie" not in refused.headers
+
+
+PAGES = ["/", "/runs/", "/static/app.js", "/api/agent", "/api/nothing", "/login", "/login?key=" + KEY]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_answer_has_the_headers_of_safety_and_none_for_other_sites(path: str) -> None:
+    given = answer("GET", path)
+    policy = given.headers["content-security-policy"]
+    for name in ("default-src", "form-action", "base-uri", "frame-ancestors", "trusted-types"):
+        assert f"{name} 'none'" in policy
+    for name in ("script-src", "style-src", "connect-src"):
+        assert f"{name} 'self';" in policy
+    assert "require-trusted-types-for 'script'" in policy
+    assert "unsafe" not in policy
+    assert given.headers["x-content-type-options"] == "nosniff"
+    assert given.headers["referrer-policy"] == "no-referrer"
+    assert given.headers["cross-origin-opener-policy"] == "same-origin"
+    assert given.headers["cross-origin-resource-policy"] == "same-origin"
+    assert not [name for name in given.headers if name.startswith("access-control")]
+    if path.startswith("/api"):
+        assert given.headers["cache-control"] == "no-store"
+
+
+def test_files_have_content_types_of_their_own() -> None:
+    app = site(Desk())
+    kinds = {
+        "app.js": "text/javascript; charset=utf-8",
+        "app.css": "text/css; charset=utf-8",
+        "acorn.svg": "image/svg+xml",
+    }
+    for name, kind in kinds.items():
+        first = get(app, f"/static/{name}")
+        assert first.headers["content-type"] == kind
+        assert get(app, f"/static/{name}", headers={"if-none-match": first.headers["etag"]}).status_code == 304
+    assert get(app, "/static/../guard.py").status_code == 404
+    assert get(app, "/static/%2e%2e%2fguard.py").status_code == 404
+    assert get(app, "/static/index.html").status_code == 200
+
+
+def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_its_length() -> None:
+    app = site(Desk())
+    assert post(app, "/api/requests/x", {"value": "x" * BODY}).status_code == 413
+
+    async def pieces() -> Any:
+        for _ in range(BODY // 1000 + 10):
+            yield b" " * 1000
+
+    async def unsaid() -> httpx.Response:
+        return await asked(app, "POST", "/api/requests/x", content=pieces())
+
+    assert asyncio.run(unsaid()).status_code == 413
+
+
+def test_the_server_listens_on_loopback_alone_and_takes_the_next_free_port() -> None:
+    with bound("127.0.0.1", 0, is_given=False) as first:
+        name, port = first.getsockname()
+        assert name == "127.0.0.1"
+        with bound("127.0.0.1", port, is_given=False) as second:
+            assert second.getsockname()[1] != port
+        with pytest.raises(OSError, match=r"."):
+            bound("127.0.0.1", port, is_given=True)
+        other = socket.gethostbyname(socket.gethostname())
+        if not other.startswith("127."):
+            with pytest.raises(OSError, match=r"."), socket.create_connection((other, port), timeout=5):
+                pass
+
+
+def test_a_websocket_is_closed() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    asyncio.run(site(Desk())({"type": "websocket", "path": "/", "headers": []}, receive, send))
+    assert sent == [{"type": "websocket.close", "code": 1008}]

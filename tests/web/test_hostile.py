@@ -1,0 +1,188 @@
+"""Files and stores from elsewhere, which may hold anything; and secrets, which nobody is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.web.desk import HOSTILE, Desk, asked, begin, ended, events, get, post, site
+
+import acorn
+from acorn import StoreError
+from acorn.stores.memory import MemoryStore
+from acorn.stores.sqlite import SQLiteStore
+from acorn.thread import dump_events
+from acorn.web.shelf import read_file
+
+CANARIES = [f"canary-{number:02}-{'abcdefgh'[number % 8] * 8}" for number in range(30)]
+
+
+def saved(path: Path, question: str = "search acorns") -> tuple[Path, dict[str, Any]]:
+    run = Desk(store=MemoryStore()).run(question=question)
+    file = path / "run.json"
+    file.write_text(run.to_json())
+    return file, json.loads(run.to_json())
+
+
+def test_a_file_is_shown_alone(tmp_path: Path) -> None:
+    file, _ = saved(tmp_path)
+    app = site(files=[file])
+    assert get(app, "/api/agent").json()["agent"] is None
+    (head,) = get(app, "/api/runs").json()["runs"]
+    view = get(app, f"/api/runs/{head['id']}/view").json()
+    assert [row["k"] for row in view["rows"]] == ["input", "model", "tool", "answer"]
+    assert view["head"]["status"] == "done"
+    assert get(app, "/api/runs/run/details?row=2").json()["call"][1] == "search"
+    assert get(app, "/api/runs/run/sent?row=1").json()["exact"] is True
+    assert get(app, "/api/runs/run/file").status_code == 200
+    assert post(app, "/api/runs", {"input": {"question": "x"}}).status_code == 422
+    assert asyncio.run(asked(app, "DELETE", "/api/runs/run", content=b"{}")).status_code == 409
+
+
+def test_a_thread_of_events_is_shown_too(tmp_path: Path) -> None:
+    run = Desk(store=MemoryStore()).run(question="branches")
+    file = tmp_path / "thread.json"
+    file.write_text(json.dumps(dump_events(run.thread)))
+    rows = get(site(files=[file]), "/api/runs/thread/view").json()["rows"]
+    assert [row["n"] for row in rows if row["k"] == "branch"] == ["check", "check"]
+
+
+def test_two_files_of_one_name_have_two_addresses(tmp_path: Path) -> None:
+    files = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        files.append(saved(tmp_path / name, f"search {name}")[0])
+    app = site(files=files)
+    inputs = [run["input"] for run in get(app, "/api/runs").json()["runs"]]
+    assert inputs == ["search one", "search two"]
+    ids = [run["id"] for run in get(app, "/api/runs").json()["runs"]]
+    assert [get(app, f"/api/runs/{each}/view").json()["head"]["input"]["question"] for each in ids] == inputs
+
+
+BROKEN = [
+    *(b"", b"{", b"[]x", b"null", b"5", b"\xff\xfe", b"[1, 2]", b'[{"type": "odd"}]'),
+    *(b'{"format": 99}', b'{"format": "2"}', b'{"format": 2, "run": []}', b'{"format": 2, "run": {}, "journal": 5}'),
+    *(b"[" * 100_000, b'{"a":' * 100_000),
+]
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
+def test_a_file_that_is_no_run_is_a_message(tmp_path: Path, text: bytes) -> None:
+    file = tmp_path / "run.json"
+    file.write_bytes(text)
+    with pytest.raises(StoreError, match=r"run\.json"):
+        read_file(file)
+    app = site(files=[file])
+    assert get(app, "/api/runs/run/view").status_code == 409
+    assert "run.json" in get(app, "/api/runs").json()["runs"][0]["error"]
+
+
+def test_a_file_with_any_wrong_value_is_a_message_or_a_run(tmp_path: Path) -> None:
+    file, whole = saved(tmp_path)
+
+    def places(value: Any, path: tuple[Any, ...] = ()) -> Any:
+        yield path
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, item in items:
+            yield from places(item, (*path, key))
+
+    for at, path in enumerate(places(whole)):
+        if not path or (at % 4 and not os.environ.get("ACORN_TORTURE")):
+            continue
+        changed = json.loads(json.dumps(whole))
+        inside = changed
+        for key in path[:-1]:
+            inside = inside[key]
+        inside[path[-1]] = [HOSTILE, None, -1e308, {"a": []}, [], True][at // 4 % 6]
+        file.write_text(json.dumps(changed))
+        app = site(files=[file])
+        view = get(app, "/api/runs/run/view")
+        assert view.status_code in (200, 409), path
+        if view.status_code == 200:
+            for row in view.json()["rows"]:
+                for what in ("details", "sent"):
+                    assert get(app, f"/api/runs/run/{what}?row={row['i']}").status_code in (200, 404, 409), path
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "big.json"
+    with file.open("wb") as made:
+        made.truncate(300_000_000)
+    with pytest.raises(StoreError, match="larger than"):
+        read_file(file)
+
+
+def test_a_store_with_damaged_runs_shows_the_others(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "runs.db")
+    app = site(Desk(), store=store)
+    good, bad = ended(app, "search acorns")["run_id"], ended(app, "search beech")["run_id"]
+    store.close()
+    with sqlite3.connect(tmp_path / "runs.db") as connection:
+        number = connection.execute("SELECT number FROM runs WHERE id = ?", (bad,)).fetchone()[0]
+        connection.execute("UPDATE entries SET entry = ? WHERE root = ?", ('{"entry": "Odd"}', number))
+        connection.execute("UPDATE births SET input = ? WHERE run = ?", ("{", number))
+        connection.execute("UPDATE states SET record = ? WHERE run = ?", ("[" * 5000, number))
+    connection.close()
+    app = site(Desk(), store=SQLiteStore(tmp_path / "runs.db"))
+    assert {run["id"] for run in get(app, "/api/runs").json()["runs"]} == {good, bad}
+    broken = get(app, f"/api/runs/{bad}/view")
+    assert broken.status_code == 409
+    assert "cannot be read" in broken.json()["error"]
+    for path in ("stream", "rows", "file", "details?row=0", "find?q=x"):
+        assert get(app, f"/api/runs/{bad}/{path}").status_code == 409
+    assert get(app, f"/api/runs/{good}/view").status_code == 200
+
+
+@pytest.fixture
+def secretive(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Thirty secrets: of the environment, of the model, and what only looks like one."""
+    for number, canary in enumerate(CANARIES[:15]):
+        monkeypatch.setenv(f"CANARY_{number}_TOKEN", canary)
+    return CANARIES[:15] + [f"sk-{canary}" for canary in CANARIES[15:]]
+
+
+def test_no_secret_leaves_by_any_route(secretive: list[str], tmp_path: Path) -> None:
+    text = "leak " + " ".join(secretive)
+    app = site(Desk(), store=MemoryStore())
+    run_id = begin(app, text)
+    answers = [str(events(app, run_id))]
+    paths = ["view", "stream", "rows", "file", "talk", *(f"find?q={secret}" for secret in secretive)]
+    rows = get(app, f"/api/runs/{run_id}/view").json()["rows"]
+    paths += [f"{what}?row={row['i']}" for row in rows for what in ("details", "sent")]
+    answers += [get(app, f"/api/runs/{run_id}/{path}").text for path in paths]
+    answers += [
+        get(app, path).text for path in ("/api/runs", f"/api/runs?q={secretive[0]}", "/api/agent", "/api/requests")
+    ]
+    answers.append(post(app, "/api/runs", {"input": {"question": 5, "depth": text}}).text)
+    answers.append(post(app, f"/api/requests/{secretive[3]}", {"value": text}).text)
+    answers.append(str(ended(app, f"broken {text}")))
+    # The same from a file, and the run's own download
+    file = tmp_path / "run.json"
+    file.write_text(acorn.Run.to_json(Desk(store=MemoryStore()).run(question=text)))
+    alone = site(files=[file])
+    answers += [get(alone, f"/api/runs/run/{path}").text for path in ("view", "file", "details?row=1", "sent?row=1")]
+    answers.append(get(alone, "/api/runs").text)
+    for answer in answers:
+        assert [secret for secret in secretive if secret in answer] == []
+    assert "***" in answers[0]
+    finds = [get(app, f"/api/runs/{run_id}/find?q={secret}").json()["rows"] for secret in secretive]
+    assert all(found == [] for found in finds)
+
+
+def test_the_keys_of_the_model_stay_here() -> None:
+    model = {
+        "model": "openai/gpt-4o",
+        "api_key": "model-canary-key",
+        "api_base": "https://u:address-canary@host.invalid/v1",
+    }
+    app = site(Desk(model=model), store=MemoryStore())
+    told = get(app, "/api/agent").text
+    assert "openai/gpt-4o" in told
+    assert "canary" not in told
+    wrong = post(app, "/api/runs", {"input": {"depth": "model-canary-key"}}).text
+    assert "model-canary-key" not in wrong

@@ -1,0 +1,285 @@
+"""Runs that the page starts: to their ends, well or not, stopped, answered, continued, several at once."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.patience import PATIENCE, comes_true
+from tests.web.desk import GATES, Desk, asked, begin, ended, events, events_in, get, post, site
+
+import acorn
+from acorn.stores.memory import MemoryStore
+
+
+@pytest.fixture
+def app() -> Any:
+    return site(Desk(), store=MemoryStore())
+
+
+def kinds(found: list[dict[str, Any]]) -> list[str]:
+    return [event["entry"] for event in found]
+
+
+def test_the_page_knows_its_agent(app: Any) -> None:
+    told = get(app, "/api/agent").json()["agent"]
+    assert told["name"] == "Desk"
+    assert told["model"] == "scripted/desk"
+    assert told["input"]["schema"]["properties"]["limit"]["maximum"] == 20
+    assert {"name": "search", "doc": "Search the web."} in told["tools"]
+    assert told["branches"] == [{"name": "check", "doc": "Check a claim."}]
+    assert told["limits"] == {"max_steps": 6}
+
+
+def test_a_run_is_streamed_to_its_end(app: Any) -> None:
+    run_id = begin(app, "search acorns")
+    found = events(app, run_id)
+    assert kinds(found)[0] == "reset"
+    told = [kind for kind in kinds(found) if kind in ("ModelAnswered", "ToolReturned", "Finished", "end")]
+    assert told == ["ModelAnswered", "ToolReturned", "ModelAnswered", "Finished", "end"]
+    end = found[-1]
+    assert end["head"]["status"] == "done"
+    assert end["head"]["own"] is True
+    assert end["head"]["output"]["answer"].startswith("search acorns")
+    assert end["head"]["cost"] > 0
+
+
+def test_who_comes_back_goes_on_from_there(app: Any) -> None:
+    run_id = begin(app, "search acorns")
+    whole = get(app, f"/api/runs/{run_id}/stream")
+    last = [line.removeprefix("id: ") for line in whole.text.splitlines() if line.startswith("id: ")][-1]
+    assert kinds(events(app, run_id, last)) == ["end"]
+    asked_by_page = events_in(get(app, f"/api/runs/{run_id}/stream?from={last}"))
+    assert kinds(asked_by_page) == ["end"]
+    assert kinds(events(app, run_id, "other-5"))[0] == "reset"
+
+
+def test_a_wrong_input_is_told_field_by_field_before_anything_is_asked(app: Any) -> None:
+    wrong = post(app, "/api/runs", {"input": {"limit": 99, "place": {}, "nothing": 1}})
+    assert wrong.status_code == 422
+    paths = {each["path"] for each in wrong.json()["problems"]}
+    assert paths == {"question", "limit", "place.city", "nothing"}
+    assert get(app, "/api/runs").json()["runs"] == []
+
+
+@pytest.mark.parametrize("body", [[], "x", {"inputs": {}}, {"input": []}, {"input": {}, "after": 5}])
+def test_a_request_that_makes_no_sense_is_refused(app: Any, body: Any) -> None:
+    assert post(app, "/api/runs", body).status_code == 422
+
+
+def test_a_failure_is_told(app: Any) -> None:
+    end = ended(app, "fail")
+    assert end["head"]["status"] == "failed"
+    assert "the provider says no" in end["head"]["error"]
+
+
+def test_a_tool_that_ends_the_program_ends_its_run_alone(app: Any) -> None:
+    found = events(app, begin(app, "leave"))
+    assert kinds(found)[-1] == "end"
+    assert "SystemExit" in str(found)
+    assert ended(app, "search acorns")["head"]["status"] == "done"
+
+
+def test_a_run_is_stopped_and_goes_on(app: Any) -> None:
+    run_id = begin(app, "sleep")
+    assert comes_true(lambda: "ToolBegun" in get(app, f"/api/runs/{run_id}/details?row=2").text)
+    assert post(app, f"/api/runs/{run_id}/stop").status_code == 200
+    end = events(app, run_id)[-1]
+    assert end["head"]["status"] == "stopped"
+    post(app, f"/api/runs/{run_id}/resume")
+    assert comes_true(lambda: get(app, f"/api/runs/{run_id}/view").json()["head"]["status"] == "running")
+    post(app, f"/api/runs/{run_id}/stop")
+    assert events(app, run_id)[-1]["head"]["status"] == "stopped"
+
+
+def test_code_that_blocks_does_not_stop_the_page(app: Any) -> None:
+    run_id = begin(app, "block blocking")
+    assert comes_true(lambda: get(app, f"/api/runs/{run_id}/view").json().get("rows", []) != [])
+    assert get(app, "/api/agent").status_code == 200
+    GATES["blocking"].set()
+    assert events(app, run_id)[-1]["head"]["status"] == "done"
+
+
+def test_so_many_runs_at_once_and_no_more(app: Any) -> None:
+    under_way = [begin(app, "hold many") for _ in range(4)]
+    full = post(app, "/api/runs", {"input": {"question": "search"}})
+    assert full.status_code == 429
+    GATES["many"].set()
+    assert [events(app, run_id)[-1]["head"]["status"] for run_id in under_way] == ["done"] * 4
+    assert ended(app, "search")["head"]["status"] == "done"
+
+
+def test_a_question_is_answered_and_the_run_goes_on(app: Any) -> None:
+    end = ended(app, "question")
+    assert end["head"]["status"] == "waiting"
+    (request,) = end["requests"]
+    assert request["choices"] == ["red", "blue"]
+    run_id = end["run_id"]
+    assert get(app, f"/api/runs/{run_id}/view").json()["requests"] == end["requests"]
+    assert post(app, f"/api/requests/{request['id']}", {"value": None}).status_code == 422
+    assert post(app, f"/api/requests/{request['id']}", {"value": "red"}).json() == {"goes_on": True}
+    found = events(app, run_id)
+    assert found[-1]["head"]["status"] == "done"
+    assert [event["answer"] for event in found if event["entry"] == "HumanAnswered"] == ["red"]
+    assert post(app, f"/api/requests/{request['id']}", {"value": "red"}).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (True, "200.0 paid back for 17"),
+        (False, "did not approve"),
+        ("Too much.", "Too much."),
+        ({"approved": True, "arguments": {"order": "17", "amount": 5.0}}, "5.0 paid back for 17"),
+    ],
+)
+def test_an_approval_is_given_or_not(app: Any, value: Any, said: str) -> None:
+    end = ended(app, "refund")
+    (request,) = end["requests"]
+    assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"goes_on": True}
+    results = [event for event in events(app, end["run_id"]) if event["entry"] == "ResultsSaid"]
+    assert said in str(results)
+
+
+def test_a_conversation_goes_on(app: Any) -> None:
+    first = ended(app, "search acorns")["run_id"]
+    second = ended(app, "and then", after=first)
+    assert second["head"]["output"]["answer"].endswith("messages)")
+    third = ended(app, "and now", after=second["run_id"])
+    assert third["head"]["batch"] == second["head"]["batch"]
+    earlier = get(app, f"/api/runs/{third['run_id']}/talk").json()["runs"]
+    assert [each["input"]["question"] for each in earlier] == ["search acorns", "and then"]
+    assert int(third["head"]["output"]["answer"].split("(")[1].split()[0]) > 5
+
+
+def test_a_run_of_another_thread_is_followed_while_it_goes_on() -> None:
+    store = MemoryStore()
+    app = site(None, store=store)
+    heard: list[Any] = []
+    with acorn.listen(heard.append):
+        driven = threading.Thread(target=lambda: Desk(store=store).using(run_id="held").run(question="hold follow"))
+        driven.start()
+    assert comes_true(lambda: any(each["id"] == "held" for each in get(app, "/api/runs").json()["runs"]))
+    view = get(app, "/api/runs/held/view").json()
+    assert view["head"]["status"] == "running"
+
+    async def followed() -> tuple[httpx.Response, httpx.Response]:
+        rows = asyncio.create_task(asked(app, "GET", f"/api/runs/held/rows?after={view['version']}"))
+        told = asyncio.create_task(asked(app, "GET", "/api/runs/held/stream"))
+        await asyncio.sleep(0)
+        GATES["follow"].set()
+        return await rows, await told
+
+    rows, told = asyncio.run(followed())
+    driven.join(PATIENCE)
+    assert kinds(events_in(told))[-2:] == ["Finished", "end"]
+    lines = [line for line in rows.text.splitlines() if line.startswith("data: ")]
+    last = httpx.Response(200, text=lines[-1].removeprefix("data: ")).json()
+    assert last["head"]["status"] == "done"
+    whole = get(app, "/api/runs/held/view").json()["rows"]
+    known = {row["i"]: row for row in view["rows"]}
+    for line in lines:
+        known |= {row["i"]: row for row in httpx.Response(200, text=line.removeprefix("data: ")).json()["rows"]}
+    assert list(known.values()) == whole
+
+
+def test_the_list_is_filtered_and_searched(app: Any) -> None:
+    for question in ("search acorns", "search chestnuts", "fail"):
+        ended(app, question)
+    listed = get(app, "/api/runs").json()["runs"]
+    assert [run["status"] for run in listed] == ["failed", "done", "done"]
+    assert listed[1]["input"] == "search chestnuts"
+    assert [run["input"] for run in get(app, "/api/runs?status=failed").json()["runs"]] == ["fail"]
+    assert [run["input"] for run in get(app, "/api/runs?q=CHESTNUTS").json()["runs"]] == ["search chestnuts"]
+    assert get(app, "/api/runs?agent=Other").json()["runs"] == []
+    assert len(get(app, "/api/runs?agent=Desk").json()["runs"]) == 3
+    assert get(app, "/api/runs?status=odd").status_code == 422
+    assert get(app, "/api/runs?before=yesterday").status_code == 422
+
+
+def test_a_run_is_searched_in_what_its_rows_hold(app: Any) -> None:
+    run_id = ended(app, "search acorns")["run_id"]
+    found = get(app, f"/api/runs/{run_id}/find?q=found+acorns").json()["rows"]
+    assert 2 in found
+    assert get(app, f"/api/runs/{run_id}/find?q=nowhere").json()["rows"] == []
+
+
+def test_a_run_is_downloaded_and_read_again(app: Any) -> None:
+    run_id = ended(app, "search acorns")["run_id"]
+    given = get(app, f"/api/runs/{run_id}/file")
+    assert given.headers["content-disposition"] == f'attachment; filename="{run_id}.json"'
+    assert acorn.Run.from_json(given.text).id == run_id
+
+
+def test_a_run_is_deleted(app: Any) -> None:
+    run_id = ended(app, "search acorns")["run_id"]
+    assert asyncio.run(asked(app, "DELETE", f"/api/runs/{run_id}", content=b"{}")).status_code == 200
+    assert get(app, f"/api/runs/{run_id}/view").status_code == 404
+    assert get(app, f"/api/runs/{run_id}/stream").status_code == 404
+
+
+def test_what_is_not_there_is_told(app: Any) -> None:
+    for path in ("view", "stream", "rows", "details?row=0", "sent?row=0", "find?q=x", "file"):
+        missing = get(app, f"/api/runs/nothing/{path}")
+        assert missing.status_code == 404
+        assert "error" in missing.json()
+    run_id = ended(app, "search acorns")["run_id"]
+    for row in ("", "99", "-1", "x", "1e3", "²"):
+        assert get(app, f"/api/runs/{run_id}/details?row={row}").status_code == 404
+
+
+def test_ctrl_c_ends_the_server_at_once_though_a_page_is_open_and_a_run_under_way(tmp_path: Path, ctrl_c: None) -> None:
+    source = Path(__file__).parents[2]
+    path = os.pathsep.join([str(source / "src"), str(source)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "acorn", "web", "tests.web.desk:Desk", "--no-open", "--port", "0"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    address = process.stderr.readline().split()[-1]
+    home = address.partition("/login")[0]
+    with httpx.Client(base_url=home, headers={"origin": home}, timeout=PATIENCE) as client:
+        assert client.get(address).status_code == 200
+        run_id = client.post("/api/runs", json={"input": {"question": "sleep"}}).json()["id"]
+        with client.stream("GET", f"/api/runs/{run_id}/stream") as stream:
+            lines = stream.iter_lines()
+            assert next(line for line in lines if "ToolBegun" in line)
+            process.send_signal(signal.SIGINT)
+            for _ in lines:  # it ends by itself
+                pass
+    assert process.wait(PATIENCE) == 0
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    kept = acorn.runs(tmp_path / ".acorn/runs.db").list()
+    assert [facts.status for facts in kept] == ["stopped"]
+    assert (tmp_path / ".acorn/.gitignore").read_text() == "*\n"
+    assert (tmp_path / ".acorn").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_picture_goes_in_and_is_told_in_a_few_words(app: Any) -> None:
+    pixels = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"pixels" * 50_000).decode()
+    given = {"question": "search acorns", "photo": f"data:image/png;base64,{pixels}"}
+    begun = post(app, "/api/runs", {"input": given})
+    assert begun.status_code == 201, begun.text
+    run_id = begun.json()["id"]
+    told = [str(events(app, run_id)), get(app, f"/api/runs/{run_id}/view").text, get(app, "/api/runs").text]
+    told += [get(app, f"/api/runs/{run_id}/{path}").text for path in ("stream", "details?row=0", "sent?row=1")]
+    for each in told:
+        assert len(each) < 60_000
+        assert pixels[:60] not in each
+    assert "image/png" in told[-1]
+    assert pixels[:60] in get(app, f"/api/runs/{run_id}/file").text
+    wrong = post(app, "/api/runs", {"input": {"question": "x", "photo": "/etc/passwd"}})
+    assert [each["path"] for each in wrong.json()["problems"]] == ["photo"]

@@ -1,0 +1,170 @@
+"""The rows of the waterfall, from real runs and from journals that make no sense."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.web.desk import Desk
+
+import acorn
+from acorn import journal
+from acorn.journal import Called, Entry, ResultSaid
+from acorn.types import Usage
+from acorn.web.rows import Rows, rows_of
+from acorn.web.wire import Veil
+
+IDS = st.sampled_from(["root", "one", "two"])
+CALLS = st.sampled_from(["a", "b", "c"])
+TEXT = st.text(max_size=12)
+TIMES = st.floats(0, 50)
+MESSAGES = st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": TEXT}), max_size=2).map(tuple)
+RESULTS = st.lists(
+    st.builds(
+        ResultSaid, CALLS, TEXT, st.sampled_from(["text", "json", "error", "skipped", "stopped"]), st.none() | TIMES
+    ),
+    max_size=3,
+).map(tuple)
+BY_NAME: dict[str, st.SearchStrategy[Any]] = {
+    "run_id": IDS,
+    "child_id": IDS,
+    "parent_id": st.none() | IDS,
+    "step": st.integers(0, 5),
+    "at": TIMES,
+    "asked": TIMES,
+    "began": st.none() | TIMES,
+    "seconds": TIMES,
+    "call_id": CALLS,
+    "inside": st.none() | CALLS,
+    "request_id": CALLS,
+    "calls": st.lists(
+        st.builds(Called, CALLS, st.sampled_from(["search", "__finish__", "check"]), TEXT), max_size=3
+    ).map(tuple),
+    "results": RESULTS,
+    "messages": MESSAGES,
+    "usage": st.builds(Usage, st.integers(0, 9), st.integers(0, 9)),
+    "cost": st.none() | st.floats(0, 1),
+    "error": st.none() | TEXT,
+    "kind": st.sampled_from(["question", "approval"]),
+    "form": st.sampled_from(["text", "json", "error"]),
+    "extra": st.just({}),
+    "input": st.dictionaries(TEXT, TEXT, max_size=2),
+    "context": st.none() | TEXT,
+    "where": st.none() | st.integers(0, 3),
+    "removed": st.integers(0, 3),
+    "choices": st.none(),
+    "waits": st.just(()),
+    "fallbacks": st.just(()),
+    "added": st.just(()),
+    "steps": st.just(()),
+    "inherited": st.just(0),
+    "attempts": st.just(1),
+}
+
+
+def entries(kind: Any) -> st.SearchStrategy[Any]:
+    given = {name: BY_NAME.get(name, TEXT) for name in kind._fields}
+    if kind in (journal.Failed, journal.Interrupted):
+        given["error"] = TEXT
+    if kind is journal.ModelAsked:
+        given["messages"] = st.integers(0, 9)
+    return st.builds(kind, **given)
+
+
+JOURNALS = st.lists(st.one_of([entries(kind) for kind in get_args(Entry)]), max_size=40)
+
+
+def test_every_kind_of_entry_is_tried() -> None:
+    assert {kind.__name__ for kind in get_args(Entry)} <= set(journal.__all__)
+    assert get_type_hints(journal.ModelAsked)["messages"] is int
+
+
+@settings(max_examples=80)
+@given(JOURNALS)
+def test_each_entry_is_in_one_row_and_no_row_ends_before_it_begins(written: list[Any]) -> None:
+    rows = rows_of(written)
+    assert sorted(at for row in rows.all for at in row.entries) == list(range(len(written)))
+    for number, row in enumerate(rows.all):
+        assert row.id == number
+        assert row.up is None or row.up < number
+        assert row.end is None or (row.start is not None and row.end >= row.start)
+        assert row.run_id in ("root", "one", "two")
+        rows.results(row)
+    plain = [row.plain(Veil()) for row in rows.all]
+    assert [each["i"] for each in plain] == list(range(len(plain)))
+
+
+@settings(max_examples=40)
+@given(JOURNALS, st.data())
+def test_what_has_changed_since_is_enough_to_keep_up(written: list[Any], data: st.DataObject) -> None:
+    rows, version = Rows(), 0
+    known: dict[int, Any] = {}
+    for entry in written:
+        rows.hear(entry)
+        if data.draw(st.booleans()):
+            known |= {row.id: row.plain(Veil()) for row in rows.since(version)}
+            version = len(rows.entries)
+    known |= {row.id: row.plain(Veil()) for row in rows.since(version)}
+    assert known == {row.id: row.plain(Veil()) for row in rows.all}
+
+
+def rows_after(question: str) -> Rows:
+    heard: list[Any] = []
+    with acorn.listen(heard.append), suppress(acorn.ModelError):
+        Desk(store="memory").run(question=question)
+    return rows_of(heard)
+
+
+def shown(rows: Rows) -> list[tuple[str, str, bool]]:
+    return [(row.kind, row.name, row.is_bad) for row in rows.all]
+
+
+def test_a_run_with_a_call_has_its_turns_and_its_call() -> None:
+    rows = rows_after("search acorns")
+    assert shown(rows) == [
+        ("input", "input", False),
+        ("model", "model", False),
+        ("tool", "search", False),
+        ("answer", "answer", False),
+    ]
+    assert rows.all[2].up == 1
+    assert rows.all[0].preview == "search acorns"
+    assert rows.all[3].preview.startswith("search acorns")
+    assert rows.usage.total_tokens > 0
+    assert rows.cost is not None
+
+
+def test_branches_hang_below_the_call_that_began_them() -> None:
+    rows = rows_after("branches")
+    branches = [row for row in rows.all if row.kind == "branch"]
+    assert [row.name for row in branches] == ["check", "check"]
+    for branch in branches:
+        assert [row.kind for row in rows.all if row.up == branch.id] == ["input", "answer"]
+
+
+def test_an_answer_that_did_not_fit_says_which_fields() -> None:
+    rows = rows_after("corrected")
+    bad = [row for row in rows.all if row.is_bad]
+    assert [(row.kind, row.preview) for row in bad] == [("answer", "did not fit: confidence")]
+
+
+def test_a_failure_has_a_row_of_its_own() -> None:
+    rows = rows_after("fail")
+    assert rows.all[-1].kind == "error"
+    assert "the provider says no" in rows.all[-1].preview
+    assert all(row.end is not None for row in rows.all)
+
+
+@pytest.mark.parametrize("question", ["search acorns", "branches", "corrected"])
+def test_the_messages_that_were_sent_are_as_many_as_were_counted(question: str) -> None:
+    rows = rows_after(question)
+    turns = [row for row in rows.all if row.kind in ("model", "answer")]
+    for row in turns:
+        found = rows.asked_with(row)
+        assert found is not None
+        messages, asked = found
+        assert len(messages) == asked.messages
+    assert rows.asked_with(rows.all[0]) is None

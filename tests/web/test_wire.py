@@ -1,0 +1,97 @@
+"""What goes to the page: the same in fewer words, and nothing secret."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acorn.web.wire import PREVIEW, Open, Veil, dumped, squeeze
+
+RUNS = st.sampled_from(["root", "one"])
+EVENTS = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"entry": st.sampled_from(["text", "think"]), "run_id": RUNS, "s": st.text(max_size=5)}),
+        st.fixed_dictionaries(
+            {"entry": st.just("call"), "run_id": RUNS, "i": st.integers(0, 2), "a": st.text(max_size=5)}
+        ),
+        st.fixed_dictionaries({"entry": st.just("answer"), "run_id": RUNS, "v": st.integers()}),
+        st.fixed_dictionaries(
+            {
+                "entry": st.sampled_from(["ModelAsked", "ModelAnswered", "ToolBegun", "Finished"]),
+                "run_id": RUNS,
+                "n": st.integers(),
+            }
+        ),
+    ),
+    max_size=30,
+)
+
+
+def state(events: list[dict[str, Any]]) -> Any:
+    """What a page shows after these events: of each run what was said, and of its open turn what has come."""
+    said: dict[str, list[Any]] = {}
+    coming: dict[str, dict[Any, Any]] = {}
+    for event in events:
+        kind, run = event["entry"], event["run_id"]
+        if kind in ("text", "think"):
+            coming.setdefault(run, {})[kind] = coming.setdefault(run, {}).get(kind, "") + event["s"]
+        elif kind in ("call", "answer"):
+            coming.setdefault(run, {})[kind, event.get("i")] = event
+        else:
+            if kind == "ModelAnswered":
+                coming.pop(run, None)
+            elif run in coming:
+                said.setdefault(run, []).append(coming.pop(run))
+            said.setdefault(run, []).append(event)
+    return said, coming
+
+
+@given(EVENTS)
+def test_squeezed_or_not_the_page_shows_the_same(events: list[dict[str, Any]]) -> None:
+    squeezed = squeeze(events)
+    assert len(squeezed) <= len(events)
+    assert state(squeezed) == state(events)
+    assert squeeze(squeezed) == squeezed
+
+
+@given(EVENTS, st.integers(0, 30))
+def test_wherever_a_reader_comes_in_it_sees_the_same(events: list[dict[str, Any]], at: int) -> None:
+    assert state([*squeeze(events[:at]), *squeeze(events[at:])]) == state(events)
+
+
+def test_a_piece_that_comes_after_its_turn_says_nothing() -> None:
+    order = Open()
+    assert order.takes({"entry": "ModelAsked", "run_id": "root"})
+    assert order.takes({"entry": "text", "run_id": "root"})
+    assert not order.takes({"entry": "text", "run_id": "one"})
+    assert order.takes({"entry": "ModelAnswered", "run_id": "root"})
+    assert not order.takes({"entry": "text", "run_id": "root"})
+
+
+@pytest.mark.parametrize("secret", ["canary-in-the-mine", 'q"uo\\te\nd', "sk-ABCDEFGH12345678", "ünïcödé-kéy"])
+@pytest.mark.parametrize("frame", ["{}", "\n{}\t", "x {} y {}", "https://a:{}@b", '{{"a": "{}"}}'])
+def test_no_secret_comes_out_wherever_it_stands(secret: str, frame: str) -> None:
+    veil = Veil([] if secret.startswith("sk-") else [secret])
+    text = frame.format(secret, secret)
+    for value in (text, [text], {"a": {"b": [text]}}, {text: 1}, {"long": "x " * 250 + text}):
+        assert secret not in json.dumps(json.loads(veil.json(value)), ensure_ascii=False)
+        assert secret not in repr(json.loads(veil.json(value)))
+
+
+@given(st.integers(0, PREVIEW + 30), st.sampled_from(["canary-in-the-mine", "c" * 300]))
+def test_half_a_secret_is_not_seen_where_a_text_is_cut(before: int, secret: str) -> None:
+    cut = Veil([secret]).text("x" * before + secret + "y" * 50, PREVIEW)
+    assert not cut.rstrip("…").lstrip("x").startswith(secret[:2])
+
+
+def test_any_value_becomes_json_that_a_browser_reads() -> None:
+    deep: Any = "end"
+    for _ in range(5000):
+        deep = [deep]
+    for value in (float("nan"), float("inf"), "\ud800 half", deep, {"a": [1, None, True]}):
+        json.loads(Veil().json([value]), parse_constant=lambda name: pytest.fail(name))
+    assert dumped("\ud800") == b'"\\ud800"'

@@ -143,7 +143,7 @@ class Media(Part):
         raise ValueError(f"of what type {where} is cannot be told; give `media_type`, as `{cls._example()}`")
 
     @classmethod
-    def _check_type(cls, media_type: str, where: str) -> None:
+    def _check_type(cls, media_type: Any, where: str) -> None:
         if not isinstance(media_type, str) or not _TYPE.fullmatch(media_type):
             raise ValueError(f"the media type of {where} must be like `{cls._example()}`, got {media_type!r}")
         if not media_type.startswith(cls._family):

@@ -159,7 +159,7 @@ class Rude(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "rude", "version": "1"}}
-        known = {"initialize": {"result": hello}, "tools/list": {"result": {"tools": []}}}
+        known: dict[str, Any] = {"initialize": {"result": hello}, "tools/list": {"result": {"tools": []}}}
         other = {"error": {"code": -32601, "message": "Method not found"}}
         reply = {"jsonrpc": "2.0", "id": message.get("id"), **known.get(message["method"], other)}
         if self.status != 200:

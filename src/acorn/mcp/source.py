@@ -98,7 +98,8 @@ class MCPServer:
             if getattr(address, option):
                 which = "an address" if option in ("headers", "auth") else "a command"
                 raise DeclarationError(f"`{option}` of `{self!r}` is for {which}; leave it out.")
-        for option, given in (("env", address.env), ("headers", address.headers)):
+        texts: tuple[tuple[str, Any], ...] = (("env", address.env), ("headers", address.headers))
+        for option, given in texts:
             if given is not None and not isinstance(given, Mapping):
                 raise DeclarationError(f"`{option}` of `{self!r}` must be a dict of strings, got a {_kind(given)}.")
             for name, value in (given or {}).items():  # whose values may be keys, and are not shown
@@ -119,14 +120,15 @@ class MCPServer:
                 f"`approve` of `{self!r}` must be a set of names or a plain function of name and arguments, got "
                 f"{excerpt(self.approve)}."
             )
-        if not isinstance(self.prefix, str) or (self.prefix and not is_tool_name(self.prefix)):
+        prefix: Any = self.prefix
+        if not isinstance(prefix, str) or (self.prefix and not is_tool_name(self.prefix)):
             raise DeclarationError(
                 f"`prefix` of `{self!r}` must be letters, digits, `_` and `-`, got {excerpt(self.prefix)}."
             )
         for option in ("max_description", "max_result"):
             if not isinstance(getattr(self, option), int):
-                given = excerpt(getattr(self, option))
-                raise DeclarationError(f"`{option}` of `{self!r}` must be a whole number, got {given}.")
+                words = excerpt(getattr(self, option))
+                raise DeclarationError(f"`{option}` of `{self!r}` must be a whole number, got {words}.")
         for option in ("timeout", "connect_timeout", "max_description", "max_result"):
             number: Any = getattr(self, option)
             if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:

@@ -45,6 +45,7 @@ NEEDS = {
     "MCPServer": "these servers",
     "perform": "a database",
     "app": "a server around it",
+    "service": "a server around it",
 }
 """Whose docstrings have examples that cannot run by themselves, and what they would need."""
 FOR_THE_LOOP = {"Step.chosen_tools", "Step.changes"}

@@ -24,7 +24,7 @@ from acorn.web.live import Live
 from acorn.web.pages import SHELL, given, read_pages, shell
 from acorn.web.shelf import Book, StoreShelf
 from acorn.web.site import BusyError, Site
-from acorn.web.wire import CUT, WHOLE, Veil, dumped, entry_event, sent, squeeze
+from acorn.web.wire import CUT, WHOLE, Coming, Veil, dumped, entry_event, sent, squeeze
 
 _BATCH = 1 / 30
 """Seconds between two messages of a stream, at least."""
@@ -250,6 +250,8 @@ class _Api:
                 loop.call_soon_threadsafe(news.set)
 
         live.watch(wake)
+        coming = Coming()
+        coming.passed(squeeze(live.since(0)[0][:index]), self._site.veil())  # what was held back from who comes back
         try:
             if index == 0:
                 yield _message(f"{live.token}-0", [{"entry": "reset"}])
@@ -259,7 +261,8 @@ class _Api:
                 if events:
                     index += len(events)
                     veil = self._site.veil()
-                    yield _message(f"{live.token}-{index}", [sent(event, veil) for event in squeeze(events)])
+                    shown = coming.passed(squeeze(events), veil)
+                    yield _message(f"{live.token}-{index}", [sent(event, veil) for event in shown])
                     await _until(closing, _BATCH)
                 elif is_over:
                     yield await self._end(live.run_id, f"{live.token}-{index}")

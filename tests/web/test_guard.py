@@ -78,6 +78,7 @@ def test_the_login_turns_the_key_into_a_cookie_on_a_page_that_goes_on() -> None:
         page = answer("GET", f"/login?key={KEY}&next=/runs/", cookie=None, sec_fetch_site=origin)
         assert page.status_code == 200
         assert "0;url=/runs/" in page.text
+        assert 'rel="icon"' in page.text  # else a browser asks for one, and complains
         cookie = page.headers["set-cookie"]
         assert cookie.startswith(f"acorn_8123={KEY};")
         assert "HttpOnly" in cookie

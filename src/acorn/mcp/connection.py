@@ -290,8 +290,8 @@ _CLOSED = ("Connection closed", "SSE stream")
 _UNFIT = (RuntimeError, ValueError)
 
 
-_ADVICE = dict.fromkeys((401, 403), "; check the key in `headers`, or give `auth`")
-_ADVICE[404] = "; check the path of the address"
+_NO_KEY = "; check the key in `headers`, or give `auth`"
+_ADVICE: dict[int, str] = {401: _NO_KEY, 403: _NO_KEY, 404: "; check the path of the address"}
 
 
 def _heard(on_progress: Progress, *told: Any) -> None:

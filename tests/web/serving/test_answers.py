@@ -175,7 +175,7 @@ def test_an_agent_that_could_never_be_called_is_refused_at_once() -> None:
         app(Clerk())
     with pytest.raises(DeclarationError, match="takes an instance"):
         app(Clerk)
-    with pytest.raises(DeclarationError, match="lists of texts"):
+    with pytest.raises(DeclarationError, match="list of texts"):
         app(Echo(), keys="secret")
 
 

@@ -119,6 +119,32 @@ def test_a_fleet_finishes_everything_though_one_is_killed_one_stopped_and_one_fr
     assert "stopped" in frozen.said()
 
 
+def test_a_worker_that_freezes_while_it_ends_a_job_keeps_it_from_nobody(fleet: Fleet) -> None:
+    worker = fleet.start("Desk")
+    with psycopg.connect(fleet.store, autocommit=True) as connection:
+        lock = "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        lock += "PERFORM pg_advisory_xact_lock(5); RETURN OLD; END $$"
+        connection.execute(lock.encode())
+        connection.execute(
+            "CREATE TRIGGER hold BEFORE DELETE ON acorn_jobs.procrastinate_jobs FOR EACH ROW EXECUTE FUNCTION hold()"
+        )
+        connection.execute("SELECT pg_advisory_lock(5)")
+        handle = named(Desk, fleet.store).submit(question="run-a")
+
+        def count(condition: str) -> int:
+            sql = f"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
+            (found,) = connection.execute(sql.encode()).fetchone() or (0,)
+            return int(found)
+
+        assert comes_true(lambda: count("wait_event = 'advisory'") == 1)
+        worker.send(signal.SIGSTOP)
+        connection.execute("SELECT pg_advisory_unlock(5)")
+        assert comes_true(lambda: count("wait_event = 'advisory'") == 0)
+        assert count("state = 'idle in transaction'") == 0
+        assert connection.execute("SELECT count(*) FROM acorn_jobs.procrastinate_jobs").fetchone() == (0,)
+    assert handle.status() == "done"
+
+
 def test_a_worker_leaves_runs_of_classes_that_it_does_not_know_alone(fleet: Fleet) -> None:
     desk = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
     scout = named(Scout, fleet.store).using(run_id="run-b").submit(question="run-b")

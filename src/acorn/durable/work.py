@@ -29,6 +29,7 @@ try:
     from procrastinate.exceptions import ConnectorException
     from procrastinate.jobs import Job
     from procrastinate.worker import Worker as EngineWorker
+    from psycopg import AsyncConnection
 except ImportError as missing:
     raise StoreError(f"A worker needs the extra `fleet`: pip install 'acorn-agents[fleet]' ({missing}).") from missing
 
@@ -89,6 +90,8 @@ class Worker:
         await asyncio.to_thread(store.beat, here, lease())
         await asyncio.to_thread(store.begin_work, here, list(self.agents), self.concurrency)
         hold(store, "")  # so that it is heard of while it drives nothing
+        names = ", ".join(f"`{name}`" for name in self.agents)
+        self._say(f"working on {names} of {store.name}, {self.concurrency} at a time")
         recovery = asyncio.ensure_future(self._recover())
         try:
             while not self.is_stopping:
@@ -127,7 +130,11 @@ class Worker:
 
     def _app(self) -> procrastinate.App:
         connector = procrastinate.PsycopgConnector(
-            kwargs=self.store.engine_parameters(), min_size=1, max_size=_CONNECTIONS, timeout=_LONGEST
+            kwargs=self.store.engine_parameters(),
+            min_size=1,
+            max_size=_CONNECTIONS,
+            timeout=_LONGEST,
+            configure=_commit_each,
         )
         app = procrastinate.App(connector=connector)
         app.task(name=TASK, retry=_Again())(self._deliver)
@@ -187,6 +194,11 @@ class Worker:
         found = await asyncio.to_thread(self.store.find_lost, list(self.agents), lease())
         if found:
             self._say(f"{len(found)} runs that nobody drove are delivered anew")
+
+
+async def _commit_each(connection: AsyncConnection[Any]) -> None:
+    """Each statement of the engine is a whole; a worker that froze before a commit would keep its jobs locked."""
+    await connection.set_autocommit(True)
 
 
 class _Again(procrastinate.BaseRetryStrategy):

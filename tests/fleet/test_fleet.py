@@ -145,6 +145,31 @@ def test_a_worker_that_freezes_while_it_ends_a_job_keeps_it_from_nobody(fleet: F
     assert handle.status() == "done"
 
 
+def test_a_worker_whose_database_was_away_goes_on_as_before(fleet: Fleet, postgres_server: str) -> None:
+    worker = fleet.start("Desk", "Lingering")
+    long = named(Lingering, fleet.store).submit(question="Wait.")
+    assert comes_true(lambda: fleet.begun("linger"))
+    name = fleet.store.rpartition("/")[2]
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+
+        def ask(sql: str) -> Any:
+            return connection.execute(sql.encode()).fetchall()
+
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false".encode())
+        ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        assert comes_true(lambda: "the engine lost its database" in worker.said())
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode())
+        listens = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{name}' AND query LIKE 'LISTEN %procrastinate%'"
+        assert comes_true(lambda: ask(listens))
+    handle = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
+    assert handle.result(timeout=PATIENCE).answer == "run-a ok"  # beside the one that is under way
+    assert long.status() == "running"
+    Path(f"{fleet.log}.go").touch()
+    assert long.result(timeout=PATIENCE).answer == "went"
+    assert "Traceback" not in worker.said()
+    assert "pool" not in worker.said()
+
+
 def test_a_worker_leaves_runs_of_classes_that_it_does_not_know_alone(fleet: Fleet) -> None:
     desk = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
     scout = named(Scout, fleet.store).using(run_id="run-b").submit(question="run-b")

@@ -28,6 +28,7 @@ import acorn
 from acorn import StoreError, module
 from acorn._handle import Handle
 from acorn.stores import PostgresStore
+from acorn.stores.holder import this_process
 from acorn.stores.open import open_store
 from acorn.stores.port import RunCancelledError
 
@@ -286,6 +287,29 @@ def test_what_the_engine_loses_is_delivered_anew(fleet: Fleet) -> None:
     fleet.start("Desk")
     with people(fleet.store):
         check(fleet, handles)
+
+
+def test_a_run_that_is_on_its_way_is_not_lost(postgres: str) -> None:
+    handle = named(Desk, postgres).submit(question="run-a")
+    store = PostgresStore(postgres)
+    with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
+        connection.execute("UPDATE acorn.runs SET updated = now() - interval '1 hour'")
+        assert store.find_lost(["crew:Desk"], 60.0) == []
+        connection.execute("INSERT INTO procrastinate_workers DEFAULT VALUES")
+        connection.execute("SELECT procrastinate_fetch_job_v2(NULL, (SELECT id FROM procrastinate_workers))")
+        assert store.find_lost(["crew:Desk"], 60.0) == []  # a worker has just got it
+        connection.execute("UPDATE procrastinate_events SET at = now() - interval '1 hour'")
+        assert store.find_lost(["crew:Desk"], 60.0) == [handle.run_id]
+
+
+def test_a_run_that_goes_back_to_the_queue_has_a_job(postgres: str) -> None:
+    handle = named(Desk, postgres).submit(question="run-a")
+    store = PostgresStore(postgres)
+    with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
+        connection.execute("DELETE FROM procrastinate_jobs")
+        assert store.claim(handle.run_id, this_process())
+        store.release(handle.run_id, this_process(), "queued")
+        assert connection.execute("SELECT args->>'run_id' FROM procrastinate_jobs").fetchall() == [(handle.run_id,)]
 
 
 def _is_over(worker: Worker, handle: Handle[Any]) -> bool:

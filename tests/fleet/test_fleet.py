@@ -140,9 +140,9 @@ def test_a_worker_that_freezes_while_it_ends_a_job_keeps_it_from_nobody(fleet: F
         assert comes_true(lambda: count("wait_event = 'advisory'") == 1)
         worker.send(signal.SIGSTOP)
         connection.execute("SELECT pg_advisory_unlock(5)")
-        assert comes_true(lambda: count("wait_event = 'advisory'") == 0)
+        jobs = "SELECT count(*) FROM acorn_jobs.procrastinate_jobs"
+        assert comes_true(lambda: connection.execute(jobs).fetchone() == (0,))
         assert count("state = 'idle in transaction'") == 0
-        assert connection.execute("SELECT count(*) FROM acorn_jobs.procrastinate_jobs").fetchone() == (0,)
     assert handle.status() == "done"
 
 
@@ -171,17 +171,9 @@ def test_a_worker_whose_database_was_away_goes_on_as_before(fleet: Fleet, postgr
     assert "pool" not in worker.said()
 
 
-def test_a_worker_leaves_runs_of_classes_that_it_does_not_know_alone(fleet: Fleet) -> None:
-    desk = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
-    scout = named(Scout, fleet.store).using(run_id="run-b").submit(question="run-b")
-    fleet.start("Scout")
-    assert scout.result(timeout=PATIENCE).answer == "run-b ok"
-    assert desk.status() == "queued"
-    fleet.start("Desk")
-    assert desk.result(timeout=PATIENCE).answer == "run-a ok"
-
-
-def test_a_worker_with_an_older_class_leaves_what_does_not_fit_to_others(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_worker_leaves_alone_what_it_does_not_know_and_what_does_not_fit_its_class(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     (tmp_path / "old").mkdir()
     older = tmp_path / "old" / "crew.py"
     older.write_text(
@@ -189,12 +181,16 @@ def test_a_worker_with_an_older_class_leaves_what_does_not_fit_to_others(fleet: 
         "    final_output = str\n    model = 'openai/gpt-4o'\n"
     )
     worker = fleet.start("Desk", file=older)
-    handle = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
+    scout = named(Scout, fleet.store).using(run_id="run-b").submit(question="run-b")
+    desk = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
     assert comes_true(lambda: "does not fit its class any more" in worker.said())
-    assert handle.status() in ("queued", "running")
-    fleet.start("Desk")
+    assert desk.status() in ("queued", "running")
+    assert scout.status() == "queued"
+    fleet.start("Desk", "Scout")
     worker.send(signal.SIGTERM)
-    assert handle.result(timeout=PATIENCE).answer == "run-a ok"
+    assert scout.result(timeout=PATIENCE).answer == "run-b ok"
+    assert desk.result(timeout=PATIENCE).answer == "run-a ok"
+    assert "run-b" not in worker.said()
 
 
 def test_the_sooner_comes_first_and_the_later_waits(fleet: Fleet) -> None:
@@ -211,19 +207,6 @@ def test_the_sooner_comes_first_and_the_later_waits(fleet: Fleet) -> None:
     assert later.status() == "queued"
     (facts,) = PostgresStore(fleet.store).fleet().agents
     assert (facts.agent, facts.queued, facts.delayed) == ("crew:Desk", 0, 1)
-
-
-def test_a_run_is_cancelled_from_another_process_while_it_does_something(fleet: Fleet) -> None:
-    worker = fleet.start("Lingering")
-    handle = named(Lingering, fleet.store).submit(question="Wait.")
-    assert comes_true(lambda: fleet.begun("linger"))
-    handle.cancel()
-    assert comes_true(lambda: handle.status() == "cancelled")
-    with pytest.raises(RunCancelledError):
-        handle.result()
-    Path(f"{fleet.log}.go").touch()
-    assert comes_true(lambda: "cancelled" in worker.said())
-    assert handle.status() == "cancelled"
 
 
 def test_a_worker_says_how_it_is(fleet: Fleet) -> None:
@@ -251,15 +234,23 @@ def test_a_worker_says_how_it_is(fleet: Fleet) -> None:
     assert worker.ends() == 0
     assert handle.status() == "queued"
     assert PostgresStore(fleet.store).fleet().workers == []
-    fleet.start("Lingering")
-    assert handle.result(timeout=PATIENCE).answer == "went"
-    assert len(fleet.begun("linger")) == 1
 
 
-def test_a_second_signal_ends_a_worker_at_once(fleet: Fleet) -> None:
+def test_a_run_is_cancelled_from_another_process_and_a_second_signal_ends_a_worker(fleet: Fleet) -> None:
     worker = fleet.start("Lingering")
-    named(Lingering, fleet.store).submit(question="Wait.")
+    agent, go = named(Lingering, fleet.store), Path(f"{fleet.log}.go")
+    handle = agent.submit(question="Wait.")
     assert comes_true(lambda: fleet.begun("linger"))
+    handle.cancel()
+    assert comes_true(lambda: handle.status() == "cancelled")
+    with pytest.raises(RunCancelledError):
+        handle.result()
+    go.touch()
+    assert comes_true(lambda: "cancelled" in worker.said())
+    assert handle.status() == "cancelled"
+    go.unlink()
+    agent.submit(question="Wait.")
+    assert comes_true(lambda: len([line for line in fleet.lines() if line.what == "linger"]) == 2)
     worker.send(signal.SIGINT)
     assert comes_true(lambda: "stopping: 1 run under way" in worker.said())
 
@@ -271,20 +262,16 @@ def test_a_second_signal_ends_a_worker_at_once(fleet: Fleet) -> None:
     assert worker.ends() == 130
 
 
-def test_rows_in_bulk_go_through_a_fleet(fleet: Fleet) -> None:
+def test_rows_in_bulk_go_through_a_fleet_and_so_does_what_the_engine_lost(fleet: Fleet) -> None:
+    handles = submit(named(Desk, fleet.store), 3)
+    with psycopg.connect(fleet.store) as connection:
+        connection.execute("DELETE FROM acorn_jobs.procrastinate_jobs")
     fleet.start("Desk", concurrency=8)
     batch = named(Desk, fleet.store).map(
         [{"question": f"run-{at}"} for at in range(12)], queue=True, id="nightly", key=lambda row: row["question"]
     )
     assert {item.output.answer for item in batch} == {f"run-{at} ok" for at in range(12)}
     assert batch.progress.done == 12
-
-
-def test_what_the_engine_loses_is_delivered_anew(fleet: Fleet) -> None:
-    handles = submit(named(Desk, fleet.store), 3)
-    with psycopg.connect(fleet.store, options="-c search_path=acorn_jobs") as connection:
-        connection.execute("DELETE FROM acorn_jobs.procrastinate_jobs")
-    fleet.start("Desk")
     with people(fleet.store):
         check(fleet, handles)
 

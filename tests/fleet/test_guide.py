@@ -15,7 +15,7 @@ from tests.patience import PATIENCE, comes_true
 
 import acorn
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "guides"
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 SCRIPT = "from acorn.testing import AnyModel\n"
 

@@ -23,6 +23,7 @@ from acorn.cli.commands.pull import pull
 from acorn.cli.commands.resume import resume
 from acorn.cli.commands.run import run
 from acorn.cli.commands.runs import answer, cancel, delete, runs
+from acorn.cli.commands.serve import serve
 from acorn.cli.commands.show import show
 from acorn.cli.commands.web import web
 from acorn.cli.commands.work import work
@@ -52,6 +53,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "explain": (explain, _BEHIND),
     "chat": (chat, {}),
     "web": (web, {}),
+    "serve": (serve, {}),
     "batch": (batch, {}),
     "runs": (runs, {}),
     "show": (show, {}),

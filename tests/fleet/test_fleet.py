@@ -264,7 +264,7 @@ def test_a_run_is_cancelled_from_another_process_and_a_second_signal_ends_a_work
 
 def test_rows_in_bulk_go_through_a_fleet_and_so_does_what_the_engine_lost(fleet: Fleet) -> None:
     handles = submit(named(Desk, fleet.store), 3)
-    with psycopg.connect(fleet.store) as connection:
+    with psycopg.connect(fleet.store, options="-c search_path=acorn_jobs") as connection:
         connection.execute("DELETE FROM acorn_jobs.procrastinate_jobs")
     fleet.start("Desk", concurrency=8)
     batch = named(Desk, fleet.store).map(

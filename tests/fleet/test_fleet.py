@@ -273,6 +273,7 @@ def test_rows_in_bulk_go_through_a_fleet_and_so_does_what_the_engine_lost(fleet:
     assert {item.output.answer for item in batch} == {f"run-{at} ok" for at in range(12)}
     assert batch.progress.done == 12
     with people(fleet.store):
+        assert comes_true(lambda: ended(fleet.store, handles) == 3)
         check(fleet, handles)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from acorn._declared import agent_name, class_of
 from acorn._json import words_of
@@ -225,7 +225,7 @@ class _Connector(procrastinate.PsycopgConnector):
 
 
 class _Engine(EngineWorker):
-    async def _update_heartbeat(self) -> None:
+    async def _update_heartbeat(self) -> NoReturn:
         while True:
             with suppress(ConnectorException):
                 await super()._update_heartbeat()  # type: ignore[no-untyped-call]

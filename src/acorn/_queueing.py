@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from math import isfinite
 from typing import Any
 
 from acorn._beginning import origin_of, store_of
@@ -121,19 +120,28 @@ def _moment(not_before: Any, now: datetime) -> datetime | None:
     return now + (not_before if isinstance(not_before, timedelta) else timedelta(seconds=not_before))
 
 
+def _is_time(not_before: Any) -> bool:
+    if isinstance(not_before, bool) or not isinstance(not_before, int | float | datetime | timedelta | None):
+        return False
+    try:
+        _moment(not_before, datetime.now(UTC))
+    except (OverflowError, ValueError):  # no calendar has it
+        return False
+    return True
+
+
 def checked_queueing(before: Queueing | None, owner: str, given: Mapping[str, Any]) -> Queueing:
     """What `using` was given for runs that begin elsewhere, on top of what it was given before."""
     whole = (before or Queueing())._replace(**given)
     priority, not_before, deliver = tuple[Any, Any, Any](whole)
-    is_number = isinstance(not_before, int | float) and not isinstance(not_before, bool) and isfinite(not_before)
     is_count = isinstance(priority, int) and not isinstance(priority, bool) and -_FARTHEST <= priority < _FARTHEST
     rules = [
         ("priority", priority, is_count, "a whole number, the higher the sooner"),
         (
             "not_before",
             not_before,
-            not_before is None or is_number or isinstance(not_before, datetime | timedelta),
-            "a datetime, a timedelta or a number of seconds from now",
+            _is_time(not_before),
+            "a datetime, a timedelta or a number of seconds from now, in the years 1 to 9999",
         ),
         ("deliver", deliver, isinstance(deliver, bool), "True or False"),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -373,6 +374,8 @@ def test_a_store_without_workers_refuses_what_nobody_would_drive(store: Store) -
         ({"priority": 2**40}, "`priority` of `Desk.using` must be a whole number"),
         ({"not_before": "tomorrow"}, "`not_before` of `Desk.using` must be a datetime"),
         ({"not_before": float("nan")}, "`not_before` of `Desk.using` must be a datetime"),
+        ({"not_before": 1e300}, "`not_before` of `Desk.using` must be .* in the years 1 to 9999"),
+        ({"not_before": timedelta.max}, "`not_before` of `Desk.using` must be .* in the years 1 to 9999"),
         ({"deliver": 1}, "`deliver` of `Desk.using` must be True or False"),
         ({"deliver": False, "priority": 3}, "are for the workers of the store"),
     ],

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -316,6 +316,34 @@ def test_what_became_of_a_transaction_whose_answer_is_lost_is_found_out(
             assert [one.facts.id for one in store.read("s")] == ["s"]
         if what != "a wish":
             go_on(store, "r", go_on_from)
+
+
+def test_a_process_that_froze_in_a_transaction_keeps_nobody_waiting(
+    store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACORN_LEASE", "2")
+    begin(store, "r")
+    with psycopg.connect(postgres, application_name="acorn", autocommit=True) as frozen:
+        with suppress(psycopg.OperationalError), frozen.pipeline():
+            frozen.execute("BEGIN")
+            frozen.execute("SELECT FROM acorn.runs WHERE id = 'r' FOR UPDATE").fetchall()
+            go_on(store, "r", since=1)  # the frozen one sends nothing more, not even that it is idle
+        assert frozen.closed
+    assert list(store.read("r")[0].entries) == ["0", "1"]
+
+
+def test_what_a_person_has_locked_is_left_to_that_person(
+    store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACORN_LEASE", "0.1")
+    begin(store, "r")
+    with psycopg.connect(postgres, application_name="psql") as person:
+        person.execute("SELECT FROM acorn.runs WHERE id = 'r' FOR UPDATE")
+        thread = threading.Thread(target=go_on, args=(store, "r"), kwargs={"since": 1})
+        thread.start()
+        assert comes_true(lambda: ask(postgres, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        person.execute("SELECT 1")
+    thread.join()
 
 
 def test_a_server_that_restarts_is_waited_for() -> None:

@@ -28,6 +28,7 @@ import acorn
 from acorn import StoreError, module
 from acorn._handle import Handle
 from acorn.stores import PostgresStore
+from acorn.stores.holder import this_process
 from acorn.stores.open import open_store
 from acorn.stores.port import RunCancelledError
 
@@ -119,17 +120,60 @@ def test_a_fleet_finishes_everything_though_one_is_killed_one_stopped_and_one_fr
     assert "stopped" in frozen.said()
 
 
-def test_a_worker_leaves_runs_of_classes_that_it_does_not_know_alone(fleet: Fleet) -> None:
-    desk = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
-    scout = named(Scout, fleet.store).using(run_id="run-b").submit(question="run-b")
-    fleet.start("Scout")
-    assert scout.result(timeout=PATIENCE).answer == "run-b ok"
-    assert desk.status() == "queued"
-    fleet.start("Desk")
-    assert desk.result(timeout=PATIENCE).answer == "run-a ok"
+def test_a_worker_that_freezes_while_it_ends_a_job_keeps_it_from_nobody(fleet: Fleet) -> None:
+    worker = fleet.start("Desk")
+    with psycopg.connect(fleet.store, autocommit=True) as connection:
+        lock = "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        lock += "PERFORM pg_advisory_xact_lock(5); RETURN OLD; END $$"
+        connection.execute(lock.encode())
+        connection.execute(
+            "CREATE TRIGGER hold BEFORE DELETE ON acorn_jobs.procrastinate_jobs FOR EACH ROW EXECUTE FUNCTION hold()"
+        )
+        connection.execute("SELECT pg_advisory_lock(5)")
+        handle = named(Desk, fleet.store).submit(question="run-a")
+
+        def count(condition: str) -> int:
+            sql = f"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
+            (found,) = connection.execute(sql.encode()).fetchone() or (0,)
+            return int(found)
+
+        assert comes_true(lambda: count("wait_event = 'advisory'") == 1)
+        worker.send(signal.SIGSTOP)
+        connection.execute("SELECT pg_advisory_unlock(5)")
+        jobs = "SELECT count(*) FROM acorn_jobs.procrastinate_jobs"
+        assert comes_true(lambda: connection.execute(jobs).fetchone() == (0,))
+        assert count("state = 'idle in transaction'") == 0
+    assert handle.status() == "done"
 
 
-def test_a_worker_with_an_older_class_leaves_what_does_not_fit_to_others(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_worker_whose_database_was_away_goes_on_as_before(fleet: Fleet, postgres_server: str) -> None:
+    worker = fleet.start("Desk", "Lingering")
+    long = named(Lingering, fleet.store).submit(question="Wait.")
+    assert comes_true(lambda: fleet.begun("linger"))
+    name = fleet.store.rpartition("/")[2]
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+
+        def ask(sql: str) -> Any:
+            return connection.execute(sql.encode()).fetchall()
+
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false".encode())
+        ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        assert comes_true(lambda: "the engine lost its database" in worker.said())
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode())
+        listens = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{name}' AND query LIKE 'LISTEN %procrastinate%'"
+        assert comes_true(lambda: ask(listens))
+    handle = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
+    assert handle.result(timeout=PATIENCE).answer == "run-a ok"  # beside the one that is under way
+    assert long.status() == "running"
+    Path(f"{fleet.log}.go").touch()
+    assert long.result(timeout=PATIENCE).answer == "went"
+    assert "Traceback" not in worker.said()
+    assert "pool" not in worker.said()
+
+
+def test_a_worker_leaves_alone_what_it_does_not_know_and_what_does_not_fit_its_class(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     (tmp_path / "old").mkdir()
     older = tmp_path / "old" / "crew.py"
     older.write_text(
@@ -137,12 +181,16 @@ def test_a_worker_with_an_older_class_leaves_what_does_not_fit_to_others(fleet: 
         "    final_output = str\n    model = 'openai/gpt-4o'\n"
     )
     worker = fleet.start("Desk", file=older)
-    handle = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
+    scout = named(Scout, fleet.store).using(run_id="run-b").submit(question="run-b")
+    desk = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
     assert comes_true(lambda: "does not fit its class any more" in worker.said())
-    assert handle.status() in ("queued", "running")
-    fleet.start("Desk")
+    assert desk.status() in ("queued", "running")
+    assert scout.status() == "queued"
+    fleet.start("Desk", "Scout")
     worker.send(signal.SIGTERM)
-    assert handle.result(timeout=PATIENCE).answer == "run-a ok"
+    assert scout.result(timeout=PATIENCE).answer == "run-b ok"
+    assert desk.result(timeout=PATIENCE).answer == "run-a ok"
+    assert "run-b" not in worker.said()
 
 
 def test_the_sooner_comes_first_and_the_later_waits(fleet: Fleet) -> None:
@@ -159,19 +207,6 @@ def test_the_sooner_comes_first_and_the_later_waits(fleet: Fleet) -> None:
     assert later.status() == "queued"
     (facts,) = PostgresStore(fleet.store).fleet().agents
     assert (facts.agent, facts.queued, facts.delayed) == ("crew:Desk", 0, 1)
-
-
-def test_a_run_is_cancelled_from_another_process_while_it_does_something(fleet: Fleet) -> None:
-    worker = fleet.start("Lingering")
-    handle = named(Lingering, fleet.store).submit(question="Wait.")
-    assert comes_true(lambda: fleet.begun("linger"))
-    handle.cancel()
-    assert comes_true(lambda: handle.status() == "cancelled")
-    with pytest.raises(RunCancelledError):
-        handle.result()
-    Path(f"{fleet.log}.go").touch()
-    assert comes_true(lambda: "cancelled" in worker.said())
-    assert handle.status() == "cancelled"
 
 
 def test_a_worker_says_how_it_is(fleet: Fleet) -> None:
@@ -199,15 +234,23 @@ def test_a_worker_says_how_it_is(fleet: Fleet) -> None:
     assert worker.ends() == 0
     assert handle.status() == "queued"
     assert PostgresStore(fleet.store).fleet().workers == []
-    fleet.start("Lingering")
-    assert handle.result(timeout=PATIENCE).answer == "went"
-    assert len(fleet.begun("linger")) == 1
 
 
-def test_a_second_signal_ends_a_worker_at_once(fleet: Fleet) -> None:
+def test_a_run_is_cancelled_from_another_process_and_a_second_signal_ends_a_worker(fleet: Fleet) -> None:
     worker = fleet.start("Lingering")
-    named(Lingering, fleet.store).submit(question="Wait.")
+    agent, go = named(Lingering, fleet.store), Path(f"{fleet.log}.go")
+    handle = agent.submit(question="Wait.")
     assert comes_true(lambda: fleet.begun("linger"))
+    handle.cancel()
+    assert comes_true(lambda: handle.status() == "cancelled")
+    with pytest.raises(RunCancelledError):
+        handle.result()
+    go.touch()
+    assert comes_true(lambda: "cancelled" in worker.said())
+    assert handle.status() == "cancelled"
+    go.unlink()
+    agent.submit(question="Wait.")
+    assert comes_true(lambda: len([line for line in fleet.lines() if line.what == "linger"]) == 2)
     worker.send(signal.SIGINT)
     assert comes_true(lambda: "stopping: 1 run under way" in worker.said())
 
@@ -219,22 +262,42 @@ def test_a_second_signal_ends_a_worker_at_once(fleet: Fleet) -> None:
     assert worker.ends() == 130
 
 
-def test_rows_in_bulk_go_through_a_fleet(fleet: Fleet) -> None:
+def test_rows_in_bulk_go_through_a_fleet_and_so_does_what_the_engine_lost(fleet: Fleet) -> None:
+    handles = submit(named(Desk, fleet.store), 3)
+    with psycopg.connect(fleet.store, options="-c search_path=acorn_jobs") as connection:
+        connection.execute("DELETE FROM acorn_jobs.procrastinate_jobs")
     fleet.start("Desk", concurrency=8)
     batch = named(Desk, fleet.store).map(
         [{"question": f"run-{at}"} for at in range(12)], queue=True, id="nightly", key=lambda row: row["question"]
     )
     assert {item.output.answer for item in batch} == {f"run-{at} ok" for at in range(12)}
     assert batch.progress.done == 12
-
-
-def test_what_the_engine_loses_is_delivered_anew(fleet: Fleet) -> None:
-    handles = submit(named(Desk, fleet.store), 3)
-    with psycopg.connect(fleet.store, options="-c search_path=acorn_jobs") as connection:
-        connection.execute("DELETE FROM acorn_jobs.procrastinate_jobs")
-    fleet.start("Desk")
     with people(fleet.store):
+        assert comes_true(lambda: ended(fleet.store, handles) == 3)
         check(fleet, handles)
+
+
+def test_a_run_that_is_on_its_way_is_not_lost(postgres: str) -> None:
+    handle = named(Desk, postgres).submit(question="run-a")
+    store = PostgresStore(postgres)
+    with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
+        connection.execute("UPDATE acorn.runs SET updated = now() - interval '1 hour'")
+        assert store.find_lost(["crew:Desk"], 60.0) == []
+        connection.execute("INSERT INTO procrastinate_workers DEFAULT VALUES")
+        connection.execute("SELECT procrastinate_fetch_job_v2(NULL, (SELECT id FROM procrastinate_workers))")
+        assert store.find_lost(["crew:Desk"], 60.0) == []  # a worker has just got it
+        connection.execute("UPDATE procrastinate_events SET at = now() - interval '1 hour'")
+        assert store.find_lost(["crew:Desk"], 60.0) == [handle.run_id]
+
+
+def test_a_run_that_goes_back_to_the_queue_has_a_job(postgres: str) -> None:
+    handle = named(Desk, postgres).submit(question="run-a")
+    store = PostgresStore(postgres)
+    with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
+        connection.execute("DELETE FROM procrastinate_jobs")
+        assert store.claim(handle.run_id, this_process())
+        store.release(handle.run_id, this_process(), "queued")
+        assert connection.execute("SELECT args->>'run_id' FROM procrastinate_jobs").fetchall() == [(handle.run_id,)]
 
 
 def _is_over(worker: Worker, handle: Handle[Any]) -> bool:

@@ -7,13 +7,14 @@ store alone. Runs are driven in threads, so that nothing a user's code does keep
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from acorn._declared import agent_name, class_of
 from acorn._json import words_of
@@ -29,14 +30,18 @@ try:
     from procrastinate.exceptions import ConnectorException
     from procrastinate.jobs import Job
     from procrastinate.worker import Worker as EngineWorker
+    from psycopg import AsyncConnection
 except ImportError as missing:
     raise StoreError(f"A worker needs the extra `fleet`: pip install 'acorn-agents[fleet]' ({missing}).") from missing
+
+for _name in ("procrastinate", "psycopg"):  # what matters of it is said in plain words; whoever wants all configures it
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 _LONGEST = 60.0
 """Seconds after which a run that cannot be driven here is delivered again, at the latest."""
 _AGAIN = 1.0
 """Seconds after which an engine that lost its database begins anew."""
-_GLANCE = 5.0
+_GLANCE = 2.0
 """Seconds between two looks for what was lost, at most."""
 _POLL = 2.0
 """Seconds between two looks for jobs whose time has come; new ones are heard of at once."""
@@ -89,6 +94,8 @@ class Worker:
         await asyncio.to_thread(store.beat, here, lease())
         await asyncio.to_thread(store.begin_work, here, list(self.agents), self.concurrency)
         hold(store, "")  # so that it is heard of while it drives nothing
+        names = ", ".join(f"`{name}`" for name in self.agents)
+        self._say(f"working on {names} of {store.name}, {self.concurrency} at a time")
         recovery = asyncio.ensure_future(self._recover())
         try:
             while not self.is_stopping:
@@ -103,10 +110,10 @@ class Worker:
                 await asyncio.to_thread(store.end_work, here)
 
     async def _run_engine(self) -> None:
-        """Until it is stopped, or loses its database."""
+        """Until it is stopped, or something goes wrong with it."""
         try:
             async with self._app().open_async() as app:
-                self._engine = EngineWorker(
+                self._engine = _Engine(
                     app,
                     [queue_of(name) for name in self.agents],
                     f"{this_process().host}-{this_process().pid}",
@@ -120,14 +127,23 @@ class Worker:
                 if not self.is_stopping:
                     await self._engine.run()  # type: ignore[no-untyped-call]
         except Exception as error:  # whatever the engine raises: a database that is away comes back
-            if not self.is_stopping:
-                self._say(f"the engine lost its database, and tries again: {words_of(error)}")
+            self._say_lost(error)
         finally:
             self._engine = None
 
+    def _say_lost(self, error: Exception) -> None:
+        if not self.is_stopping:
+            words = " ".join(words_of(error.__cause__ or error).split())
+            self._say(f"the engine lost its database, and tries again: {words}")
+
     def _app(self) -> procrastinate.App:
-        connector = procrastinate.PsycopgConnector(
-            kwargs=self.store.engine_parameters(), min_size=1, max_size=_CONNECTIONS, timeout=_LONGEST
+        connector = _Connector(
+            self._say_lost,
+            kwargs=self.store.engine_parameters(),
+            min_size=1,
+            max_size=_CONNECTIONS,
+            timeout=_LONGEST,
+            configure=_commit_each,
         )
         app = procrastinate.App(connector=connector)
         app.task(name=TASK, retry=_Again())(self._deliver)
@@ -187,6 +203,41 @@ class Worker:
         found = await asyncio.to_thread(self.store.find_lost, list(self.agents), lease())
         if found:
             self._say(f"{len(found)} runs that nobody drove are delivered anew")
+
+
+# The engine, which goes on when its database was away: by itself it would not hear of jobs any more, would not be heard
+# of any more, or would take no more runs until all that it drives have ended.
+
+
+class _Connector(procrastinate.PsycopgConnector):
+    def __init__(self, say_lost: Callable[[Exception], None], **options: Any) -> None:
+        super().__init__(**options)
+        self._say_lost = say_lost
+
+    async def listen_notify(self, on_notification: Any, channels: Iterable[str]) -> None:
+        channels = list(channels)
+        while True:
+            try:
+                await super().listen_notify(on_notification, channels)
+            except ConnectorException as error:
+                self._say_lost(error)
+                await asyncio.sleep(_AGAIN)
+
+
+class _Engine(EngineWorker):
+    async def _update_heartbeat(self) -> NoReturn:
+        while True:
+            with suppress(ConnectorException):
+                await super()._update_heartbeat()  # type: ignore[no-untyped-call]
+
+    async def _fetch_and_process_jobs(self) -> None:
+        with suppress(ConnectorException):  # it looks again soon
+            await super()._fetch_and_process_jobs()  # type: ignore[no-untyped-call]
+
+
+async def _commit_each(connection: AsyncConnection[Any]) -> None:
+    """Each statement of the engine is a whole; a worker that froze before a commit would keep its jobs locked."""
+    await connection.set_autocommit(True)
 
 
 class _Again(procrastinate.BaseRetryStrategy):

@@ -35,7 +35,8 @@ Cursor = RawCursor[Any]
 
 PATIENCE = 30.0
 """Seconds to wait for a server that was there."""
-_RETRIED = ("40001", "40P01", "55P03")
+_LOCKED = "55P03"
+_RETRIED = ("40001", "40P01", _LOCKED)
 """What PostgreSQL says where others were in the way, and the same may succeed a moment later."""
 _AWAY = ("starting up", "shutting down", "recovery mode", "not yet accepting", "too many clients", "remaining conn")
 """What a server says that cannot be reached now."""
@@ -44,12 +45,19 @@ _HOPELESS = ("authentication failed", "does not exist", "no pg_hba.conf", "no pa
 _SESSION = """
     SET TIME ZONE 'UTC';
     SET default_transaction_isolation = 'read committed';
-    SET idle_in_transaction_session_timeout = '10s';
+    SET lock_timeout = '1s';
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 """
-_LONGEST = 10.0
-"""Seconds for a transaction, or half a lease where that is less: a process that is frozen in the middle of one would
-keep a run from those who want to take it over. PostgreSQL 17 and later ends it; one that is `idle`, any does."""
+_FROZEN = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()
+      AND application_name = current_setting('application_name') AND xact_start IS NOT NULL
+      AND wait_event_type = 'Client' AND state_change < clock_timestamp() - make_interval(secs => %s)
+"""
+_SILENCE = 5.0
+"""Seconds for which somebody else's transaction may wait for its process while others wait for it, or a quarter of a
+lease. A process that froze in the middle of one, or lost its machine, would keep a run from whoever takes it over. No
+timeout of PostgreSQL before 17 ends what is sent without waiting, and the one of 17 ends what is merely long."""
 
 
 class Place:
@@ -69,14 +77,11 @@ class Place:
         try:
             # One type for all, or a statement would be prepared again for each size of a number.
             connection.adapters.register_dumper(int, Int8Dumper)
-            connection.execute(_SESSION)
-            if connection.info.server_version >= 170000:
-                milliseconds = int(1000 * min(_LONGEST, max(lease() / 2, 1.0)))
-                connection.execute(f"SET transaction_timeout = {milliseconds}".encode())
             encoding = connection.info.parameter_status("server_encoding")
             if encoding != "UTF8":
                 raise StoreError(f"{self.name} is written in {encoding}; a store needs a database in UTF8.")
             prepare(connection, self.name, self._migrations)
+            connection.execute(_SESSION)  # now: a new version of the tables takes its time
         except BaseException:
             connection.close()
             raise
@@ -104,8 +109,15 @@ class Place:
                 drop()
                 if not self._may_pass(error) or time.monotonic() > limit:
                     raise
+                if error.sqlstate == _LOCKED:
+                    self._end_frozen()
             time.sleep(random.uniform(pause / 2, pause))
             pause = min(pause * 2, 0.5)
+
+    def _end_frozen(self) -> None:
+        """What is in the way may be of a process that does not know of it any more."""
+        with suppress(psycopg.Error), psycopg.connect(**self.address.parameters, autocommit=True) as connection:
+            connection.execute(_FROZEN, [min(lease() / 4, _SILENCE)])
 
     def _may_pass(self, error: psycopg.Error) -> bool:
         if error.sqlstate in _RETRIED:
@@ -141,7 +153,7 @@ def is_lost(error: psycopg.Error) -> bool:
     state = error.sqlstate
     if state is None:  # what the library itself says
         return isinstance(error, OperationalError)
-    return state.startswith(("08", "57P", "25P03", "25P04"))
+    return state.startswith(("08", "57P", "25P03"))
 
 
 _left: list[Connection[Any]] = []

@@ -78,7 +78,7 @@ def deliver_again(transaction: Transaction, run_id: str) -> None:
 
 _OURS = f"""
     CREATE TABLE applied (name text PRIMARY KEY);
-    CREATE INDEX jobs_by_run ON procrastinate_jobs ((args->>'run_id')) WHERE status = 'todo';
+    CREATE INDEX jobs_by_run ON procrastinate_jobs ((args->>'run_id'));
     CREATE FUNCTION queue_of(agent text) RETURNS text LANGUAGE sql IMMUTABLE
       RETURN CASE WHEN length(agent) <= {_LONGEST} THEN agent ELSE md5(agent) END;
     CREATE FUNCTION deliver(ids text[]) RETURNS void LANGUAGE plpgsql SET search_path = {SCHEMA} AS $$
@@ -145,7 +145,14 @@ _LOST = f"""
       AND CASE WHEN status = 'running'
         THEN NOT EXISTS (SELECT FROM acorn.holders WHERE holders.id = runs.holder AND until > clock_timestamp())
         ELSE updated < clock_timestamp() - make_interval(secs => $2) END
-      AND NOT EXISTS (SELECT FROM {SCHEMA}.procrastinate_jobs WHERE status = 'todo' AND args->>'run_id' = runs.id)
+      AND NOT EXISTS (
+        SELECT FROM {SCHEMA}.procrastinate_jobs job WHERE args->>'run_id' = runs.id AND (
+          job.status = 'todo' OR runs.status <> 'running' AND EXISTS (
+            SELECT FROM {SCHEMA}.procrastinate_events
+            WHERE job_id = job.id AND type = 'started' AND at > clock_timestamp() - make_interval(secs => $2)
+          )
+        )
+      )
     LIMIT 1000
 """.encode()
 _WORK = b"""
@@ -157,7 +164,8 @@ _WORK = b"""
 def find_lost(transaction: Transaction, agents: Sequence[str], seconds: float) -> list[str]:
     """Deliver anew the runs of these classes that nobody drives, and that no job will bring to anybody.
 
-    One worker at a time looks; a run that rests is left alone for so long, since somebody may be about to claim it.
+    One worker at a time looks. A run that rests is left alone for so long, and so is one whose job a worker has just
+    got: somebody may be about to claim it.
     """
     sql = b"SELECT pg_try_advisory_xact_lock($1)"
     (is_first,) = transaction.execute(sql, [APPLICATION_ID + 1]).fetchone() or (False,)

@@ -344,6 +344,8 @@ def _rest(transaction: Transaction, run_id: str, run: _Run, status: Status) -> N
     )
     if status == "cancelled":
         _ask(transaction, run_id, ())
+    if status == "queued" and run.is_delivered:
+        deliver_again(transaction, run_id)
     _tell(transaction, run)
 
 

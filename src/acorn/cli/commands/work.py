@@ -66,8 +66,6 @@ async def _serve(worker: Worker, address: tuple[str | None, int] | None) -> None
 
             port = await stack.enter_async_context(serve_health(*address, lambda: (worker.is_well, _facts(worker))))
             write_line(f"health on port {port}")
-        names = ", ".join(f"`{name}`" for name in worker.agents)
-        write_line(f"working on {names} of {worker.store.name}, {worker.concurrency} at a time")
         await worker.run()
     write_line("stopped")
 

@@ -78,7 +78,7 @@ def show(
     if python:
         if run is None:
             raise CommandError(
-                f"`{file}` holds events only, as `--save` writes them; `--python` needs the whole record: "
+                f"`{file}` holds events only, as `--save` writes them; `--python` needs a record: "
                 "keep the run by `acorn run --store runs.db`, or write the file by `run.to_json()`"
             )
         return _print_python(run, None)

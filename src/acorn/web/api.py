@@ -250,9 +250,9 @@ class _Api:
 
     async def compare(self, request: Request) -> Response:
         """Two runs side by side."""
-        books = [await self._book(request, request.query_params.get(name, "")) for name in ("a", "b")]
-        veil = self._site.veil()
-        found = await run_in_threadpool(_compared, *books, veil)
+        left = await self._book(request, request.query_params.get("a", ""))
+        right = await self._book(request, request.query_params.get("b", ""))
+        found = await run_in_threadpool(_compared, left, right, self._site.veil())
         return Response(dumped(found), media_type="application/json")
 
     async def fleet(self, request: Request) -> Response:

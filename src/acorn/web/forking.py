@@ -33,7 +33,7 @@ def wanted(given: Any) -> Wanted:
     known = {"run", "before", "edits", "prompt"}
     if not isinstance(given, dict) or not isinstance(given.get("run"), str) or given.keys() - known:
         raise InputError("`fork` is an object with `run` and `before`, and perhaps `edits` and `prompt`.")
-    before, edits, prompt = given.get("before"), given.get("edits") or {}, given.get("prompt")
+    before, edits, prompt = given.get("before"), given.get("edits", {}), given.get("prompt")
     if not isinstance(before, int) or isinstance(before, bool):
         raise InputError("`before` of `fork` is the number of a step.")
     if not isinstance(edits, dict) or not all(isinstance(each, str) for each in edits.values()):
@@ -67,7 +67,7 @@ def forkable(agent: Agent, run: Run[Any], before: int | None) -> dict[str, Any]:
     called = Counter(event.tool_name for event in own if isinstance(event, ToolCallEvent) and event.tool_name != FINISH)
     names = {event.tool_call_id: event.tool_name for event in events if isinstance(event, ToolCallEvent)}
     kept = [(at, event) for at, event in enumerate(events) if _is_kept(event, step)]
-    prompt = next((event.content for _, event in kept if _is_prompt(event)), "")
+    prompt = next((_told(event, names)[2] for _, event in kept if _is_prompt(event)), "")
     return {
         "before": step,
         "most": most,

@@ -31,6 +31,7 @@ FILES = (
     "form.js",
     "people.js",
     "play.js",
+    "runs.css",
     "runs.js",
     "story.js",
     "text.js",

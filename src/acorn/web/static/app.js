@@ -1,12 +1,22 @@
 // The frame of the page: the header, light and dark, and which page it is.
 
-import { ask, base, button, chip, el, fill, icon, link } from "./dom.js";
+import { ask, base, button, chip, el, fill, icon, link, sheet } from "./dom.js";
 
 // A page loads what it needs and no more. Another page is a line here and a file beside.
 const pages = {
-  play: () => import("./play.js"), runs: () => import("./runs.js"), view: () => import("./view.js"),
-  compare: () => import("./compare.js"), fork: () => import("./fork.js"), fleet: () => import("./fleet.js"),
+  play: () => import("./play.js"),
+  runs: () => looking(import("./runs.js")),
+  view: () => looking(import("./view.js")),
+  compare: () => looking(import("./compare.js")),
+  fork: () => looking(import("./fork.js")),
+  fleet: () => looking(import("./fleet.js")),
 };
+
+/** A page about runs, with how it looks. */
+async function looking(page) {
+  await sheet("runs.css");
+  return page;
+}
 
 const THEME = "acorn-theme";
 

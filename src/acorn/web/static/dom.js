@@ -59,6 +59,11 @@ export function fill(node, ...children) {
   return put(node, ...children);
 }
 
+/** Loads a further file of styles; settles when it counts. */
+export function sheet(name) {
+  return new Promise((settle) => document.head.append(el("link", { rel: "stylesheet", href: `${base}/static/${name}`, on: { load: settle, error: settle } })));
+}
+
 export function icon(name, label) {
   const svg = document.createElementNS(SVG, "svg");
   const path = document.createElementNS(SVG, "path");

@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo picture browser test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
+.PHONY: demo docs reference picture browser test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
 
 help:
 	@echo "make demo     a tour of a minute, on a language model inside the process"
@@ -16,8 +16,10 @@ help:
 	@echo "make format   rewrite the code in the house format"
 	@echo "make bench    the speed figures, as ratios"
 	@echo "make bench-peers  the same works done by others, each in an environment of its own; writes the table and the chart"
+	@echo "make docs     the documentation as a site of plain files, in site/"
+	@echo "make reference  the pages of the documentation that are written from docstrings"
 	@echo "make torture  the long versions of the property tests"
-	@echo "make picture  the picture of the live view in the README"
+	@echo "make picture  the pictures of the documentation"
 	@echo "make prices   the table of prices, from LiteLLM's"
 	@echo "make litellm-range  a tool call with the oldest and the newest LiteLLM that can be installed"
 
@@ -39,7 +41,16 @@ demo: $(VENV)/.installed
 	@$(BIN)/acorn demo
 
 picture: $(VENV)/.installed
-	$(BIN)/python docs/picture.py
+	$(BIN)/python tools/live_picture.py
+	$(BIN)/python tools/draw_pictures.py
+
+reference: $(VENV)/.installed-dev
+	$(BIN)/python tools/write_reference.py
+
+docs: reference
+	$(BIN)/zensical build --strict --clean
+	@(printf 'var __index = '; cat site/search.json) > site/search.js  # for pages that are read from files
+	@echo 'Open site/index.html.'
 
 check: $(VENV)/.installed-dev
 	@$(MAKE) --no-print-directory --jobs=2 check-style check-mypy check-pyright
@@ -84,7 +95,7 @@ litellm-range: $(VENV)/.installed
 	$(BIN)/python tests/live/try_litellm_range.py
 
 clean:
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist site
 
 prices: $(VENV)/.installed-dev
 	$(BIN)/python tools/write_prices.py

@@ -27,6 +27,7 @@ BENCHES = [
     "telemetry",
     "mcp_calls",
     "web",
+    "serve",
 ]
 
 

@@ -30,6 +30,10 @@ from peers.environments import CACHE, CONTENDERS, ROOT, Contender, MissingPeerEr
 from peers.tasks import WORKS, kind_of, requests_of
 
 FIGURES = ROOT / "bench" / "peers" / "figures.json"
+README = ROOT / "README.md"
+WHY = ROOT / "docs" / "why.md"
+COMPARED = ["acorn_native", "raw_httpx", "pydantic_ai", "langgraph", "dspy", "smolagents"]
+"""Those whose code stands on that page."""
 Cell = dict[str, Any]
 
 
@@ -225,10 +229,10 @@ def chosen(given: str | None, all_of_them: list[str], what: str) -> list[str]:
 
 def write(figures: dict[str, Any]) -> None:
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    (ROOT / "bench" / "peers.md").write_text(table.whole(figures), encoding="utf-8")
+    (ROOT / "docs" / "figures.md").write_text(table.whole(figures), encoding="utf-8")
     (ROOT / "docs" / "bench.svg").write_text(chart.svg(figures), encoding="utf-8")
-    readme = ROOT / "README.md"
-    readme.write_text(table.into(readme.read_text(encoding="utf-8"), figures), encoding="utf-8")
+    for page, part in ((README, table.short(figures)), (WHY, table.beside(figures, COMPARED))):
+        page.write_text(table.into(page.read_text(encoding="utf-8"), part), encoding="utf-8")
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
-"""The figures as Markdown: all of them in `bench/peers.md`, a few in the README between two marks."""
+"""The figures as Markdown: all of them in `docs/figures.md`, a few in the README and beside others,
+between two marks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from peers.tasks import WORKS
@@ -123,7 +125,7 @@ def short(figures: dict[str, Any]) -> str:
         "",
         "CPU time, raw httpx = 1; the first two columns are CPU time and peak memory from the start of Python to the",
         f"first answer. Measured on {figures['date']} with Python {figures['python']};",
-        "[all figures, versions and how](bench/peers.md).",
+        "[all figures, versions and how](docs/figures.md).",
         *noted(figures),
         "",
         *grid(header, rows),
@@ -134,10 +136,37 @@ def short(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def into(readme: str, figures: dict[str, Any]) -> str:
-    """The README with the part between the marks made anew."""
-    before, begin, rest = readme.partition(BEGIN)
+def beside(figures: dict[str, Any], names: Sequence[str]) -> str:
+    """What stands on the page that compares: some of them, and their versions."""
+    notes = Notes()
+    contenders = {name: figures["contenders"][name] for name in names if name in figures["contenders"]}
+    works = ["first", *SHORT]
+    rows = [
+        [title_of(row), *(cell_text(figures, name, work, "cpu", notes) for work in works)]
+        for name, row in contenders.items()
+    ]
+    versions = [
+        f"{row['title']}: {', '.join(f'{name} {version}' for name, version in row['versions'].items())}"
+        for row in contenders.values()
+    ]
+    lines = [
+        f"CPU time in ms, measured on {figures['date']} with Python {figures['python']}.",
+        *noted(figures),
+        "",
+        *grid(["", *(WORKS[work] for work in works)], rows),
+        "",
+        "\\* reads the stream without partial answers.",
+        *([" ".join(line.strip() for line in notes.lines())] if notes.reasons else []),
+        "",
+        f"Versions: {'; '.join(versions)}.",
+    ]
+    return "\n".join(lines)
+
+
+def into(page: str, part: str) -> str:
+    """A page with the part between the marks made anew."""
+    before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"`README.md` lacks the marks `{BEGIN}` and `{END}`; put them where the figures belong")
-    return f"{before}{BEGIN}\n{short(figures)}\n{END}{after}"
+        raise ValueError(f"the page lacks the marks `{BEGIN}` and `{END}`; put them where the figures belong")
+    return f"{before}{BEGIN}\n{part}\n{END}{after}"

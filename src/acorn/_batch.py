@@ -36,6 +36,9 @@ Out = TypeVar("Out", default=Any)
 Begin = Callable[[Any, int, str | None], tuple[Tree, str]]
 """Makes a run of a row, the number of its item, and the id that it is kept under."""
 
+_CONCURRENCY = 8
+"""Runs at a time, where nobody says how many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[Out]):
@@ -73,7 +76,9 @@ class Progress:
         return self.done + self.failed + self.waiting
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
+    """A row, before anything has come of it."""
+
     at: int
     row: Any
     key: str | None
@@ -101,14 +106,14 @@ class Book(Generic[Out]):
         self.is_over = False
         self.progress = Progress(total=len(rows) if hasattr(rows, "__len__") else None)  # type: ignore[arg-type]
 
-    def next(self) -> _Job | None:
+    def next(self) -> Job | None:
         """The next row; None behind the last."""
         for index, row in self._rows:
             return self._job(index, row)
         self.progress.total = self.progress.ended + self.progress.running
         return None
 
-    def _job(self, index: int, row: Any) -> _Job:
+    def _job(self, index: int, row: Any) -> Job:
         try:
             key = None if self._key is None else str(self._key(row))
             if key is not None and key in self._keys:
@@ -120,10 +125,10 @@ class Book(Generic[Out]):
                     f"The batch has spent its `max_cost` of {self._max_cost} dollars, so this item was not begun."
                 )
         except Exception as error:  # `key` is the user's
-            return _Job(index, row, None, None, error)
-        return _Job(index, row, key, run_id, None)
+            return Job(index, row, None, None, error)
+        return Job(index, row, key, run_id, None)
 
-    def end(self, job: _Job, run: Run[Any] | None, error: BaseException | None) -> Item[Out]:
+    def end(self, job: Job, run: Run[Any] | None, error: BaseException | None) -> Item[Out]:
         """Count what became of a row."""
         record = run if run is not None else getattr(error, "run", None)
         failure = error if isinstance(error, Exception) else None
@@ -158,12 +163,12 @@ class Book(Generic[Out]):
 
 
 class Batch(Generic[Out]):
-    """Runs side by side in threads; iterate over it, once, for the items as they end."""
+    """Runs side by side, in threads or elsewhere; iterate over it, once, for the items as they end."""
 
-    def __init__(self, book: Book[Out], begin: Begin, drive: Callable[[Tree, str], Run[Any]]) -> None:
+    def __init__(self, book: Book[Out], steps: Generator[Item[Out]]) -> None:
         self._book = book
-        # Which does not know the batch, so that a loop that is left ends what is under way.
-        self._steps = _Threads(book, begin, drive).go()
+        # Which do not know the batch, so that a loop that is left ends what is under way.
+        self._steps = steps
 
     def __iter__(self) -> Iterator[Item[Out]]:
         return self._steps
@@ -180,12 +185,12 @@ class Batch(Generic[Out]):
         return self._book.results()
 
 
-class _Threads(Generic[Out]):
+class Threads(Generic[Out]):
     """The runs of a batch, each in a thread."""
 
     def __init__(self, book: Book[Out], begin: Begin, drive: Callable[[Tree, str], Run[Any]]) -> None:
         self._book, self._begin, self._drive = book, begin, drive
-        self._news: queue.SimpleQueue[tuple[_Job, Run[Any] | None, BaseException | None]] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[tuple[Job, Run[Any] | None, BaseException | None]] = queue.SimpleQueue()
         self._trees: dict[int, tuple[Tree, str]] = {}
         self._lock = threading.Lock()
 
@@ -217,7 +222,7 @@ class _Threads(Generic[Out]):
             book.look()
             book.is_over = True
 
-    def _work(self, job: _Job) -> None:
+    def _work(self, job: Job) -> None:
         run: Run[Any] | None = None
         failure: BaseException | None = None
         try:
@@ -253,9 +258,9 @@ class _Threads(Generic[Out]):
 class AsyncBatch(Generic[Out]):
     """The same on the event loop: `async for item in agent.amap(rows)`."""
 
-    def __init__(self, book: Book[Out], begin: Begin, drive: Callable[[Tree, str], Awaitable[Run[Any]]]) -> None:
+    def __init__(self, book: Book[Out], steps: AsyncGenerator[Item[Out]]) -> None:
         self._book = book
-        self._steps = _Tasks(book, begin, drive).go()
+        self._steps = steps
 
     def __aiter__(self) -> AsyncGenerator[Item[Out]]:
         return self._steps
@@ -272,7 +277,7 @@ class AsyncBatch(Generic[Out]):
         return self._book.results()
 
 
-class _Tasks(Generic[Out]):
+class Tasks(Generic[Out]):
     """The runs of a batch, each in a task."""
 
     def __init__(self, book: Book[Out], begin: Begin, drive: Callable[[Tree, str], Awaitable[Run[Any]]]) -> None:
@@ -280,7 +285,7 @@ class _Tasks(Generic[Out]):
 
     async def go(self) -> AsyncGenerator[Item[Out]]:
         book, progress = self._book, self._book.progress
-        news: asyncio.Queue[tuple[_Job, Run[Any] | None, BaseException | None]] = asyncio.Queue()
+        news: asyncio.Queue[tuple[Job, Run[Any] | None, BaseException | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[None]] = set()
         has_more = True
         try:
@@ -311,7 +316,7 @@ class _Tasks(Generic[Out]):
             book.look()
             book.is_over = True
 
-    async def _work(self, job: _Job, news: asyncio.Queue[Any]) -> None:
+    async def _work(self, job: Job, news: asyncio.Queue[Any]) -> None:
         run: Run[Any] | None = None
         failure: BaseException | None = None
         try:
@@ -321,8 +326,26 @@ class _Tasks(Generic[Out]):
         news.put_nowait((job, run, failure))
 
 
-def book_of(rows: Any, owner: str, concurrency: Any, id: Any, key: Any, max_cost: Any) -> Book[Any]:
+class BatchOptions(NamedTuple):
+    """What `map` was given beside the rows."""
+
+    concurrency: Any = None
+    id: Any = None
+    key: Any = None
+    max_cost: Any = None
+    retry: Any = False
+    queue: Any = False
+
+
+def book_of(rows: Any, owner: str, options: BatchOptions) -> Book[Any]:
     """Judge what `map` was given, before anything is begun."""
+    concurrency, id, key, max_cost, _, queue = options
+    if queue and concurrency is not None:
+        raise DeclarationError(
+            f"`concurrency` of `{owner}.map` is for runs in this process; with `queue=True` the workers say how many "
+            f"they drive, as in `acorn work --concurrency 32`."
+        )
+    concurrency = _CONCURRENCY if concurrency is None else concurrency
     if isinstance(rows, str | bytes | Mapping | BaseModel) or not hasattr(rows, "__iter__"):
         raise DeclarationError(f"`{owner}.map` takes the inputs of many runs, as in a list, got {excerpt(rows)}.")
     is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1

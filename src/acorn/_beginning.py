@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from acorn._batch import Begin, Book, arguments_of, book_of
+from acorn._batch import BatchOptions, Begin, Book, arguments_of, book_of
 from acorn._brackets import check_deps
 from acorn._declared import (
     BROUGHT,
@@ -21,13 +23,13 @@ from acorn._drive.kept_tree import check_fit, claimed, is_final, kept_tree, reco
 from acorn._drive.run_tree import Tree
 from acorn._json import excerpt, to_plain
 from acorn._loop.run import Loop
-from acorn._loop.settings import written_settings
+from acorn._loop.settings import OBJECT, written_settings
 from acorn._override import held, spec_within
-from acorn._planning import Agent, check_deps_below, new_loop, plan_for
+from acorn._planning import Agent, check_deps_below, new_loop, plan_for, refuse_queueing
 from acorn._spec import SETTINGS, Spec
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.open import open_store
-from acorn.stores.port import Store
+from acorn.stores.port import Kept, Store
 
 Arguments = tuple[Any, ...]
 
@@ -45,7 +47,7 @@ def planted(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
 
 def _begin_kept(agent: Agent[Any, Any], loop: Loop) -> tuple[Tree, str]:
     """A run that is kept; by the name it was given, it may be one that was begun before."""
-    run_id, store, origin = loop.run.id, _store_of(loop.plan.spec), _origin(agent)
+    run_id, store, origin = loop.run.id, store_of(loop.plan.spec), origin_of(agent)
     if brought_by(agent).run_id is not None:
         found = claimed(store, run_id, origin.agent, loop.run.input)
         if found is not None:
@@ -57,21 +59,40 @@ def resumed(agent: Agent[Any, Any], run_id: str, given: Any, *, is_one: bool) ->
     plan = plan_for(agent, held())
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     check_deps_below(plan.spec, plan.deps, [])
-    store, origin = _store_of(plan.spec), _origin(agent)
+    store, origin = store_of(plan.spec), origin_of(agent)
     found = claimed(store, run_id, origin.agent, may_have_moved=True)
     if found is None:
         raise StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
     return kept_tree(found, plan, store, origin, given, is_one=is_one), run_id
 
 
-def batch_of(
-    agent: Agent[Any, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
-) -> tuple[Book[Any], Begin]:
+def delivered(agent: Agent[Any, Any], found: Sequence[Kept], store: Store) -> Tree:
+    """A run that an engine has delivered, and that is held by this process."""
+    plan = plan_for(agent)
+    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    check_deps_below(plan.spec, plan.deps, [])
+    return kept_tree(found, plan, store, origin_of(agent))
+
+
+def kept_settings(kept: Kept) -> dict[str, Any]:
+    """What the instance of a run had set, as far as it was kept."""
+    notes = json.loads(kept.birth.overrides) if kept.birth.overrides else {}
+    settings = dict(notes.get("settings", {}))
+    model = settings.get("model")
+    if OBJECT in (model if isinstance(model, list) else [model]):
+        del settings["model"]
+    return settings
+
+
+def batch_of(agent: Agent[Any, Any], rows: Any, options: BatchOptions) -> tuple[Book[Any], Begin]:
     spec = spec_within(held(), agent)
-    book: Book[Any] = book_of(rows, spec.owner, concurrency, id, key, max_cost)
+    book: Book[Any] = book_of(rows, spec.owner, options)
+    id, retry = options.id, options.retry
+    if not options.queue:
+        refuse_queueing(agent, spec.owner)
     if id is None:
         return book, lambda row, at, run_id: begun(agent, *arguments_of(row, spec.input))
-    _store_of(spec)
+    store_of(spec)
     return book, lambda row, at, run_id: _begin_item(agent, row, BatchItem(id, at), str(run_id), bool(retry))
 
 
@@ -83,7 +104,7 @@ def _begin_item(agent: Agent[Any, Any], row: Any, item: BatchItem, run_id: str, 
     args, kwargs = arguments_of(row, spec_of(agent).input)
     vars(named := copy.copy(agent))[BROUGHT] = replace(brought_by(agent), run_id=run_id, item=item)
     loop = new_loop(named, args, kwargs)
-    store = _store_of(loop.spec)
+    store = store_of(loop.spec)
     before = store.read(run_id)
     if before and before[0].facts.status == "failed":
         check_fit(before[0], store, agent_name(type(agent)), loop.run.input)
@@ -94,7 +115,7 @@ def _begin_item(agent: Agent[Any, Any], row: Any, item: BatchItem, run_id: str, 
     return _begin_kept(named, loop)
 
 
-def _store_of(spec: Spec) -> Store:
+def store_of(spec: Spec) -> Store:
     if spec.store is None:
         raise DeclarationError(
             f"`{spec.owner}` keeps no runs; say where, as in `store = 'runs.db'` on the class or "
@@ -103,11 +124,13 @@ def _store_of(spec: Spec) -> Store:
     return open_store(spec.store, f"`{spec.owner}.store`")
 
 
-def _origin(agent: Agent[Any, Any]) -> Origin:
+def origin_of(agent: Agent[Any, Any]) -> Origin:
     """What a store keeps beside the run: its class, and what the instance has set for itself, as far as it is data."""
     own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
     written = written_settings(own)
-    plain = {name: value for name, value in written.items() if isinstance(value, str | int | float | dict | None)}
+    plain = {
+        name: value for name, value in written.items() if isinstance(value, str | int | float | dict | list | None)
+    }
     overrides = {name: value for name, value in plain.items() if to_plain(value) == value}
     file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
     item = brought_by(agent).item

@@ -6,12 +6,13 @@ which a program that only declares modules does not need.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
-from acorn._batch import AsyncBatch, Batch
+from acorn._batch import AsyncBatch, Batch, BatchOptions, Tasks, Threads
 from acorn._beginning import batch_of, begun, checked_id, planted, resumed
 from acorn._declared import (
     Branch,
@@ -27,15 +28,19 @@ from acorn._drive.resting import RestingError
 from acorn._drive.run_tree import Tree
 from acorn._drive.sync import drive, walk
 from acorn._drive.tool_sources import akeep_open, alet_go, keep_open, let_go
+from acorn._handle import AsyncHandle, Handle
 from acorn._json import excerpt, words_of
 from acorn._loop.branch import unfinished
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.opening import prior_messages
 from acorn._override import held
 from acorn._planning import Agent, new_loop, plan_for
+from acorn._queued_batch import QueuedBatch
+from acorn._queueing import Intake, checked_queueing
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.record import Place, Run, current_place, place_of
+from acorn.stores.port import Store
 from acorn.types import Unfinished
 
 __all__ = [
@@ -49,7 +54,11 @@ __all__ = [
     "aresume",
     "resume_stream",
     "aresume_stream",
+    "BatchOptions",
+    "submit",
+    "asubmit",
     "checked_id",
+    "checked_queueing",
     "fork_of",
     "branch",
     "abranch",
@@ -103,16 +112,34 @@ async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: b
     return await adriven(*await made_aside(partial(resumed, agent, run_id, given, is_one=is_one)))
 
 
-def batch(
-    agent: Agent[Out, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
-) -> Batch[Out]:
-    return Batch(*batch_of(agent, rows, concurrency, id, key, max_cost, retry), driven)
+def submit(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> Handle[Out]:
+    return Handle(agent, *_put(agent, args, kwargs))
 
 
-def abatch(
-    agent: Agent[Out, Any], rows: Any, concurrency: Any, id: Any, key: Any, max_cost: Any, retry: Any
-) -> AsyncBatch[Out]:
-    return AsyncBatch(*batch_of(agent, rows, concurrency, id, key, max_cost, retry), adriven)
+async def asubmit(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> AsyncHandle[Out]:
+    return AsyncHandle(agent, *await asyncio.to_thread(_put, agent, args, kwargs))
+
+
+def _put(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[str, Store]:
+    intake = Intake(agent)
+    queued = intake.run(args, kwargs, brought_by(agent).run_id, None)
+    if not intake.put([queued]):
+        intake.check_known(queued)
+    return queued.run_id, intake.store
+
+
+def batch(agent: Agent[Out, Any], rows: Any, options: BatchOptions) -> Batch[Out]:
+    book, begin = batch_of(agent, rows, options)
+    if options.queue:
+        return Batch(book, QueuedBatch(agent, book, retry=bool(options.retry)).go())
+    return Batch(book, Threads(book, begin, driven).go())
+
+
+def abatch(agent: Agent[Out, Any], rows: Any, options: BatchOptions) -> AsyncBatch[Out]:
+    book, begin = batch_of(agent, rows, options)
+    if options.queue:
+        return AsyncBatch(book, QueuedBatch(agent, book, retry=bool(options.retry)).ago())
+    return AsyncBatch(book, Tasks(book, begin, adriven).go())
 
 
 def driven(tree: Tree, run_id: str) -> Run[Any, Any]:

@@ -40,6 +40,16 @@ OPEN = "_acorn_open"
 _UNSET: Any = object()
 
 
+class Queueing(NamedTuple):
+    """How a run that begins elsewhere gets there."""
+
+    priority: int = 0
+    not_before: Any = None
+    """A moment, or how long to wait."""
+    deliver: bool = True
+    """Whether the workers of the store are to drive it."""
+
+
 class BatchItem(NamedTuple):
     """Which item of which batch a run is."""
 
@@ -57,6 +67,7 @@ class Brought:
     run_id: str | None = None
     """What the next run is called in its store."""
     item: BatchItem | None = None
+    queueing: Queueing | None = None
     fork: Any = None
     """What the next run keeps of another, as `_loop/fork.py` has it."""
 
@@ -294,8 +305,10 @@ def agent_name(cls: type) -> str:
     """A class as every process calls it that runs it: the program itself, and a file, go by the name of the file."""
     name = cls.__module__
     if name == "__main__" or name.startswith("acorn_run_"):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        name = Path(file).stem if file else name
+        loaded = sys.modules.get(name)
+        file, spec = getattr(loaded, "__file__", None), getattr(loaded, "__spec__", None)
+        # `python -m shop.desk` is the same module as `import shop.desk`.
+        name = spec.name if name == "__main__" and spec else Path(file).stem if file else name
     return f"{name}:{cls.__qualname__}"
 
 

@@ -41,6 +41,7 @@ from acorn.types import Request
 if TYPE_CHECKING:
     from acorn import _call
     from acorn._batch import AsyncBatch, Batch
+    from acorn._handle import AsyncHandle, Handle
     from acorn.chunk import StreamChunk
     from acorn.step import Step
     from acorn.thread.events import AgentEvent
@@ -107,8 +108,11 @@ class module(Generic[In, Out, Deps]):
     xml_include_none: bool = SETTINGS["xml_include_none"].default
     """Whether None is written as an empty element instead of left out."""
     xml_input_root: str = SETTINGS["xml_input_root"].default
+    """The element around the input."""
     xml_output_root: str = SETTINGS["xml_output_root"].default
+    """The element around an answer that is asked for as XML."""
     xml_context_root: str = SETTINGS["xml_context_root"].default
+    """The element around what `step.add_to_context` adds."""
 
     max_total_tokens: int | None = SETTINGS["max_total_tokens"].default
     """Tokens that a whole run may use, branches included."""
@@ -182,7 +186,12 @@ class module(Generic[In, Out, Deps]):
     # Ways to call
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Out:
-        """Run the module and return its output."""
+        """Run the module and return its output.
+
+            print(agent(question="What are acorns?").answer)
+
+        The input is given by name, or as one instance of the input class; what does not fit is an `InputError`.
+        """
         return cast(Out, self.run(*args, **kwargs).output)
 
     async def acall(self, /, *args: Any, **kwargs: Any) -> Out:
@@ -190,7 +199,13 @@ class module(Generic[In, Out, Deps]):
         return cast(Out, (await self.arun(*args, **kwargs)).output)
 
     def run(self, /, *args: Any, **kwargs: Any) -> Run[Out, Deps]:
-        """Run the module and return the record of the run, whose `output` is the result."""
+        """Run the module and return the record of the run, whose `output` is the result.
+
+            run = agent.run(question="What are acorns?")
+            print(run.output.answer, run.steps, run.usage.requests)
+
+        Of a run that fails the record hangs on the error: `error.run`.
+        """
         return _call.run(self, args, kwargs)
 
     async def arun(self, /, *args: Any, **kwargs: Any) -> Run[Out, Deps]:
@@ -224,7 +239,7 @@ class module(Generic[In, Out, Deps]):
     ) -> Out:
         """Go on with a run that was interrupted, or waits for people, and return its output.
 
-            out = agent(order=17)
+            out = agent(question="...")
             if not out:  # it waits
                 out = agent.resume(out.run_id, answer=True)
 
@@ -249,6 +264,23 @@ class module(Generic[In, Out, Deps]):
         given = answers if answer is _UNSET else answer
         return cast(Out, (await _call.aresume(agent, run_id, given, is_one=answer is not _UNSET)).output)
 
+    # Runs that are driven elsewhere
+
+    def submit(self, /, *args: Any, **kwargs: Any) -> Handle[Out]:
+        """Put a run into the store, for its workers (`acorn work`) to drive, and return a handle on it.
+
+            handle = Desk(store="postgresql://host/name").submit(question="...")
+            print(handle.run_id, handle.result(timeout=60))
+
+        `using(run_id=..., priority=..., not_before=...)` names it, and says when it is its turn. The same `run_id` and
+        input again give a handle on the same run.
+        """
+        return _call.submit(self, args, kwargs)
+
+    async def asubmit(self, /, *args: Any, **kwargs: Any) -> AsyncHandle[Out]:
+        """The same on the event loop; what its handle does is awaited."""
+        return await _call.asubmit(self, args, kwargs)
+
     # Many inputs
 
     def map(
@@ -256,34 +288,40 @@ class module(Generic[In, Out, Deps]):
         rows: Iterable[Any],
         /,
         *,
-        concurrency: int = 8,
+        concurrency: int | None = None,
         id: str | None = None,
         key: Callable[[Any], Any] | None = None,
         max_cost: float | None = None,
         retry_failed: bool = False,
+        queue: bool = False,
     ) -> Batch[Out]:
-        """A run for each row, so many at a time; iterate for the items as they end, or take all `results()`.
+        """A run for each row, eight at a time or as many as you say.
 
-            for item in agent.map(rows, concurrency=16, id="nightly-16", key=lambda row: row["sku"]):
+        Iterate for the items as they end, or take all `results()`.
+
+            for item in agent.map(rows, concurrency=16):
                 print(item.index, item.output or item.error)
 
-        With a store and an `id`, the same call again skips what is done and goes on with what was interrupted.
+        With a store and an `id`, the same call again skips what is done and goes on with what was interrupted; a row is
+        known by its content, or by what `key` says of it. With `queue=True` the workers of the store (`acorn work`)
+        drive the runs, and go on with them if you leave the loop.
         """
-        return _call.batch(self, rows, concurrency, id, key, max_cost, retry_failed)
+        return _call.batch(self, rows, _call.BatchOptions(concurrency, id, key, max_cost, retry_failed, queue))
 
     def amap(
         self,
         rows: Iterable[Any],
         /,
         *,
-        concurrency: int = 8,
+        concurrency: int | None = None,
         id: str | None = None,
         key: Callable[[Any], Any] | None = None,
         max_cost: float | None = None,
         retry_failed: bool = False,
+        queue: bool = False,
     ) -> AsyncBatch[Out]:
         """The same on the event loop: `async for item in agent.amap(rows)`."""
-        return _call.abatch(self, rows, concurrency, id, key, max_cost, retry_failed)
+        return _call.abatch(self, rows, _call.BatchOptions(concurrency, id, key, max_cost, retry_failed, queue))
 
     # Branches of this instance's run, from code inside of it
 
@@ -307,7 +345,13 @@ class module(Generic[In, Out, Deps]):
         *,
         concurrency: int | None = None,
     ) -> list[Any]:
-        """Run several branches at the same time; the results in order, failures as `BranchError` objects."""
+        """Run several branches at the same time; the results in order, failures as `BranchError` objects.
+
+            def on_step(self, step):
+                first, second = self.branch_all([(ReviewBranch, {}), (ReviewBranch, {})], concurrency=2)
+
+        Without `concurrency` all run at once.
+        """
         return _call.branch_all(self, branches, concurrency)
 
     def using(
@@ -316,6 +360,9 @@ class module(Generic[In, Out, Deps]):
         history: Any = _UNSET,
         deps: Deps = _UNSET,
         run_id: Any = _UNSET,
+        priority: Any = _UNSET,
+        not_before: Any = _UNSET,
+        deliver: Any = _UNSET,
         thread: Any = _UNSET,
         before: Any = _UNSET,
         **overrides: Any,
@@ -326,10 +373,13 @@ class module(Generic[In, Out, Deps]):
         before the step `before`, counted as `iteration` in the events, and goes on there. It takes the same input
         where the call has none.
 
-            agent.using(thread=run.thread, before=3, model="openai/gpt-4o")()
+            agent.using(thread=run.thread, before=2, model="openai/gpt-4o")()
 
         A call of `using(run_id="order-17")` begins a run by that id in the store; called again with the same input,
         it goes on with what was interrupted, and gives again what had ended.
+
+        `priority`, `not_before` (a moment, or how long from the call) and `deliver` are for `submit` and
+        `map(..., queue=True)`; with `deliver=False` the run waits for whoever hands its id to `acorn.durable.perform`.
 
         The original stays as it is.
 
@@ -342,10 +392,13 @@ class module(Generic[In, Out, Deps]):
         known, owner = brought_by(self), type(self).__name__
         if deps is not _UNSET:
             check_deps(owner, deps_type(self), deps)
+        queueing = {"priority": priority, "not_before": not_before, "deliver": deliver}
+        queueing = {name: value for name, value in queueing.items() if value is not _UNSET}
         vars(other)[BROUGHT] = Brought(
             prior=known.prior if history is _UNSET else _call.prior_messages(history, owner),
             deps=known.deps if deps is _UNSET else deps,
             run_id=known.run_id if run_id is _UNSET else _call.checked_id(run_id, owner),
+            queueing=_call.checked_queueing(known.queueing, owner, queueing) if queueing else known.queueing,
             fork=known.fork if thread is before is _UNSET else _call.fork_of(_or_none(thread), _or_none(before), owner),
         )
         _check_one_past(brought_by(other), owner)
@@ -371,23 +424,47 @@ class module(Generic[In, Out, Deps]):
     # Hooks, for subclasses to override
 
     def on_start(self, step: Step[Deps]) -> Step[Deps] | None:
-        """Called once a run, before the model is first asked; `step.counter` is 0, and nothing was called yet."""
+        """Called once a run, before the model is first asked; `step.counter` is 0, and nothing was called yet.
+
+        def on_start(self, step):
+            step.add_to_context({"today": "Monday"})
+        """
         return step
 
     def on_step(self, step: Step[Deps]) -> Step[Deps] | None:
-        """Called after each step, before the model reads the tool results."""
+        """Called after each step, before the model reads the tool results.
+
+        def on_step(self, step):
+            for result in step.tool_results:
+                result.output = str(result.output)[:5000]
+        """
         return step
 
     def on_stream(self, chunk: StreamChunk[Out]) -> Any:
-        """Called with each chunk of a response while it comes in; overriding it makes requests stream."""
+        """Called with each chunk of a response while it comes in; overriding it makes requests stream.
+
+        def on_stream(self, chunk):
+            print(chunk.content or "", end="")
+        """
         return None
 
     def on_finish(self, output: Out) -> Any:
-        """Called with every output before it is returned; a `ValueError` sends it back to the model."""
+        """Called with every output before it is returned; a `ValueError` sends it back to the model.
+
+            def on_finish(self, output):
+                if not output.answer:
+                    raise ValueError("answer must not be empty")
+
+        What it returns, if anything, takes the place of the output.
+        """
         return None
 
     def on_human(self, request: Request) -> Any:
-        """Called with what the run, or a branch of it, asks people; None means that nobody is here to answer."""
+        """Called with what the run, or a branch of it, asks people; None means that nobody is here to answer.
+
+        def on_human(self, request):
+            return input(request.question) or None
+        """
         return None
 
     # The run, from inside and afterwards

@@ -37,7 +37,7 @@ from acorn.record import Run
 if TYPE_CHECKING:
     from acorn._loop.fork import Fork  # the events' classes, which a call that is no fork does not need
 
-OPTIONS = frozenset({"history", "deps", "run_id", "thread", "before", *SETTINGS})
+OPTIONS = frozenset({"history", "deps", "run_id", "thread", "before", "priority", "not_before", "deliver", *SETTINGS})
 """What `using` takes."""
 Out = TypeVar("Out")
 Deps = TypeVar("Deps")
@@ -55,17 +55,24 @@ class Agent(Protocol[Out, Deps]):
 
 def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Loop:
     """Check a call and make it a run that is ready to be driven."""
-    plan = plan_for(agent, held())
-    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
-    check_deps_below(plan.spec, plan.deps, [])
-    if plan.spec.store is None:
-        _check_people(agent, plan.spec, [])
+    plan = checked_plan(agent)
     brought = brought_by(agent)
     run_id = brought.run_id or os.urandom(16).hex()
     if brought.fork is not None:
         return _forked_loop(agent, plan, run_id, args, kwargs)
     given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
     return Loop(plan, Run(run_id, given, deps=plan.deps))
+
+
+def checked_plan(agent: Agent[Any, Any]) -> Plan:
+    """The plan of an agent that can be called."""
+    plan = plan_for(agent, held())
+    refuse_queueing(agent, plan.spec.owner)
+    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    check_deps_below(plan.spec, plan.deps, [])
+    if plan.spec.store is None:
+        _check_people(agent, plan.spec, [])
+    return plan
 
 
 def _forked_loop(agent: Agent[Any, Any], plan: Plan, run_id: str, args: Arguments, kwargs: dict[str, Any]) -> Loop:
@@ -85,6 +92,15 @@ def _forked_loop(agent: Agent[Any, Any], plan: Plan, run_id: str, args: Argument
 def _has_own_prompt(agent: Agent[Any, Any], overrides: Overrides) -> bool:
     set_within = (isinstance(agent, each.cls) and "system_prompt" in each.values for each in overrides)
     return "system_prompt" in vars(agent) or any(set_within)
+
+
+def refuse_queueing(agent: Agent[Any, Any], owner: str) -> None:
+    """A run that begins here waits for nobody's turn."""
+    if brought_by(agent).queueing is not None:
+        raise DeclarationError(
+            f"`using(priority=..., not_before=..., deliver=...)` is for runs that begin elsewhere: call "
+            f"`{owner}.submit(...)`, or `map(..., queue=True)`."
+        )
 
 
 def plan_for(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:

@@ -26,7 +26,7 @@ _PAUSE = 0.1
 """Seconds between two looks at a run that goes on."""
 _LONG_PAUSE = 1.0
 """The same where the store tells what is new; that a process died, nobody tells."""
-_GOES_ON = ("queued", "running", "waiting")
+_GOES_ON: tuple[Status, ...] = ("queued", "running", "waiting")
 
 
 @contextmanager
@@ -70,7 +70,7 @@ class Runs:
         """The record of a run, its branches included: of one that goes on or was interrupted, what was committed."""
         kept = self._store.read(run_id)
         if not kept:
-            raise self._unknown(run_id)
+            raise _unknown(run_id, self._store)
         root, *below = kept
         with read_whole(run_id, self._store):
             shelf = Shelf(self._store.media)
@@ -80,19 +80,7 @@ class Runs:
 
     def follow(self, run_id: str) -> Generator[Entry]:
         """The entries of its journal and of its branches', from the first, as they are committed; ends with the run."""
-        position, shelf = 0, Shelf(self._store.media)
-        with watching(self._store, run_id) as wait:
-            while True:
-                status, heard = self._store.follow(run_id, position)
-                if status is None:
-                    raise self._unknown(run_id)
-                for each in heard:
-                    position = each.position
-                    yield from read_entries([shelf.read(each.entry)])
-                if not heard and status not in _GOES_ON:
-                    return
-                if not heard:
-                    wait()
+        return followed(self._store, run_id, _GOES_ON)
 
     def requests(self, run_id: str | None = None) -> Sequence[Request]:
         """What people are asked and have not answered yet, the oldest first."""
@@ -114,8 +102,32 @@ class Runs:
         """Forget a run and its branches."""
         self._store.delete(run_id)
 
-    def _unknown(self, run_id: str) -> StoreError:
-        return StoreError(f"There is no run {run_id!r} in {self._store.name}; `acorn runs` lists what there is.")
+
+def followed(store: Store, run_id: str, goes_on: Sequence[Status]) -> Generator[Entry]:
+    """The entries of a run as they are committed, while it is at one of these."""
+    position = 0
+    with watching(store, run_id) as wait:
+        while True:
+            is_over, position, entries = look(store, run_id, position, goes_on)
+            yield from entries
+            if is_over:
+                return
+            if not entries:
+                wait()
+
+
+def look(store: Store, run_id: str, position: int, goes_on: Sequence[Status]) -> tuple[bool, int, Sequence[Entry]]:
+    """Whether a run is over, and the entries behind a position, with the position of the last."""
+    status, heard = store.follow(run_id, position)
+    if status is None:
+        raise _unknown(run_id, store)
+    shelf = Shelf(store.media)
+    entries = read_entries([shelf.read(each.entry) for each in heard])
+    return not heard and status not in goes_on, heard[-1].position if heard else position, entries
+
+
+def _unknown(run_id: str, store: Store) -> StoreError:
+    return StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
 
 
 def runs(store: str | Path | Store) -> Runs:

@@ -67,7 +67,18 @@ class AnswerReader:
 
 
 class StreamChunk(Generic[Out]):
-    """A piece of a response, or of what happens around it."""
+    """A piece of a response, or of what happens around it: `on_stream` is called with them, `stream` gives them.
+
+        for chunk in agent.stream(question="What are acorns?"):
+            if chunk.tool_result:
+                print("returned:", chunk.tool_result.output)
+            if chunk.partial:
+                print(chunk.partial.answer)
+            if chunk.result:
+                print("done:", chunk.result)
+
+    Most chunks have one thing in them; what a chunk does not have is None.
+    """
 
     # Thousands of these are made in a long answer, so what a chunk does not have costs it nothing.
     content: str | None = None

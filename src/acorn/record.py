@@ -82,7 +82,13 @@ class _Kept:
 
 @dataclass(eq=False)
 class Run(_Kept, Generic[Out, Deps]):
-    """One run of a module."""
+    """One run of a module: its record, and, while it goes on, the window through which tools and hooks see it.
+
+        run = agent.run(question="What are acorns?")
+        print(run.output.answer, run.stop_reason, run.steps, run.usage.requests)
+
+    A parameter of a tool that is annotated `Run` receives the run, and is not in the tool's schema.
+    """
 
     id: str
     input: BaseModel
@@ -123,6 +129,7 @@ class Run(_Kept, Generic[Out, Deps]):
     def new_messages(self) -> list[Message]:
         """The messages of this run that are in its history: without the system message and what it began with.
 
+        conversation = []
         run = agent.using(history=conversation).run(question="And in 1990?")
         conversation += run.new_messages()
         """
@@ -146,7 +153,8 @@ class Run(_Kept, Generic[Out, Deps]):
     def from_json(text: str, agent: Any = None) -> Run[Any]:
         """The record that `to_json` wrote; the class of the module gives the types of its input and output.
 
-            run = Run.from_json(path.read_text(), MyAgent)
+            kept = run.to_json()
+            again = Run.from_json(kept, Researcher)
 
         Without the class they are plain data. An error that was none of acorn's is an `AcornError` that says its class.
         """
@@ -154,6 +162,12 @@ class Run(_Kept, Generic[Out, Deps]):
 
         found: Run[Any] = read_run(Run, text, agent)
         return found
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the output, and what happened behind a fold. Nothing in it becomes markup."""
+        from acorn._record_html import write_html  # as above
+
+        return write_html(self)
 
     @property
     def step(self) -> int:
@@ -164,7 +178,10 @@ class Run(_Kept, Generic[Out, Deps]):
     def idempotency_key(self) -> str:
         """Names the tool call that the calling code is inside of: each has its own, the same over all resumes.
 
-        acorn.current_run().idempotency_key
+        @tool
+        def charge(amount: float) -> str:
+            key = acorn.current_run().idempotency_key
+            return f"charged {amount} under {key}"
         """
         for place in reversed(_current.get()):
             if place.run_id == self.id and place.ask_id.startswith(TOOL):
@@ -265,7 +282,15 @@ _captures: ContextVar[tuple[list[Run[Any]], ...]] = ContextVar("acorn_captures",
 
 
 def current_run() -> Run[Any]:
-    """The run that called this tool, hook or prompt method."""
+    """The run that called this tool, hook or prompt method.
+
+        @tool
+        def remaining() -> str:
+            \"\"\"How many steps are left.\"\"\"
+            return f"this is step {acorn.current_run().step}"
+
+    Outside of a run it is an `AcornError`.
+    """
     place = current_place()
     if place is None:
         raise AcornError(

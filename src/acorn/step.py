@@ -26,7 +26,14 @@ Deps = TypeVar("Deps", default=Any)
 
 
 class Step(Generic[Deps]):
-    """One step of a run: a model's response, and what its tools returned.
+    """One step of a run: a model's response, and what its tools returned. `on_step` and `on_start` get it.
+
+        class Careful(Researcher):
+            def on_step(self, step: Step) -> None:
+                if step.counter == 3:
+                    step.remove_tool("search")
+                if "secret" in str(step.tool_results):
+                    step.finish(answer="I may not say.")
 
     Changes to `model`, `temperature`, `max_tokens` and `tools` hold for the remaining steps.
     """

@@ -25,7 +25,12 @@ class ForkedFrom(NamedTuple):
 
 @dataclass(slots=True)
 class ToolCall:
-    """A call that the model made."""
+    """A call that the model made.
+
+    calls = ScriptedModel(call("search", query="acorns"))
+    unfinished = Researcher(model=calls, max_steps=None)(question="...")
+    print(unfinished.tool_calls[0].name, unfinished.tool_calls[0].arguments)
+    """
 
     id: str
     name: str
@@ -37,7 +42,10 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolResult:
-    """What came of a call. Change `output` or `error` in `on_step` to change what the model reads."""
+    """What came of a call. Change `output` or `error` in `on_step` to change what the model reads.
+
+    print(unfinished.tool_results[0].output, unfinished.tool_results[0].error)
+    """
 
     id: str
     name: str
@@ -51,7 +59,13 @@ class ToolResult:
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens and requests, added up."""
+    """Tokens and requests, added up.
+
+    with acorn.capture() as records:
+        agent(question="...")
+        agent(question="...")
+    print(sum((each.usage for each in records), Usage()).requests)
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -109,7 +123,16 @@ class Fallback(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something that a run wants to know of people."""
+    """Something that a run wants to know of people: `on_human` is called with it, `Paused` has it.
+
+        class Asking(Researcher):
+            tools = [ask_human]
+
+            def on_human(self, request: Request) -> str:
+                return f"I was asked: {request.question}"
+
+    A question is answered with anything, an approval with True, False, or a reason for refusing.
+    """
 
     id: str
     run_id: str
@@ -128,7 +151,14 @@ class Request:
 
 
 class Unfinished:
-    """What a single-turn call returns when the model called a tool instead of finishing. It is falsy."""
+    """What a single-turn call returns when the model called a tool instead of finishing. It is falsy.
+
+        unfinished = Researcher(model=ScriptedModel(call("search", query="acorns")), max_steps=None)(question="...")
+        if not unfinished:
+            print(unfinished.content, unfinished.tool_calls, unfinished.tool_results)
+
+    Any other attribute raises an error that says why.
+    """
 
     __slots__ = ("_owner", "content", "tool_calls", "tool_results")
 
@@ -155,7 +185,17 @@ class Unfinished:
 
 
 class Paused:
-    """What a call returns when the run waits for people. It is falsy."""
+    """What a call returns when the run waits for people. It is falsy.
+
+        asks = ScriptedModel([call("ask_human", question="Which one?"), finish(answer="The blue one.")], by_turn=True)
+        patient = Researcher(model=asks, tools=[ask_human], store="memory")
+        paused = patient(question="...")
+        if not paused:
+            print(paused.request.question)
+            print(patient.resume(paused.run_id, answer="the blue one").answer)
+
+    Any other attribute raises an error that says why.
+    """
 
     __slots__ = ("requests", "run_id")
 

@@ -16,7 +16,7 @@ from tests.patience import PATIENCE, comes_true
 from acorn import StoreError, Usage
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.memory import MemoryStore
-from acorn.stores.port import Commit, Holder, Medium, RunCancelledError, Status, Store
+from acorn.stores.port import Commit, HeldError, Holder, Medium, Queued, RunCancelledError, Status, Store
 from acorn.stores.postgres import PostgresStore
 from acorn.stores.sqlite import SQLiteStore
 
@@ -667,3 +667,99 @@ def test_a_process_is_heard_of_while_it_drives_a_run(store: Store, monkeypatch: 
     let_go(store, "r")
     let_go(store, "s")
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))
+
+
+# Runs that begin elsewhere
+
+
+def test_a_run_can_be_put_before_anybody_begins_it(store: Store) -> None:
+    born = birth(agent="shop.desk:Desk", input='{"question": "é\\u0000"}', overrides='{"settings": {}}')
+    born = born._replace(batch="nightly", item=4)
+    assert store.put([Queued("r", born, 3, NOON)]) == ["r"]
+
+    (kept,) = store.read("r")
+    assert kept.birth == born
+    assert not kept.has_begun
+    assert list(kept.entries) == []
+    facts = kept.facts
+    assert (facts.id, facts.root, facts.parent, facts.status) == ("r", "r", None, "queued")
+    assert (facts.agent, facts.batch, facts.item, facts.started) == ("shop.desk:Desk", "nightly", 4, NOON)
+    assert (facts.model, facts.steps, facts.cost, facts.seconds, facts.usage) == (None, 0, None, 0.0, Usage())
+    assert [facts.id for facts in store.list(status=["queued"])] == ["r"]
+    assert store.follow("r") == ("queued", [])
+
+
+def test_what_is_known_by_its_id_is_not_put_again(store: Store) -> None:
+    begin(store, "known")
+    runs = [Queued(name, birth(input=f'"{at}"')) for at, name in enumerate(["known", "a", "b", "a"])]
+    assert sorted(store.put(runs)) == ["a", "b"]
+    assert store.put(runs) == []
+    assert store.put([]) == []
+    assert status_of(store, "known") == "running"
+    assert [store.read(name)[0].birth.input for name in ("a", "b")] == ['"1"', '"2"']
+
+
+def test_who_claims_a_queued_run_begins_it(store: Store) -> None:
+    store.put([Queued("r", birth())])
+    kept = store.claim("r", this_process())
+    assert kept is not None
+    assert (kept[0].facts.status, kept[0].has_begun) == ("queued", False)
+    assert status_of(store, "r") == "running"
+    with pytest.raises(HeldError, match="is being driven by process"):
+        store.claim("r", elsewhere())
+    store.commit(Commit("r", this_process(), [change("r", ["0"], born=None)])).result()
+    (begun,) = store.read("r")
+    assert (begun.has_begun, list(begun.entries), begun.record) == (True, ["0"], '{"record": 1}')
+
+
+def test_a_run_goes_back_to_the_queue(store: Store) -> None:
+    store.put([Queued("r", birth())])
+    store.claim("r", this_process())
+    store.release("r", this_process(), "queued")
+    assert status_of(store, "r") == "queued"
+    store.claim("r", this_process())
+    store.commit(Commit("r", this_process(), [change("r", ["0"], status="queued")])).result()
+    assert status_of(store, "r") == "queued"
+    assert store.claim("r", elsewhere()) is not None
+
+
+def test_a_queued_run_can_be_cancelled_and_deleted(store: Store) -> None:
+    store.put([Queued("r", birth()), Queued("s", birth())])
+    store.cancel("r")
+    assert status_of(store, "r") == "cancelled"
+    store.delete("s")
+    assert store.statuses(["r", "s"]) == {"r": "cancelled"}
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_a_claimed_run_whose_holder_died_before_it_began_is_taken_over_four_times(store: Store) -> None:
+    store.put([Queued("r", birth())])
+    assert store.claim("r", dead_here("first")) is not None
+    for at in range(4):
+        kept = store.claim("r", dead_here(str(at)))
+        assert kept is not None
+        assert not kept[0].has_begun
+    with pytest.raises(StoreError, match="took five processes with it"):
+        store.claim("r", this_process())
+    assert status_of(store, "r") == "failed"
+
+
+def test_many_runs_are_looked_at_in_one_go(store: Store) -> None:
+    store.put([Queued(f"q{at}", birth()) for at in range(1500)])
+    begin(store, "running")
+    begin(store, "gone", dead_here())
+    begin(store, "done", status="done")
+    store.commit(Commit("running", this_process(), [change("branch", born=birth("running"))])).result()
+    found = store.statuses([*(f"q{at}" for at in range(1500)), "running", "gone", "done", "branch", "nobody"])
+    assert len(found) == 1503
+    assert {found[f"q{at}"] for at in range(1500)} == {"queued"}
+    assert (found["running"], found["gone"], found["done"]) == ("running", "stopped", "done")
+    assert store.statuses([]) == {}
+
+
+def test_a_store_without_workers_says_so(store: Store) -> None:
+    if store.name.startswith("postgres"):
+        pytest.skip("it has workers")
+    with pytest.raises(StoreError, match="has no workers that could drive a run: those need a PostgreSQL store"):
+        store.put([Queued("r", birth())], deliver=True)
+    assert store.read("r") == []

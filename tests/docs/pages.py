@@ -1,22 +1,29 @@
 """Pages of the documentation, run as they are written.
 
-The Python blocks of a page are one program, run in order. The id of a provider's model goes to a server on loopback
-that speaks the provider's protocol; what it answers stands on the page, where a reader does not see it:
+The Python blocks of a page are one program, run in order, in an empty folder. The id of a provider's model goes to a
+server on loopback that speaks the provider's protocol; what it answers stands on the page, where a reader does not see
+it:
 
     <!-- replies
     call("search", query="Python")
     finish(answer="Guido van Rossum")
     -->
 
-Each such comment is for the blocks behind it, up to the next.
+Each such comment is for the blocks behind it, up to the next. Before the first, the server answers by itself, as
+`AnyModel` does: it calls each tool once and finishes with values that fit. Code that a page needs and a reader does not
+stands in a comment that begins with `<!-- run`.
+
 A `text` block directly behind a Python block is what that block prints, `...` in it stands for anything. A block that
-begins with a comment `# not run: why` is only compiled.
+begins with a comment `# not run: why` is only compiled. A page that needs more than this is run by another test, and
+says so in a comment `<!-- run by tests/contract/test_fleet.py -->`.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,16 +31,30 @@ from typing import Any
 
 import pytest
 from tests.loopback import Answer, Fault, Loopback, Request
+from tests.telemetry import no_provider
 
-from acorn.testing import Reply, call, finish
+from acorn.models import ModelRequest
+from acorn.testing import AnyModel, Reply, call, finish
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 _PIECE = re.compile(
-    r"^<!-- replies\n(?P<replies>.*?)^-->$|^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$",
+    r"^<!-- (?P<kind>replies|run)\n(?P<hidden>.*?)^-->$"
+    r"|^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
+_ELSEWHERE = re.compile(r"^<!-- run by (\S+) -->$", re.MULTILINE)
+
+
+def pages() -> list[Path]:
+    return sorted(DOCS.rglob("*.md"))
+
+
+def run_elsewhere(page: Path) -> str | None:
+    """The test that runs a page in the place of this runner."""
+    found = _ELSEWHERE.search(page.read_text(encoding="utf-8"))
+    return found[1] if found else None
 
 
 @dataclass
@@ -57,17 +78,17 @@ def blocks_of(page: Path) -> list[Block]:
     replies: str | None = None
     end = -1
     for piece in _PIECE.finditer(text):
-        if piece["replies"] is not None:
-            replies = piece["replies"]
-            continue
-        code = re.sub(f"^{piece['indent']}", "", piece["code"], flags=re.MULTILINE)
-        if piece["language"] == "python":
-            line = text.count("\n", 0, piece.start("code")) + 1
+        if piece["kind"] == "replies":
+            replies = piece["hidden"]
+        elif piece["kind"] == "run" or piece["language"] == "python":
+            part = "hidden" if piece["kind"] else "code"
+            line = text.count("\n", 0, piece.start(part)) + 1
+            code = re.sub(f"^{piece['indent'] or ''}", "", piece[part], flags=re.MULTILINE)
             blocks.append(Block(code, line, replies=replies))
             replies = None
             end = piece.end()
         elif piece["language"] == "text" and blocks and not text[end : piece.start()].strip():
-            blocks[-1].prints = code
+            blocks[-1].prints = re.sub(f"^{piece['indent']}", "", piece["code"], flags=re.MULTILINE)
     return blocks
 
 
@@ -87,10 +108,26 @@ class Script:
         assert not self._left, f"the page did not ask for these replies: {self._left}"
 
     def answer(self, request: Request) -> Answer:
+        if self._left is None:
+            return any_answer(request)
         if self._left:
             return self._left.pop(0)
-        assert self._left is None, "the page asks for more replies than it has"
-        return Fault(status=400, message="this page has no replies; say them in a comment `<!-- replies`")
+        return Fault(status=400, message="the page asks for more replies than it has")
+
+
+def any_answer(request: Request) -> Reply:
+    """What `AnyModel` says to a request in any of the protocols."""
+    body = request.body
+    tools = [each for each in body.get("tools", ()) if "function" in each]
+    if len(tools) < len(body.get("tools", ())):  # Anthropic's and Responses' form
+        tools = [
+            {"function": {"name": each["name"], "parameters": each.get("input_schema") or each.get("parameters")}}
+            for each in body["tools"]
+        ]
+    forced = "__finish__" if "tool_choice" in body else None
+    messages = body.get("messages") or body.get("input") or []
+    response = AnyModel().complete(ModelRequest(messages, tools, 0.0, 1, forced_tool=forced))
+    return Reply(response.content, response.tool_calls)
 
 
 def matches(printed: str, said: str) -> bool:
@@ -103,19 +140,21 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dic
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     script = Script()
-    with Loopback(script.answer) as server:
+    with Loopback(script.answer) as server, no_provider():
         for name, value in (
             ("OPENAI_BASE_URL", f"{server.url}/v1"),
             ("OPENAI_API_KEY", "sk-test"),
             ("ANTHROPIC_BASE_URL", server.url),
             ("ANTHROPIC_API_KEY", "sk-ant-test"),
+            # Commands that a page starts are those of this environment.
+            ("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"),
         ):
             monkeypatch.setenv(name, value)
         for block in blocks_of(page):
             if block.replies is not None:
                 script.take(block.replies)
             where = f"{page.relative_to(ROOT)}:{block.line}"
-            program = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+            program = compile("\n" * (block.line - 1) + block.code, str(page), "exec", dont_inherit=True)
             if not block.is_run:
                 continue
             printed = io.StringIO()

@@ -1,14 +1,42 @@
-"""Every example runs as it is."""
+"""Every example runs as it is, and with `acorn run`; what examples promise to be safe from, they are."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
+from tests.docs.pages import any_answer
+from tests.loopback import Loopback
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+from acorn import module
+from acorn.cli import main
+from acorn.cli.load_target import load
+from acorn.testing import ScriptedModel, call, finish
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+WORDS = {
+    "analyst": ("--question", "?", "--database", "shop.db"),
+    "extraction": ("--letter", "Dear all"),
+    "fact_checker": ("--text", "Oaks are trees."),
+    "form": ("--wish", "The sea"),
+    "research": ("--question", "?", "--folder", "."),
+    "reviewer": ("--repository", "."),
+    "sentiment": ("--text", "I love it."),
+    "support": ("--message", "Where is it?", "--store", "runs.db"),
+    "web_service": ("--question", "?"),
+}
+"""What `acorn run` is given, by example."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -16,3 +44,144 @@ def test_an_example_runs(example: Path) -> None:
     done = subprocess.run([sys.executable, "-W", "error", str(example)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_an_example_runs_as_a_command(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    with closing(sqlite3.connect("shop.db")):
+        pass
+    with Loopback(any_answer) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        code = main(["run", str(ROOT / "examples" / f"{name}.py"), *WORDS[name]])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert json.loads(said.out)
+
+
+def test_the_list_of_examples_names_what_is_there() -> None:
+    listed = re.findall(r"^\| `([\w.]+)`", (ROOT / "docs/guides/examples.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed
+    assert [name for name in listed if not (ROOT / "examples" / name).exists()] == []
+
+
+def test_the_notebook_runs() -> None:
+    notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)  # type: ignore[no-untyped-call]
+    assert all(not cell.get("outputs") for cell in notebook.cells), "clear the outputs before it is kept"
+    environment = {**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+    NotebookClient(notebook, timeout=600, kernel_name="python3").execute(env=environment)
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    pages = [output["data"]["text/html"] for output in shown if "text/html" in output.get("data", {})]
+    assert len(pages) == 1
+    assert "&lt;b&gt;very&lt;/b&gt;" in pages[0]
+    assert "<b>very" not in pages[0]
+    assert "<script" not in pages[0]
+    assert all(output["output_type"] != "error" for output in shown)
+
+
+def asked(name: str, calls: list[Any], last: Any, **given: Any) -> list[str]:
+    """What an example's tools say to calls of a model that means no good."""
+    agent: module[Any, Any] = load(str(ROOT / "examples" / f"{name}.py"))
+    run = agent.using(model=ScriptedModel([*calls, last]), loop_guard=None, max_steps=len(calls)).run(**given)
+    return [message["content"] for message in run.history if message["role"] == "tool"][:-1]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    file = tmp_path / "shop #1?.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE orders (customer TEXT)")
+        connection.executemany("INSERT INTO orders VALUES (?)", [(str(number),) for number in range(100)])
+        connection.commit()
+    return file
+
+
+def test_the_analyst_can_only_read(shop: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    statements = [
+        "DELETE FROM orders",
+        "INSERT INTO orders VALUES ('x')",
+        "UPDATE orders SET customer = 'x'",
+        "CREATE TABLE other (x)",
+        "CREATE TEMP TABLE other (x)",
+        "DROP TABLE orders",
+        f"VACUUM INTO '{copy}'",
+        f"ATTACH DATABASE '{copy}' AS other",
+        "PRAGMA query_only = OFF",
+        "PRAGMA journal_mode = DELETE",
+        "SELECT load_extension('x')",
+        "BEGIN IMMEDIATE",
+        "SELECT 1; DELETE FROM orders",
+        "SELECT zeroblob(2000000)",
+    ]
+    before = shop.read_bytes()
+    calls = [call("query", sql=sql) for sql in statements]
+    said = asked("analyst", calls, finish(answer="", query=""), question="?", database=shop)
+    assert [text for text in said if not text.startswith("Tool error: ")] == []
+    assert len(said) == len(statements)
+    assert shop.read_bytes() == before
+    assert not copy.exists()
+
+
+def test_the_analyst_reads_so_many_rows_and_no_more(shop: Path) -> None:
+    calls = [call("query", sql="SELECT * FROM orders"), call("query", sql="SELECT COUNT(*) FROM orders")]
+    many, count = asked("analyst", calls, finish(answer="", query=""), question="?", database=shop)
+    assert len(json.loads(many)["rows"]) == 50
+    assert json.loads(many)["more"] is True
+    assert json.loads(count)["rows"] == [[100]]
+
+
+def test_the_researcher_stays_in_its_folder(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "folder", tmp_path / "secret.txt"
+    folder.mkdir()
+    outside.write_text("secret", encoding="utf-8")
+    (tmp_path / "folder-2").mkdir()
+    (tmp_path / "folder-2" / "file").write_text("secret", encoding="utf-8")
+    (folder / "link").symlink_to(outside)
+    (folder / "up").symlink_to(tmp_path)
+    (folder / "notes.txt").write_text("ours", encoding="utf-8")
+    paths = ["../secret.txt", str(outside), "link", "up/secret.txt", "../folder-2/file", "~/x", "", ".", "\0"]
+    calls = [
+        *[call("read_file", path=path) for path in paths],
+        call("search", text="secret"),
+        call("list_files"),
+        call("read_file", path="notes.txt"),
+    ]
+    *wrong, found, listed, right = asked("research", calls, finish(answer="", sources=[]), question="?", folder=folder)
+    assert [text for text in wrong if not text.startswith("Tool error: ")] == []
+    assert "nothing found" in found
+    assert json.loads(listed) == ["notes.txt"]
+    assert right == "ours"
+
+
+def test_the_reviewer_reads_what_changed_and_no_more(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        author = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", "-C", str(tmp_path), *author, *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    trap = tmp_path / "trap"
+    (tmp_path / ".gitattributes").write_text("*.txt diff=evil\n", encoding="utf-8")
+    for text in ("one\n", "two\n"):
+        (tmp_path / "a ä.txt").write_text(text, encoding="utf-8")
+        git("add", "-A")
+        git("commit", "-q", "-m", text)
+    git("config", "diff.external", f"touch {trap};")
+    git("config", "diff.evil.textconv", f"touch {trap};")
+    git("config", "core.fsmonitor", f"touch {trap};")
+    paths = ["../x", "--output=trap", ":(top)", ".gitattributes", "/etc/passwd", ""]
+    calls = [call("changed_files"), *[call("read_changes", path=path) for path in [*paths, "a ä.txt"]]]
+    last = finish(verdict="merge", remarks=[])
+    listed, *wrong, right = asked("reviewer", calls, last, repository=tmp_path)
+    assert json.loads(listed) == ["a ä.txt"]
+    assert [text for text in wrong if not text.startswith("Tool error: ")] == []
+    assert "+two" in right
+    assert not trap.exists()
+    agent: module[Any, Any] = load(str(ROOT / "examples" / "reviewer.py"))
+    with pytest.raises(ValueError, match="base"):
+        agent.using(model=ScriptedModel([]))(repository=tmp_path, base="--output=trap")

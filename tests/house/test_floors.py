@@ -38,6 +38,7 @@ FLOORS = {
     "_history": 2,
     "_history_book": 2,
     "_record_json": 2,
+    "_record_html": 2,
     "thread": 2,
     "models/__init__": 2,
     "models/port": 2,
@@ -64,6 +65,9 @@ FLOORS = {
     "_batch": 7,
     "_planning": 7,
     "_beginning": 7,
+    "_queueing": 7,
+    "_queued_batch": 7,
+    "_handle": 7,
     "_call": 7,
     "_runs": 7,
     "_explaining": 7,
@@ -72,6 +76,7 @@ FLOORS = {
     "__main__": 8,
     "cli": 8,
     "web": 8,
+    "durable": 8,
 }
 
 # Imports inside functions: optional or heavy outside packages, in the one room that needs them.
@@ -99,6 +104,7 @@ LATE_IMPORTS = {
     ("models/litellm/failure", "httpx"),
     ("models/litellm/raw_stream", "httpx"),
     ("testing/scripted", "asyncio"),
+    ("cli/commands/work", "acorn"),  # the engine, which is an extra
     ("_telemetry/switch", "acorn"),  # what makes spans, with OpenTelemetry, which a program may not have
     ("mcp/address", "mcp"),
     ("mcp/address", "httpx2"),
@@ -110,6 +116,7 @@ LATE_IMPORTS = {
     ("mcp/server", "uvicorn"),
     ("cli/commands/mcp", "acorn"),  # which brings the drivers, for one command of many
     ("cli/commands/web", "acorn"),  # the server, which no other command needs
+    ("cli/commands/serve", "acorn"),  # the same
 }
 
 PUBLIC = [

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 from peers import chart, table
 from peers.environments import CONTENDERS, Contender
-from peers.run import Process, serving, take, without_paths
+from peers.run import COMPARED, WHY, Process, serving, take, without_paths
 from peers.tasks import MARK, WORKS, answer, pieces, question, report, requests_of
 from tests.patience import PATIENCE
 
@@ -67,14 +67,14 @@ def test_the_table_has_ratios_to_raw_httpx_and_a_reason_for_each_empty_cell() ->
 
 def test_the_readme_part_is_written_between_its_marks_and_nowhere_else() -> None:
     readme = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
-    once = table.into(readme, FIGURES)
+    once = table.into(readme, table.short(FIGURES))
     assert once.startswith(f"before\n{table.BEGIN}\n")
     assert once.endswith(f"{table.END}\nafter\n")
     assert "old" not in once
     assert "**acorn & co**" in once
-    assert table.into(once, FIGURES) == once
-    with pytest.raises(ValueError, match=r"README\.md"):
-        table.into("no marks", FIGURES)
+    assert table.into(once, table.short(FIGURES)) == once
+    with pytest.raises(ValueError, match="lacks the marks"):
+        table.into("no marks", "")
 
 
 def test_the_chart_shows_every_figure_and_can_be_read_aloud() -> None:
@@ -93,8 +93,10 @@ def test_the_chart_shows_every_figure_and_can_be_read_aloud() -> None:
 def test_what_stands_in_the_repository_was_made_from_the_kept_figures() -> None:
     figures = json.loads((ROOT / "bench" / "peers" / "figures.json").read_text(encoding="utf-8"))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert table.into(readme, figures) == readme
-    assert (ROOT / "bench" / "peers.md").read_text(encoding="utf-8") == table.whole(figures)
+    assert table.into(readme, table.short(figures)) == readme
+    why = WHY.read_text(encoding="utf-8")
+    assert table.into(why, table.beside(figures, COMPARED)) == why
+    assert (ROOT / "docs" / "figures.md").read_text(encoding="utf-8") == table.whole(figures)
     assert (ROOT / "docs" / "bench.svg").read_text(encoding="utf-8") == chart.svg(figures)
     assert list(figures["contenders"]) == [each.name for each in CONTENDERS]
 

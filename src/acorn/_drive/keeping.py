@@ -7,7 +7,7 @@ to load what was committed, in whatever process; nothing is replayed.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -17,10 +17,18 @@ from acorn._data import Shelf, to_saved, written
 from acorn._json import shorten, words_of
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import save_new, save_record
-from acorn._record_json import fields_of
+from acorn._record_json import FORMAT, fields_of, written_record
 from acorn.errors import AcornError, StoreError
+from acorn.record import Run
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.port import Birth, Change, Commit, Kept, Medium, RunCancelledError, Status, Store
+
+
+class HandedBackError(BaseException):
+    """Whoever drives a run is to stop; the run goes on elsewhere. No failure at all."""
+
+    def __str__(self) -> str:
+        return "the run was handed back, to go on elsewhere"
 
 
 class Origin(NamedTuple):
@@ -42,8 +50,9 @@ class Keeper:
     def __init__(self, store: Store, root: str, origin: Origin, kept: Sequence[Kept] = ()) -> None:
         self.store = store
         self._root, self._origin = root, origin
-        self._entries = {each.facts.id: len(each.entries) for each in kept}
+        self._entries = {each.facts.id: len(each.entries) for each in kept if each.has_begun}
         """By run, how many entries of its journal are kept."""
+        self._born = {each.facts.id for each in kept}
         self.changed: set[str] = set()
         """The runs in which something has happened since the last commit."""
         self._media: set[str] = set()
@@ -58,9 +67,9 @@ class Keeper:
         self.first_span: str | None = notes_of(kept[0].birth).get("span") if kept else None
         """The span that the run has begun with, where it was traced; when it goes on, that is linked to it."""
 
-    def begin(self) -> None:
-        """The root is driven from now on, and others are to know."""
-        hold(self.store, self._root)
+    def begin(self, cancelled: Callable[[], None]) -> None:
+        """The root is driven from now on, and others are to know; `cancelled` is called where one wants it to end."""
+        hold(self.store, self._root, cancelled)
 
     def commit(self, loops: Mapping[str, Loop]) -> Future[None] | None:
         """Hand over what is new; None where nothing is."""
@@ -81,6 +90,10 @@ class Keeper:
         let_go(self.store, self._root)
         if lost is not None:  # so the store believes that it goes on
             self._release("cancelled" if isinstance(lost, RunCancelledError) else self._left)
+
+    def cancel(self) -> None:
+        """Nothing more is written from here."""
+        self._release("cancelled")
 
     def give_back(self) -> None:
         """The root was claimed, and nobody drives it after all."""
@@ -112,7 +125,7 @@ class Keeper:
         error = None if record is None else record["run"]["error"]
         return Change(
             run.id,
-            self._birth(loop) if since is None else None,
+            self._birth(loop) if since is None and run.id not in self._born else None,
             since or 0,
             entries,
             None if record is None else self._text(record),
@@ -177,12 +190,14 @@ def status_of(loop: Loop) -> Status:
         return "done"
     if isinstance(run.error, RunCancelledError):
         return "cancelled"
+    if isinstance(run.error, HandedBackError):
+        return "queued"
     return "failed" if isinstance(run.error, Exception) else "stopped"
 
 
 def saved_of(kept: Kept, shelf: Shelf) -> dict[str, Any]:
     """A run as `_loop/saved_run.py` writes and reads it."""
-    record, facts = shelf.read(kept.record), kept.facts
+    record, facts = shelf.read(kept.record) if kept.has_begun else _unbegun(kept, shelf), kept.facts
     if facts.stop_reason is None:  # what it was at its birth, or before it went on
         usage = fields_of(facts.usage)
         now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
@@ -194,6 +209,13 @@ def saved_of(kept: Kept, shelf: Shelf) -> dict[str, Any]:
         "journal": [shelf.read(entry) for entry in kept.entries],
         "state": shelf.read(kept.state),
     }
+
+
+def _unbegun(kept: Kept, shelf: Shelf) -> dict[str, Any]:
+    """The record of a run that nobody has begun yet."""
+    facts = kept.facts
+    run: Run[Any] = Run(facts.id, shelf.read(kept.birth.input), started=facts.started)
+    return {"format": FORMAT, "module": facts.agent, "run": written_record(run)}
 
 
 @contextmanager

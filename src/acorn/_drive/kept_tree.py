@@ -14,6 +14,7 @@ from acorn._drive.keeping import Keeper, Origin, read_whole, saved_of
 from acorn._drive.run_tree import Tree
 from acorn._json import to_plain
 from acorn._loop.plan import Plan
+from acorn._loop.run import Loop
 from acorn._loop.saved_run import hang_records, load
 from acorn._record_json import read_record, restored
 from acorn.errors import StoreError
@@ -75,7 +76,7 @@ def kept_tree(
     try:
         with read_whole(run_id, store):
             shelf = Shelf(store.media)
-            loop = load(plan, saved_of(root, shelf), plan.deps)
+            loop = load(plan, saved_of(root, shelf), plan.deps) if root.has_begun else _new_loop(root, shelf, plan)
             saved = {each.facts.id: saved_of(each, shelf) for each in below}
         if loop.is_over and loop.run.error is not None:
             raise StoreError(
@@ -96,6 +97,12 @@ def kept_tree(
     except BaseException:
         _give_back(store, found)
         raise
+
+
+def _new_loop(kept: Kept, shelf: Shelf, plan: Plan) -> Loop:
+    """A run that was put into its store, and that begins here."""
+    given = restored(plan.spec.input.schema, shelf.read(kept.birth.input), "input")
+    return Loop(plan, Run(kept.facts.id, given, deps=plan.deps))
 
 
 async def made_aside(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
@@ -123,7 +130,7 @@ async def made_aside(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
 
 def is_final(kept: Kept) -> bool:
     """Whether a run is over for good."""
-    return bool(without_data(kept.state)["phase"] == "done")
+    return kept.has_begun and bool(without_data(kept.state)["phase"] == "done")
 
 
 def recorded_failure(found: Sequence[Kept], plan: Plan, store: Store) -> Exception:
@@ -133,7 +140,8 @@ def recorded_failure(found: Sequence[Kept], plan: Plan, store: Store) -> Excepti
     hang_records(run, [saved_of(each, shelf) for each in found[1:]])
     error = run.error
     if not isinstance(error, Exception):
-        return StoreError(f"The run {run.id} of `{plan.spec.owner}` has failed.")
+        # The store has given it up: nobody was there to write it down.
+        return StoreError(found[0].facts.error or f"The run {run.id} of `{plan.spec.owner}` has failed.")
     error.run = run  # type: ignore[attr-defined]
     return error
 

@@ -32,6 +32,7 @@ from acorn._loop.saved_run import hang_records, load
 from acorn._telemetry.switch import begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
 from acorn.record import Heard, Place, Run, listeners, unheard
+from acorn.stores.words import unwanted
 from acorn.types import ToolCall
 
 if TYPE_CHECKING:
@@ -101,6 +102,12 @@ class Tree:
         """What a vital listener or the store failed with: no run of the tree goes on, whoever took it for its own."""
         self.root = root.run.id
         self.keeper = keeper
+        self.leave: threading.Event | None = None
+        """Set where whoever drives the tree is to stop at its next commit."""
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.leave is not None and self.leave.is_set()
 
     def now(self, run_id: str) -> float:
         """Seconds into a run; of one that has not begun yet, where it will begin."""
@@ -117,7 +124,7 @@ class Tree:
             heard = (*listeners(), Heard(log)) if is_wanted() else listeners()
             if run_id == self.root:
                 if self.keeper is not None:
-                    self.keeper.begin()
+                    self.keeper.begin(self._cancel)
                 first_part = None if self.keeper is None else self.keeper.first_span
                 self.trace = begin_trace(self.loops, self.root, first_part)
             if self.trace is not None:
@@ -171,7 +178,7 @@ class Tree:
         with self._lock:
             loop, now = self.loops[run_id], monotonic() - life.began
             asks = loop.asks(now)
-            if len(asks) != 1:
+            if len(asks) != 1 or (self.leave is not None and self.is_leaving):
                 return None
             ask = asks[0]
             if isinstance(ask, AskTool):
@@ -377,6 +384,12 @@ class Tree:
         """Nobody drives the tree after all."""
         if self.keeper is not None:
             self.keeper.give_back()
+
+    def _cancel(self) -> None:
+        """Somebody wants the tree to end: at once for everybody else, here when what is under way has returned."""
+        self.lose(unwanted(self.root))
+        if self.keeper is not None:
+            self.keeper.cancel()
 
     def lose(self, error: Exception) -> None:
         """No run of the tree goes on: what was kept stays as it is."""

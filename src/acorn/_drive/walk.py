@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from acorn._drive.keeping import HandedBackError
 from acorn._drive.resting import RestingError
 from acorn._drive.run_tree import ParentEndedError, Tree
 from acorn._json import words_of
@@ -48,6 +49,9 @@ class Walk:
     def ready(self) -> list[tuple[Loop, Ask]]:
         """What can be begun now; branches are begun here, and their first asks are among it."""
         tree, busy = self.tree, self.busy
+        if tree.is_leaving and self.root == tree.root:
+            self._leave()
+            return []
         found: list[tuple[Loop, Ask]] = []
         for run_id in self.active:  # grows while we go through it
             asks = tree.asks(run_id)
@@ -60,6 +64,11 @@ class Walk:
         if self.resting:
             found = [(loop, ask) for loop, ask in found if (loop.run.id, ask.id) not in self.resting]
         return found
+
+    def _leave(self) -> None:
+        """Nothing more is begun here: when what is under way has ended, what is left goes on elsewhere."""
+        if not self.busy and any(self.tree.asks(run_id) for run_id in self.active):
+            raise HandedBackError
 
     def has_come_to_rest(self) -> bool:
         """Nothing can be begun: whether that is all, or branches begin now that stood behind what waits for people."""

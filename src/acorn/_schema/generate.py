@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaValue
+from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import PydanticSerializationError, core_schema, to_jsonable_python
 
 JsonSchema = dict[str, Any]
@@ -24,12 +24,14 @@ _KEYS = 100
 """So many keys are told one by one."""
 
 
-def schema_of(source: type[BaseModel] | TypeAdapter[Any], *, by_alias: bool = True) -> JsonSchema:
-    """The JSON Schema of a Pydantic class or adapter, with an object at its top."""
+def schema_of(
+    source: type[BaseModel] | TypeAdapter[Any], *, by_alias: bool = True, mode: JsonSchemaMode = "validation"
+) -> JsonSchema:
+    """The JSON Schema of a Pydantic class or adapter, with an object at its top; `mode` is what is read or written."""
     if isinstance(source, TypeAdapter):
-        schema = source.json_schema(by_alias=by_alias, schema_generator=_Generator)
+        schema = source.json_schema(by_alias=by_alias, schema_generator=_Generator, mode=mode)
     else:
-        schema = source.model_json_schema(by_alias=by_alias, schema_generator=_Generator)
+        schema = source.model_json_schema(by_alias=by_alias, schema_generator=_Generator, mode=mode)
     # A recursive model is a `$ref` at the top. Providers want `"type": "object"` there.
     return inlined(schema, schema)
 

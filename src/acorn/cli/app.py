@@ -23,8 +23,10 @@ from acorn.cli.commands.pull import pull
 from acorn.cli.commands.resume import resume
 from acorn.cli.commands.run import run
 from acorn.cli.commands.runs import answer, cancel, delete, runs
+from acorn.cli.commands.serve import serve
 from acorn.cli.commands.show import show
 from acorn.cli.commands.web import web
+from acorn.cli.commands.work import work
 from acorn.cli.exit import (
     FAILED,
     FINE,
@@ -51,6 +53,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "explain": (explain, _BEHIND),
     "chat": (chat, {}),
     "web": (web, {}),
+    "serve": (serve, {}),
     "batch": (batch, {}),
     "runs": (runs, {}),
     "show": (show, {}),
@@ -59,6 +62,7 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "answer": (answer, {}),
     "cancel": (cancel, {}),
     "delete": (delete, {}),
+    "work": (work, {}),
     "mcp": (mcp, {}),
     "pull": (pull, {}),
     "new": (new, {}),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from acorn import AcornError, InputError, StoreError
-from acorn._loop.settings import OBJECT
+from acorn._beginning import kept_settings
 from acorn.cli.exit import CommandError, message_of
 from acorn.cli.load_target import Agent, load
 from acorn.stores.open import open_store
@@ -87,11 +87,8 @@ def agent_of(kept: Kept, store: Store, target: str | None, debug: bool) -> Agent
             words = f"the class of the run is not where it was: {error}; say where it is by `--agent FILE:CLASS`"
             raise CommandError(words, error.code, debug=debug) from error
         raise
-    settings = dict(notes.get("settings", {}))
-    if settings.get("model") == OBJECT:
-        del settings["model"]
     try:
-        return agent.using(store=store, **settings)
+        return agent.using(store=store, **kept_settings(kept))
     except (AcornError, TypeError) as error:
         raise CommandError(message_of(error), debug=debug) from error
 

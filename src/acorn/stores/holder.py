@@ -101,13 +101,27 @@ def hold(store: Store, run_id: str, cancelled: _Cancelled | None = None) -> None
     `cancelled` is called in another thread, once, where somebody wants the run cancelled.
     """
     with _guard:
+        _hold(store, run_id, cancelled)
+
+
+def hold_alone(store: Store, run_id: str) -> bool:
+    """The same where nothing in this process holds the run; False: something does."""
+    with _guard:
         heartbeat = _beating.get(id(store))
-        if heartbeat is None:
-            heartbeat = _Heartbeat(store)
-            threading.Thread(target=heartbeat.beat, name="acorn-heartbeat", daemon=True).start()
-            _beating[id(store)] = heartbeat
-        heartbeat.runs[run_id] = cancelled or heartbeat.runs.get(run_id)
-        heartbeat.counts[run_id] += 1
+        if heartbeat is not None and run_id in heartbeat.runs:
+            return False
+        _hold(store, run_id, None)
+        return True
+
+
+def _hold(store: Store, run_id: str, cancelled: _Cancelled | None) -> None:
+    heartbeat = _beating.get(id(store))
+    if heartbeat is None:
+        heartbeat = _Heartbeat(store)
+        threading.Thread(target=heartbeat.beat, name="acorn-heartbeat", daemon=True).start()
+        _beating[id(store)] = heartbeat
+    heartbeat.runs[run_id] = cancelled or heartbeat.runs.get(run_id)
+    heartbeat.counts[run_id] += 1
 
 
 def let_go(store: Store, run_id: str) -> None:

@@ -17,8 +17,20 @@ from typing import Any
 from acorn.errors import StoreError
 from acorn.stores import rules, words
 from acorn.stores.holder import is_alive, lease
-from acorn.stores.port import Answered, Birth, Change, Commit, Heard, Holder, Kept, RunFacts, Status
-from acorn.types import Request
+from acorn.stores.port import (
+    NOT_BEGUN,
+    Answered,
+    Birth,
+    Change,
+    Commit,
+    Heard,
+    Holder,
+    Kept,
+    Queued,
+    RunFacts,
+    Status,
+)
+from acorn.types import Request, Usage
 
 
 @dataclass(slots=True)
@@ -210,6 +222,32 @@ class MemoryStore:
 
     def _register(self, holder: Holder, now: float, seconds: float) -> None:
         self._heard[holder.id] = (now, now + seconds)
+
+    # By whoever wants runs to begin elsewhere
+
+    def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
+        if deliver:
+            raise words.no_engine(self.name)
+        with self._alone():
+            now = _moment(time.time())
+            new = list({one.run_id: one for one in reversed(runs) if one.run_id not in self._runs}.values())[::-1]
+            for one in new:
+                birth = one.birth
+                facts = RunFacts(
+                    one.run_id, birth.agent, "queued", None, 0, Usage(), None, birth.started, now, 0.0, birth.batch,
+                    root=one.run_id, item=birth.item,
+                )  # fmt: skip
+                run = self._runs[one.run_id] = _Run(next(self._numbers), birth, facts, NOT_BEGUN, NOT_BEGUN)
+                for sha256, data in one.media:
+                    self._media.setdefault(sha256, data)
+                    run.media.add(sha256)
+            return [one.run_id for one in new]
+
+    def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
+        with self._alone():
+            now = time.time()
+            roots = [run for one in run_ids if (run := self._runs.get(one)) is not None and run.facts.parent is None]
+            return {run.facts.id: self._seen(run, now)[0] for run in roots}
 
     # By whoever looks on
 

@@ -22,8 +22,18 @@ Status = Literal["queued", "running", "waiting", "stopped", "failed", "done", "c
 """What a run is at. One that says `running` and whose holder is gone reads `stopped`."""
 
 
+NOT_BEGUN = "null"
+"""The record and the state of a run that was put into a store and that nobody has begun yet."""
+
+
 class RunCancelledError(StoreError):
     """Somebody wants the run cancelled."""
+
+
+class HeldError(StoreError):
+    """A live process drives the run."""
+
+    holder: Holder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,18 @@ class Birth(NamedTuple):
     item: int | None = None
 
 
+class Queued(NamedTuple):
+    """A run that is to begin somewhere."""
+
+    run_id: str
+    birth: Birth
+    priority: int = 0
+    """The higher, the sooner."""
+    not_before: datetime | None = None
+    media: Sequence[Medium] = ()
+    """What is no text in its input."""
+
+
 class Change(NamedTuple):
     """What has happened in one run since its last commit."""
 
@@ -139,6 +161,10 @@ class Kept(NamedTuple):
     entries: Sequence[str]
     record: str
     state: str
+
+    @property
+    def has_begun(self) -> bool:
+        return self.state != NOT_BEGUN
 
 
 class Answered(NamedTuple):
@@ -197,6 +223,20 @@ class Store(Protocol):
 
     def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
         """Say that a process lives, for so long; the runs of its that somebody wants cancelled."""
+        ...
+
+    # By whoever wants runs to begin elsewhere
+
+    def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
+        """Keep runs that have not begun, as `queued`, all or none of them; those whose ids are known stay as they are.
+
+        The ids of the new ones. `deliver`: the workers of this store are to drive them; refused where it has none.
+        Whoever claims one begins it, and its first commit has no birth.
+        """
+        ...
+
+    def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
+        """What each of these roots is at; those that there are none of are missing."""
         ...
 
     # By whoever looks on

@@ -14,10 +14,11 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from acorn.errors import StoreError
+from acorn.stores import postgres_queue as queue
 from acorn.stores import postgres_reads as reads
 from acorn.stores import postgres_writes as writes
 from acorn.stores import words
-from acorn.stores.port import Answered, Commit, Heard, Holder, Kept, RunFacts, Status
+from acorn.stores.port import Answered, Commit, Heard, Holder, Kept, Queued, RunFacts, Status
 from acorn.stores.postgres_connection import Place, PostgresConnection, Transaction
 from acorn.stores.postgres_listener import Listener, PostgresWatch
 from acorn.stores.postgres_schema import MIGRATIONS
@@ -38,6 +39,7 @@ class PostgresStore:
         self._writing = PostgresConnection(self._place.open)
         self._writer = PostgresWriter(self._writing, self._place)
         self._listener = Listener(self._place)
+        self._has_engine = False
         # Also when the program ends, and when the store is forgotten.
         weakref.finalize(self, _close, self._listener, self._writer, self._writing, self._reading)
 
@@ -71,6 +73,44 @@ class PostgresStore:
 
     def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
         return self.transact(lambda transaction: writes.beat(transaction, holder, seconds))
+
+    # By whoever wants runs to begin elsewhere
+
+    def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
+        if deliver:
+            self.prepare_engine()
+        return self.transact(lambda transaction: writes.put(transaction, runs, deliver))
+
+    def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
+        return self._read(lambda transaction: reads.statuses(transaction, run_ids))
+
+    # By its workers
+
+    def prepare_engine(self) -> None:
+        """Make sure that the engine has its tables."""
+        if not self._has_engine:
+            self._place.use_once(lambda connection: queue.prepare_engine(connection, self._name))
+            self._has_engine = True
+
+    def engine_parameters(self) -> dict[str, Any]:
+        """What a connection of the engine is opened with, secrets included."""
+        known = self._place.address.parameters
+        return {**known, "options": f"{known.get('options', '')} -c search_path={queue.SCHEMA}".strip()}
+
+    def begin_work(self, holder: Holder, agents: Sequence[str], places: int) -> None:
+        """A process drives runs of these classes, so many at a time."""
+        self.transact(lambda transaction: queue.begin_work(transaction, holder, agents, places))
+
+    def end_work(self, holder: Holder) -> None:
+        self.transact(lambda transaction: queue.end_work(transaction, holder))
+
+    def find_lost(self, agents: Sequence[str], seconds: float) -> Sequence[str]:
+        """Deliver anew what nobody drives and no job brings to anybody."""
+        return self.transact(lambda transaction: queue.find_lost(transaction, agents, seconds))
+
+    def fleet(self) -> queue.FleetFacts:
+        """Its workers, and what they have to do."""
+        return self._read(queue.fleet)
 
     # By whoever looks on
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from acorn.errors import StoreError
+from acorn.stores.holder import lease
 from acorn.stores.rows import bindable
 from acorn.stores.schema import Migration
 from acorn.stores.sharing import SharedConnection
@@ -46,7 +47,9 @@ _SESSION = """
     SET idle_in_transaction_session_timeout = '10s';
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 """
-"""A process that is frozen in the middle of a transaction would keep a run from those who want to take it over."""
+_LONGEST = 10.0
+"""Seconds for a transaction, or half a lease where that is less: a process that is frozen in the middle of one would
+keep a run from those who want to take it over. PostgreSQL 17 and later ends it; one that is `idle`, any does."""
 
 
 class Place:
@@ -67,6 +70,9 @@ class Place:
             # One type for all, or a statement would be prepared again for each size of a number.
             connection.adapters.register_dumper(int, Int8Dumper)
             connection.execute(_SESSION)
+            if connection.info.server_version >= 170000:
+                milliseconds = int(1000 * min(_LONGEST, max(lease() / 2, 1.0)))
+                connection.execute(f"SET transaction_timeout = {milliseconds}".encode())
             encoding = connection.info.parameter_status("server_encoding")
             if encoding != "UTF8":
                 raise StoreError(f"{self.name} is written in {encoding}; a store needs a database in UTF8.")
@@ -75,6 +81,18 @@ class Place:
             connection.close()
             raise
         return connection
+
+    def use_once(self, act: Callable[[Connection[Any]], None]) -> None:
+        """Do it on a connection of its own."""
+
+        def once() -> None:
+            with self.open() as connection:
+                act(connection)
+
+        try:
+            self.patiently(once, lambda: None)
+        except psycopg.Error as error:
+            raise self.explained(error) from None
 
     def patiently(self, act: Callable[[], T], drop: Callable[[], None]) -> T:
         """Do it, again and again while the server is away or others are in the way."""
@@ -123,7 +141,7 @@ def is_lost(error: psycopg.Error) -> bool:
     state = error.sqlstate
     if state is None:  # what the library itself says
         return isinstance(error, OperationalError)
-    return state.startswith(("08", "57P", "25P03"))
+    return state.startswith(("08", "57P", "25P03", "25P04"))
 
 
 _left: list[Connection[Any]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from acorn.stores import rows
@@ -34,6 +35,11 @@ _TREE = f"""
 _FAMILY = b"SELECT number, id, parent FROM acorn.runs WHERE number = $1 OR root = $1 ORDER BY number"
 _JOURNAL = b"SELECT run, entry FROM acorn.entries WHERE root = $1 ORDER BY position"
 _BEHIND = b"SELECT run, position, entry FROM acorn.entries WHERE root = $1 AND position > $2 ORDER BY position"
+_STATUSES = f"""
+    SELECT runs.id, status, is_unwanted, {_HOLDER}
+    FROM acorn.runs LEFT JOIN acorn.holders ON holders.id = runs.holder
+    WHERE root IS NULL AND runs.id = ANY($1::text[])
+""".encode()
 _FIND = b"SELECT id FROM acorn.runs WHERE root IS NULL AND starts_with(id, $1::text) ORDER BY id"
 _OF_TREE = "root = (SELECT coalesce(root, number) FROM acorn.runs WHERE id = $1)"
 _REQUESTS = f"SELECT {rows.REQUEST} FROM acorn.requests WHERE answered IS NULL"
@@ -118,6 +124,18 @@ def _below(transaction: Transaction, run_id: str, top: int) -> set[int]:
 def find(transaction: Transaction, prefix: str) -> list[str]:
     found = [run_id for (run_id,) in transaction.execute(_FIND, [prefix]).fetchall()]
     return [prefix] if prefix in found else found
+
+
+def statuses(transaction: Transaction, run_ids: Sequence[str]) -> dict[str, Status]:
+    """Of roots."""
+    alive: dict[str | None, bool] = {}
+    found: dict[str, Status] = {}
+    for run_id, status, is_unwanted, *held in transaction.execute(_STATUSES, [list(run_ids)]).fetchall():
+        if held[0] not in alive:
+            known = _driver_of(held)
+            alive[held[0]] = known is not None and known.is_alive()
+        found[run_id] = as_seen(status, is_unwanted, partial(bool, alive[held[0]]))
+    return found
 
 
 def listed(

@@ -39,7 +39,8 @@ FIRST: Migration = (
       input_tokens bigint NOT NULL, output_tokens bigint NOT NULL, cached_tokens bigint NOT NULL,
       reasoning_tokens bigint NOT NULL, requests bigint NOT NULL, cache_write_tokens bigint NOT NULL,
       cost double precision, started timestamptz NOT NULL, updated timestamptz NOT NULL,
-      seconds double precision NOT NULL, batch text, item bigint, stop_reason text, error text, length bigint NOT NULL,
+      seconds double precision NOT NULL,
+      batch text, item bigint, stop_reason text, error text, length bigint NOT NULL,
       holder text, silence double precision NOT NULL DEFAULT 0, attempts integer NOT NULL DEFAULT 0,
       attempted bigint NOT NULL DEFAULT -1, is_unwanted boolean NOT NULL DEFAULT false,
       asks bigint NOT NULL DEFAULT 0, followed timestamptz
@@ -84,7 +85,25 @@ FIRST: Migration = (
     "CREATE INDEX requests_open ON acorn.requests (asked, number) WHERE answered IS NULL",
 )
 
-MIGRATIONS: tuple[Migration, ...] = (FIRST,)
+SECOND: Migration = (
+    # A run that is `delivered` is one of the workers', who begin it not before its time, and in the order of priority.
+    """
+    ALTER TABLE acorn.runs ADD is_delivered boolean NOT NULL DEFAULT false, ADD priority integer NOT NULL DEFAULT 0,
+      ADD not_before timestamptz
+    """,
+    """
+    CREATE INDEX runs_delivered ON acorn.runs (agent, number)
+    WHERE is_delivered AND status IN ('queued', 'stopped', 'running')
+    """,
+    # A process that drives what is delivered.
+    """
+    CREATE TABLE acorn.workers (
+      holder text PRIMARY KEY, agents text[] NOT NULL, places bigint NOT NULL, since timestamptz NOT NULL
+    )
+    """,
+)
+
+MIGRATIONS: tuple[Migration, ...] = (FIRST, SECOND)
 """The first makes version 1 of nothing, the next version 2 of that."""
 
 _FOUND = """

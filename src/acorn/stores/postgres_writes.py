@@ -14,8 +14,9 @@ from acorn.errors import StoreError
 from acorn.stores import postgres_reads as reads
 from acorn.stores import rows, rules, words
 from acorn.stores.holder import lease
-from acorn.stores.port import Change, Commit, Holder, Kept, Status
+from acorn.stores.port import Change, Commit, Holder, Kept, Queued, Status
 from acorn.stores.postgres_connection import Transaction
+from acorn.stores.postgres_queue import deliver_again, put_runs
 from acorn.types import Request
 
 NEWS = "acorn_news"
@@ -102,6 +103,7 @@ class _Run(NamedTuple):
     silence: float
     attempts: int
     attempted: int
+    is_delivered: bool
     is_followed: bool
 
 
@@ -174,6 +176,8 @@ def commit(transaction: Transaction, commit: Commit, name: str) -> None:
     if commit.requests or (root is not None and root.asks):
         _ask(transaction, commit.root, commit.requests)
     if root is not None:
+        if root.is_delivered and any(one.run_id == commit.root and one.status == "queued" for one in commit.changes):
+            deliver_again(transaction, commit.root)
         _tell(transaction, root)
 
 
@@ -359,7 +363,26 @@ def _refuse_branch(transaction: Transaction, run_id: str, run: _Run) -> None:
         raise words.is_branch(run_id, root)
 
 
+# By whoever wants runs to begin elsewhere
+
+
+def put(transaction: Transaction, runs: Sequence[Queued], deliver: bool) -> list[str]:
+    new = put_runs(transaction, runs, deliver)
+    if any(one.media for one in runs):
+        born = set(new)
+        kept = [(medium, one.run_id) for one in runs if one.run_id in born for medium in one.media]
+        for medium, run_id in sorted(kept):  # in one order, as those of commits
+            transaction.execute(_KEEP_MEDIUM, [run_id, *medium])
+    return new
+
+
 # By whoever looks on
+
+_ANSWERED = b"""
+    UPDATE acorn.runs SET asks = asks - 1, updated = clock_timestamp(),
+      status = CASE WHEN is_delivered AND status = 'waiting' THEN 'queued' ELSE status END
+    WHERE number = $1 RETURNING id, status
+"""
 
 
 def answer(transaction: Transaction, request_id: str, text: str, name: str) -> Request:
@@ -383,7 +406,9 @@ def answer(transaction: Transaction, request_id: str, text: str, name: str) -> R
         """,
         [text, root, request_id],
     )
-    transaction.execute(b"UPDATE acorn.runs SET asks = asks - 1 WHERE number = $1", [root])
+    row = transaction.execute(_ANSWERED, [root]).fetchone()
+    if row is not None and row[1] == "queued":
+        deliver_again(transaction, row[0])
     return rows.request(tuple(first))
 
 

@@ -19,7 +19,7 @@ from acorn.errors import StoreError
 from acorn.stores import sqlite_reads as reads
 from acorn.stores import sqlite_writes as writes
 from acorn.stores import words
-from acorn.stores.port import Answered, Commit, Heard, Holder, Kept, RunFacts, Status
+from acorn.stores.port import Answered, Commit, Heard, Holder, Kept, Queued, RunFacts, Status
 from acorn.stores.schema import MIGRATIONS, Migration
 from acorn.stores.sharing import SharedConnection
 from acorn.stores.sqlite_connection import FileConnection, explained, patiently
@@ -68,6 +68,16 @@ class SQLiteStore:
 
     def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
         return self._write(lambda connection: writes.beat(connection, holder, seconds))
+
+    # By whoever wants runs to begin elsewhere
+
+    def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
+        if deliver:
+            raise words.no_engine(self._name)
+        return self._write(lambda connection: writes.put(connection, runs))
+
+    def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
+        return self._read(lambda connection: reads.statuses(connection, run_ids))
 
     # By whoever looks on
 

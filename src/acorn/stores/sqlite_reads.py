@@ -114,9 +114,7 @@ def listed(
     limit: int | None,
 ) -> list[RunFacts]:
     """Roots, the newest first."""
-    now = time.time()
-    holding = _drivers(connection, "id IN (SELECT holder FROM runs WHERE holder IS NOT NULL)")
-    alive = [held.holder.id for held in holding if held.is_alive(now)]
+    alive = _alive(connection, time.time())
     values: list[Any] = list(alive)
     where = ["root IS NULL"]
 
@@ -133,17 +131,44 @@ def listed(
     if before is not None:
         only("started < ?", before.timestamp())
     sql = f"""
-        SELECT {rows.FACTS}, CASE
-          WHEN status <> 'running' OR holder IN ({_marks(alive)}) THEN status
-          WHEN is_unwanted THEN 'cancelled' ELSE 'stopped' END AS seen
+        SELECT {rows.FACTS}, {_seen(alive)} AS seen
         FROM runs WHERE {" AND ".join(where)} ORDER BY started DESC, number DESC LIMIT ?
     """
     found = connection.execute(sql, rows.bindable([*values, -1 if limit is None else max(limit, 0)]))
     return [rows.facts(tuple(row), row[0], seen) for *row, seen in found]
 
 
+def _alive(connection: Connection, now: float) -> list[str]:
+    """The holders that live."""
+    holding = _drivers(connection, "id IN (SELECT holder FROM runs WHERE holder IS NOT NULL)")
+    return [held.holder.id for held in holding if held.is_alive(now)]
+
+
+def _seen(alive: Sequence[str]) -> str:
+    """What a root is at, as SQL that takes the holders that live."""
+    return (
+        f"CASE WHEN status <> 'running' OR holder IN ({_marks(alive)}) THEN status "
+        f"WHEN is_unwanted THEN 'cancelled' ELSE 'stopped' END"
+    )
+
+
 def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
+
+
+_AT_ONCE = 500
+"""Ids in one statement."""
+
+
+def statuses(connection: Connection, run_ids: Sequence[str]) -> dict[str, Status]:
+    """Of roots."""
+    alive = _alive(connection, time.time())
+    found: dict[str, Status] = {}
+    for at in range(0, len(run_ids), _AT_ONCE):
+        some = run_ids[at : at + _AT_ONCE]
+        sql = f"SELECT id, {_seen(alive)} FROM runs WHERE root IS NULL AND id IN ({_marks(some)})"
+        found.update(connection.execute(sql, rows.bindable([*alive, *some])).fetchall())
+    return found
 
 
 def follow(connection: Connection, run_id: str, after: int) -> tuple[Status | None, list[Heard]]:

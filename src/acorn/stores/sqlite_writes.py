@@ -11,8 +11,8 @@ from acorn.errors import StoreError
 from acorn.stores import rows, words
 from acorn.stores import sqlite_reads as reads
 from acorn.stores.holder import lease
-from acorn.stores.port import Change, Commit, Holder, Kept, Medium, Status
-from acorn.types import Request
+from acorn.stores.port import NOT_BEGUN, Change, Commit, Holder, Kept, Medium, Queued, Status
+from acorn.types import Request, Usage
 
 _FORGOTTEN = 86_400.0
 """Seconds after which a process that holds nothing is forgotten."""
@@ -292,6 +292,24 @@ def _refuse_branch(connection: Connection, run_id: str, run: _Run) -> None:
     if run.root is not None:
         (root,) = connection.execute("SELECT id FROM runs WHERE number = ?", (run.root,)).fetchone()
         raise words.is_branch(run_id, root)
+
+
+# By whoever wants runs to begin elsewhere
+
+
+def put(connection: Connection, runs: Sequence[Queued]) -> list[str]:
+    now = time.time()
+    new: list[str] = []
+    for run_id, birth, _, _, media in runs:
+        if _run(connection, run_id) is None:
+            change = Change(
+                run_id, birth, 0, (), NOT_BEGUN, NOT_BEGUN, "queued", None, 0, Usage(), None, 0.0, None, None
+            )  # fmt: skip
+            number = _bear(connection, change, None, None, now, "")
+            for medium in media:
+                _keep_medium(connection, number, medium)
+            new.append(run_id)
+    return new
 
 
 # By whoever looks on

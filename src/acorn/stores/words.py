@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from acorn.errors import StoreError
-from acorn.stores.port import Holder, RunCancelledError, Status
+from acorn.stores.port import HeldError, Holder, RunCancelledError, Status
 
 OVER: tuple[Status, ...] = ("done", "cancelled")
 """A run that is at one of these is not driven again."""
@@ -18,11 +18,13 @@ def no_run(run_id: str, store: str) -> StoreError:
     return StoreError(f"There is no run {run_id!r} in {store}; `acorn runs --store {store}` lists what there is.")
 
 
-def held(run_id: str, holder: Holder, silence: float) -> StoreError:
-    return StoreError(
+def held(run_id: str, holder: Holder, silence: float) -> HeldError:
+    error = HeldError(
         f"The run {run_id} is being driven by process {holder.pid} on {holder.host} (last heard of {silence:.0f} s "
         f"ago); wait for it, or stop that process."
     )
+    error.holder = holder
+    return error
 
 
 def exists(run_id: str, store: str, status: Status, driver: StoreError | None) -> StoreError:
@@ -30,6 +32,14 @@ def exists(run_id: str, store: str, status: Status, driver: StoreError | None) -
     if driver is not None:
         return driver
     return StoreError(f"The run {run_id} is in {store} already (it is `{status}`); go on with it, or take another id.")
+
+
+def no_engine(store: str) -> StoreError:
+    return StoreError(
+        f"{store} has no workers that could drive a run: those need a PostgreSQL store, as in "
+        f"`store = 'postgresql://host/name'`. Call the agent here, or put the run by `using(deliver=False)` and hand "
+        f"its id to `acorn.durable.perform` yourself."
+    )
 
 
 def lost(run_id: str, taker: Holder | None, silence: float, status: Status) -> StoreError:

@@ -1,14 +1,17 @@
-"""The page: play with an agent, and look at every run of a store.
+"""The page: play with an agent, and look at every run of a store. The service: an agent as a server of answers.
 
     import acorn.web
 
-    server = acorn.web.app(agent, store="runs.db", key="...")
+    page = acorn.web.app(agent, store="runs.db", key="...")
+    api = acorn.web.service(agent, keys=["..."])
 
-`app` is an ASGI application, to be served by `acorn web` or mounted in a server of one's own. Needs the extra `web`.
+Both are ASGI applications, which `acorn web` and `acorn serve` serve, to be mounted in a server of one's own. Needs the
+extra `web`.
 """
 
 try:
     from acorn.web.mounted import app
+    from acorn.web.serving.mounted import service
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "starlette":
         raise
@@ -16,4 +19,4 @@ except ModuleNotFoundError as error:
         "`acorn.web` needs the extra `web`: pip install 'acorn-agents[web]'.", name=error.name
     ) from error
 
-__all__ = ["app"]
+__all__ = ["app", "service"]

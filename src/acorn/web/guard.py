@@ -62,25 +62,28 @@ class Refusal(NamedTuple):
 
 def judged(asked: Asked, hosts: Collection[str], key: str | None, cookie: str) -> Refusal | None:
     """Why this is refused; None where it may pass. `cookie` is the name under which the key is kept."""
-    if asked.method not in (*_READS, *_WRITES):
-        return Refusal(405, f"`{asked.method}` is nothing that can be done here.")
-    host = asked.one("host")
-    if not host or _name(host) not in hosts:
-        return Refusal(
-            403,
-            f"This page does not go by the name `{_shown(host)}`; if you reach it by that name, start it with "
-            f"`--allow-host {_shown(_name(host or ''))}`.",
-        )
-    if (refusal := _from_elsewhere(asked, host)) is not None:
+    if (refusal := from_elsewhere(asked, hosts)) is not None:
         return refusal
     if asked.path == "/login" or key is None or _has_key(asked, cookie, key):
         return None
     return Refusal(401, "The key is missing: open the address that `acorn web` printed when it was started.")
 
 
-def _from_elsewhere(asked: Asked, host: str) -> Refusal | None:
+def from_elsewhere(asked: Asked, hosts: Collection[str], *, is_page: bool = True) -> Refusal | None:
+    """Why a request is refused whatever key it has. A page says where its requests come from, a program need not."""
+    if asked.method not in (*_READS, *_WRITES):
+        return Refusal(405, f"`{asked.method}` is nothing that can be done here.")
+    host = asked.one("host")
+    if not host or host_name(host) not in hosts:
+        return Refusal(
+            403,
+            f"This {'page' if is_page else 'service'} does not go by the name `{_shown(host)}`; if you reach it by "
+            f"that name, start it with `--allow-host {_shown(host_name(host or ''))}`.",
+        )
     origin, writes = asked.one("origin"), asked.method in _WRITES
-    if (origin is None and writes) or (origin is not None and origin not in (f"http://{host}", f"https://{host}")):
+    if (origin is None and writes and is_page) or (
+        origin is not None and origin not in (f"http://{host}", f"https://{host}")
+    ):
         return Refusal(403, f"A request from `{_shown(origin)}` is not answered here: only the page's own are.")
     site = asked.one("sec-fetch-site")
     # The address with the key may be opened from a file, which is another site; it does nothing but hand out a cookie.
@@ -91,7 +94,7 @@ def _from_elsewhere(asked: Asked, host: str) -> Refusal | None:
     return None
 
 
-def _name(host: str) -> str:
+def host_name(host: str) -> str:
     """A host without its port."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).lower()
@@ -131,7 +134,7 @@ class Guard:
 
     def __init__(self, site: ASGIApp, hosts: Collection[str], key: str | None) -> None:
         self._site = site
-        self._hosts = frozenset(_name(host) for host in hosts)
+        self._hosts = frozenset(host_name(host) for host in hosts)
         self._key = key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,7 +147,7 @@ class Guard:
         if mounted and path.startswith(mounted):
             path = path[len(mounted) :] or "/"
         cookie = cookie_name((scope.get("server") or ("", 0))[1] or 0)
-        asked = Asked(str(scope["method"]), path, _headers(scope))
+        asked = Asked(str(scope["method"]), path, headers_of(scope))
         answer = _Answer(send, path)
         refusal = judged(asked, self._hosts, self._key, cookie)
         if refusal is not None:
@@ -153,10 +156,10 @@ class Guard:
             await self._log_in(scope, mounted, cookie, answer)
         else:
             limit = BODIES.get(path, BODY)
-            if _length(asked) > limit:
-                await answer.refuse(_too_long(limit))
+            if length_of(asked) > limit:
+                await answer.refuse(too_long(limit))
                 return
-            await self._site(scope, _Body(receive, limit), answer.send)
+            await self._site(scope, Body(receive, limit), answer.send)
 
     async def _log_in(self, scope: Scope, mounted: str, cookie: str, answer: _Answer) -> None:
         """Turn the key in the address into a cookie, and go on to the page.
@@ -210,7 +213,7 @@ class TooLongError(Exception):
     """A body that is longer than it may be."""
 
 
-class _Body:
+class Body:
     """The body of a request, counted: what it says of its own length is nothing to go by."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
@@ -224,16 +227,17 @@ class _Body:
         return message
 
 
-def _too_long(limit: int) -> Refusal:
+def too_long(limit: int) -> Refusal:
     return Refusal(413, f"At most {limit:,} bytes are taken here.")
 
 
-def _length(asked: Asked) -> int:
+def length_of(asked: Asked) -> int:
+    """What a request says of its own length."""
     given = asked.one("content-length") or "0"
     return int(given) if given.isascii() and given.isdigit() else 0
 
 
-def _headers(scope: Scope) -> dict[str, list[str]]:
+def headers_of(scope: Scope) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
         found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))

@@ -6,6 +6,7 @@ first.
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -16,14 +17,14 @@ import uvicorn
 from starlette.types import ASGIApp
 
 _TRIES = 20
-_GRACE = 1
+GRACE = 1
 """Seconds that what is under way may still take when the server ends."""
 
 
 class Server(uvicorn.Server):
     """A server that ends what is open before it ends."""
 
-    def __init__(self, app: ASGIApp, close: Callable[[], object]) -> None:
+    def __init__(self, app: ASGIApp, close: Callable[[], object], grace: int = GRACE) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -32,7 +33,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 ws="none",
-                timeout_graceful_shutdown=_GRACE,
+                timeout_graceful_shutdown=grace,
             )
         )
         self._close = close
@@ -47,7 +48,9 @@ def bound(host: str, port: int, *, is_given: bool) -> socket.socket:
     tried = [port] if is_given or port == 0 else [port + at for at in range(_TRIES)] + [0]
     failure: OSError | None = None
     for each in tried:
-        made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        # With the protocol named: asyncio sends small pieces at once (TCP_NODELAY) only where it knows that it is TCP.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind((host, each))
@@ -61,13 +64,20 @@ def bound(host: str, port: int, *, is_given: bool) -> socket.socket:
     raise failure
 
 
-def serve(app: ASGIApp, close: Callable[[], object], on: socket.socket) -> None:
+def serve(app: ASGIApp, close: Callable[[], object], on: socket.socket, grace: int = GRACE) -> None:
     """Serve until Ctrl-C or a request to end."""
-    server: Any = Server(app, close)
+    server: Any = Server(app, close, grace)
+    before = signal.signal(signal.SIGTERM, _end)
     try:
         server.run(sockets=[on])
     except KeyboardInterrupt:  # uvicorn hands the signal on when it is done
         return
     finally:
+        signal.signal(signal.SIGTERM, before)
         close()
         on.close()
+
+
+def _end(sig: int, frame: FrameType | None) -> None:
+    """A request to end is no failure: without this, the process would be killed by it once more."""
+    raise KeyboardInterrupt

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import acorn
+from acorn.cli.commands.fleet import show_fleet
 from acorn.cli.exit import FINE, CommandError, print_json, write, write_line
 from acorn.cli.safe_text import one_line, plural, seconds_text
 from acorn.cli.stored import STORE_HELP, short, store_of, told, value_of, whole_id
@@ -31,11 +32,14 @@ def runs(
     ] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="CLASS", help="Only runs of this class.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many, the newest first.")] = 50,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+    fleet: Annotated[bool, typer.Option("--fleet", help="The workers of the store, and what waits for them.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON array; of the fleet, an object.")] = False,
     store: StoreOption = None,
 ) -> int:
     """List the runs of a store, the newest first, and what people are asked."""
     book = store_of(store)
+    if fleet:
+        return show_fleet(book, json=json)
     kept = acorn.runs(book)
     with told():
         listed = kept.list(status=tuple(status or ()), agent=agent, limit=limit)  # type: ignore[arg-type]
@@ -66,7 +70,11 @@ def answer(
         whole = found[0].id if found else request
         acorn.runs(book).answer(whole, value_of(value))
         root = book.read(found[0].run_id)[0].facts.root
-    write_line(f"answered; go on with: acorn resume {short(root)}{_where(store)}")
+        is_queued = book.statuses([root]).get(root) in ("queued", "running", "done")
+    if is_queued:
+        write_line("answered; a worker goes on with it")
+    else:
+        write_line(f"answered; go on with: acorn resume {short(root)}{_where(store)}")
     return FINE
 
 

@@ -1,0 +1,121 @@
+"""Data analyst: questions about a SQLite database, by an agent that can read and do nothing else.
+
+    python examples/analyst.py
+    acorn run examples/analyst.py --database shop.db --question "Who bought most?"
+
+Nobody can promise what a model writes into a query, so the connection is what keeps the data safe: the file is opened
+for reading only, SQLite is told to change nothing, and an authorizer lets pass what reads and refuses the rest
+(`ATTACH`, `PRAGMA`, loading extensions, writing a copy elsewhere). How many rows come back, how long a value may be and
+how long a query may take are bounded as well.
+
+By itself it needs no key and no network: the model is then a script.
+"""
+
+import sqlite3
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, FilePath
+
+from acorn import Run, module, tool
+from acorn.testing import ScriptedModel, call, finish
+
+MOST_ROWS, MOST_BYTES, MOST_SECONDS = 50, 1_000_000, 5.0
+READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
+
+
+class Question(BaseModel):
+    question: str
+    database: FilePath = Field(description="A SQLite file")
+
+
+class Finding(BaseModel):
+    answer: str
+    query: str = Field(description="The query that shows it")
+
+
+def judge(action: int, first: str | None, second: str | None, *_: Any) -> int:
+    """Whether a statement may do this."""
+    is_function = action == sqlite3.SQLITE_FUNCTION and second != "load_extension"
+    return sqlite3.SQLITE_OK if action in READING or is_function else sqlite3.SQLITE_DENY
+
+
+@contextmanager
+def reading(run: Run) -> Generator[sqlite3.Connection]:
+    """A connection that cannot change anything, and cannot go on for ever."""
+    assert isinstance(run.input, Question)
+    file = run.input.database.resolve().as_uri()
+    with closing(sqlite3.connect(f"{file}?mode=ro", uri=True)) as connection:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
+        end = time.monotonic() + MOST_SECONDS
+        connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+        connection.set_authorizer(judge)
+        yield connection
+
+
+@tool
+def tables(run: Run) -> list[str]:
+    """The tables, as they were made."""
+    with reading(run) as connection:
+        return [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE type IN ('table', 'view')")]
+
+
+@tool
+def query(run: Run, sql: str) -> dict[str, Any]:
+    """Ask the database.
+
+    Args:
+        sql: One SELECT
+    """
+    with reading(run) as connection:
+        cursor = connection.execute(sql)
+        rows = cursor.fetchmany(MOST_ROWS + 1)
+        names = [column[0] for column in cursor.description or ()]
+    return {"columns": names, "rows": rows[:MOST_ROWS], "more": len(rows) > MOST_ROWS}
+
+
+class Analyst(module[Question, Finding]):
+    """Answer the question with the database. Look at the tables before you ask."""
+
+    model = "openai/gpt-4o"
+    temperature = 0
+    max_steps = 10
+    tools = [tables, query]
+
+
+BEST = "SELECT customer, SUM(amount) FROM orders GROUP BY customer ORDER BY 2 DESC LIMIT 1"
+
+
+def script() -> ScriptedModel:
+    """What the model will say: it also tries to change something."""
+    return ScriptedModel(
+        [
+            call("tables"),
+            call("query", sql="DELETE FROM orders") & call("query", sql=BEST),
+            finish(answer="Anna, with 42.", query=BEST),
+        ]
+    )
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "shop.db"
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("CREATE TABLE orders (customer TEXT, amount INTEGER)")
+            connection.executemany("INSERT INTO orders VALUES (?, ?)", [("Anna", 30), ("Bert", 20), ("Anna", 12)])
+            connection.commit()
+        run = Analyst(model=script()).run(question="Who bought most?", database=file)
+    for message in run.history:
+        if message["role"] == "tool":
+            print(f"  {message['content']}")
+    print(run.output)
+
+
+if __name__ == "__main__":
+    main()

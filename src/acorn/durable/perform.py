@@ -1,0 +1,199 @@
+"""`perform`: claim a run, load or begin it, drive it, and let go of it. Idempotent, for engines that deliver run ids.
+
+A run may be delivered any number of times, anywhere: what was committed is not done again, and one process at a time
+drives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, cast
+
+from acorn._beginning import delivered, kept_settings
+from acorn._call import adriven, driven
+from acorn._declared import BASE, agent_name, class_of, instance_of
+from acorn._drive.keeping import HandedBackError, status_of
+from acorn._drive.kept_tree import made_aside
+from acorn._drive.run_tree import Tree
+from acorn._json import excerpt
+from acorn.errors import DeclarationError, StoreError
+from acorn.stores import words
+from acorn.stores.holder import hold_alone, let_go, this_process
+from acorn.stores.open import open_store
+from acorn.stores.port import HeldError, Kept, Status, Store
+
+Ended = Literal["done", "waiting", "failed", "cancelled"]
+"""What a run is at when nobody needs to deliver it again, unless people answer what it waits for."""
+Lookup = Callable[[str], Any]
+"""Finds a class or an instance by its name; None: it knows none."""
+_OVER: tuple[Status, ...] = ("done", "failed", "cancelled")
+
+
+class DeliverAgainError(StoreError):
+    """The run is not done: another process drives it, or this one was to stop. Deliver it again."""
+
+    is_queued: bool = False
+    """Whether it stopped here, and is `queued`: the workers of its store need not be told."""
+
+
+def perform(agents: Any, run_id: str, *, store: Any = None, stop: threading.Event | None = None) -> Ended:
+    """Drive a run to its end, or until it waits for people, and say which; one that had ended stays as it is.
+
+        perform([Desk, Scout], run_id, store="postgresql://host/name")
+
+    `agents` are the classes that runs may be of, or instances that have what is not kept (`deps`), or a function that
+    finds one by its name, `module:Class`. A run that fails is `"failed"`, and is not tried again. Whatever is raised
+    means that the run is not done: `DeliverAgainError` where another process drives it, or where `stop` was set and the
+    run has stopped at its last commit; a `StoreError` where the store, or the class, is in the way.
+    """
+    delivery = _Delivery(agents, run_id, store, stop)
+    ended = delivery.ended()
+    if ended is not None:
+        return ended
+    with delivery:
+        try:
+            tree = delivery.claim()
+        except _OverError as over:
+            return over.status
+        try:
+            driven(tree, run_id)
+        except (Exception, HandedBackError) as error:
+            return delivery.outcome(tree, error)
+        return delivery.outcome(tree, None)
+
+
+async def aperform(agents: Any, run_id: str, *, store: Any = None, stop: threading.Event | None = None) -> Ended:
+    """The same on the event loop."""
+    delivery = _Delivery(agents, run_id, store, stop)
+    ended = await asyncio.to_thread(delivery.ended)
+    if ended is not None:
+        return ended
+    with delivery:
+        try:
+            tree, _ = await made_aside(lambda: (delivery.claim(), run_id))
+        except _OverError as over:
+            return over.status
+        try:
+            await adriven(tree, run_id)
+        except (Exception, HandedBackError) as error:
+            return delivery.outcome(tree, error)
+        return delivery.outcome(tree, None)
+
+
+class _OverError(Exception):
+    """There is nothing to drive."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status)
+        self.status: Ended = cast(Ended, status)
+
+
+class _Delivery:
+    """One run that was delivered to this process; inside the block the process holds it."""
+
+    def __init__(self, agents: Any, run_id: str, store: Any, stop: threading.Event | None) -> None:
+        self._find, own = _lookup(agents)
+        self._run_id, self._stop = run_id, stop
+        declared = own if store is None else store
+        if declared is None:
+            raise DeclarationError("`perform` needs the store of the run; say which, as in `store='postgresql://...'`.")
+        self._store: Store = open_store(declared, "`store` of `perform`")
+
+    def ended(self) -> Ended | None:
+        """What the run has come to, where it is over."""
+        status = self._store.statuses([self._run_id]).get(self._run_id)
+        if status is None:
+            raise words.no_run(self._run_id, self._store.name)
+        return cast(Ended, status) if status in _OVER else None
+
+    def __enter__(self) -> None:
+        if not hold_alone(self._store, self._run_id):
+            raise DeliverAgainError(f"The run {self._run_id} is being driven by this process; deliver it again later.")
+
+    def __exit__(self, *_: object) -> None:
+        let_go(self._store, self._run_id)
+
+    def claim(self) -> Tree:
+        """The run, ready to be driven; it is as it was where that cannot be."""
+        found = self._claimed()
+        status = found[0].facts.status
+        if status in ("done", "cancelled"):
+            raise _OverError(status)
+        try:
+            agent = self._agent(found[0])
+            tree = delivered(agent, found, self._store)
+        except BaseException:
+            self._store.release(self._run_id, this_process(), "stopped" if status == "running" else status)
+            raise
+        tree.leave = self._stop
+        return tree
+
+    def _claimed(self) -> list[Kept]:
+        run_id, here = self._run_id, this_process()
+        try:
+            found = self._store.claim(run_id, here)
+        except HeldError as error:
+            if error.holder is None or error.holder.id != here.id:
+                raise DeliverAgainError(str(error)) from error
+            # Nothing in this process drives it: it could not be let go of, since the store was away.
+            self._store.release(run_id, here, "stopped")
+            found = self._store.claim(run_id, here)
+        except StoreError:
+            if self._store.statuses([run_id]).get(run_id) == "failed":  # it took its last process with it
+                raise _OverError("failed") from None
+            raise
+        if found is None:
+            raise words.no_run(run_id, self._store.name)
+        return list(found)
+
+    def _agent(self, kept: Kept) -> Any:
+        name = kept.birth.agent
+        which = self._find(name)
+        if which is None:
+            raise StoreError(
+                f"The run {self._run_id} in {self._store.name} is one of `{name}`, which is not among the agents that "
+                f"are driven here; it is left as it was."
+            )
+        return instance_of(which).using(store=self._store, **kept_settings(kept))
+
+    def outcome(self, tree: Tree, error: BaseException | None) -> Ended:
+        """What the run has come to; where that is no end, or was not kept, an error."""
+        status = status_of(tree.loops[self._run_id])
+        if status == "cancelled":
+            return status
+        if tree.lost is not None:
+            raise tree.lost
+        if isinstance(error, HandedBackError):
+            handed = DeliverAgainError(f"The run {self._run_id} has stopped at its last commit; deliver it again.")
+            handed.is_queued = True
+            raise handed from None
+        if error is not None and status != "failed":
+            raise error
+        return cast(Ended, status)
+
+
+def _lookup(agents: Any) -> tuple[Lookup, Any]:
+    """How to find an agent by its name, and the store that they have in common, if any."""
+    if hasattr(class_of(agents), BASE):
+        agents = [agents]
+    elif callable(agents):
+        return agents, None
+    if isinstance(agents, str) or not isinstance(agents, Iterable):
+        raise _no_agents(agents)
+    named: dict[str, Any] = {}
+    for each in agents:
+        if not hasattr(class_of(each), BASE):
+            raise _no_agents(each)
+        named[agent_name(class_of(each))] = each
+    stores = [each.store for each in named.values()]
+    is_one = bool(stores) and all(each is stores[0] or each == stores[0] for each in stores)
+    return named.get, stores[0] if is_one else None
+
+
+def _no_agents(given: Any) -> DeclarationError:
+    return DeclarationError(
+        f"`perform` takes a module class, an instance, several of them, or a function that finds one by its name, "
+        f"got {excerpt(given)}."
+    )

@@ -1,0 +1,198 @@
+"""A worker: drives the runs that the engine delivers, so many at a time, until it is told to stop.
+
+The engine is Procrastinate, on the PostgreSQL of the store. It delivers ids, at least once; what a run is at is in the
+store alone. Runs are driven in threads, so that nothing a user's code does keeps the engine from its heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from acorn._declared import agent_name, class_of
+from acorn._json import words_of
+from acorn.durable.perform import DeliverAgainError, Ended, perform
+from acorn.errors import DeclarationError, StoreError
+from acorn.stores.holder import hold, lease, let_go, this_process
+from acorn.stores.port import Store
+from acorn.stores.postgres import PostgresStore
+from acorn.stores.postgres_queue import TASK, queue_of
+
+try:
+    import procrastinate
+    from procrastinate.exceptions import ConnectorException
+    from procrastinate.jobs import Job
+    from procrastinate.worker import Worker as EngineWorker
+except ImportError as missing:
+    raise StoreError(f"A worker needs the extra `fleet`: pip install 'acorn-agents[fleet]' ({missing}).") from missing
+
+_LONGEST = 60.0
+"""Seconds after which a run that cannot be driven here is delivered again, at the latest."""
+_AGAIN = 1.0
+"""Seconds after which an engine that lost its database begins anew."""
+_GLANCE = 5.0
+"""Seconds between two looks for what was lost, at most."""
+_POLL = 2.0
+"""Seconds between two looks for jobs whose time has come; new ones are heard of at once."""
+_CONNECTIONS = 3
+"""Of the engine: one listens, the others fetch jobs and end them."""
+
+Said = Callable[[str], None]
+Ran = Callable[[str, str, "Ended | None", float, str], None]
+"""Told of each run that was driven: its id, its class, what it has come to, the seconds, and words on what is wrong."""
+
+
+class Worker:
+    """Drives runs of some classes, from `run` until `stop`."""
+
+    def __init__(self, agents: Sequence[Any], store: Store, concurrency: int, *, say: Said, ran: Ran) -> None:
+        if not isinstance(store, PostgresStore):
+            raise DeclarationError(
+                f"Workers need a PostgreSQL store, as in `--store postgresql://host/name`; {store.name} is none."
+            )
+        self.agents: Mapping[str, Any] = {agent_name(class_of(each)): each for each in agents}
+        self.store, self.concurrency = store, concurrency
+        self.running: dict[str, float] = {}
+        """By run, when it was begun here."""
+        self.heard = time.monotonic()
+        """When the database last answered."""
+        self._say, self._ran = say, ran
+        self._stop = threading.Event()
+        self._engine: EngineWorker | None = None
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="acorn-run")
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop.is_set()
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it takes runs: it is not about to stop, and its database answers."""
+        return not self.is_stopping and time.monotonic() - self.heard < lease() + _GLANCE
+
+    def stop(self) -> None:
+        """Take no more runs; those under way stop at their next commit, and go back to the queue."""
+        self._stop.set()
+        if self._engine is not None:
+            self._engine.stop()  # type: ignore[no-untyped-call]
+
+    async def run(self) -> None:
+        """Work until `stop`; what is wrong with the store at the beginning is raised."""
+        here, store = this_process(), self.store
+        await asyncio.to_thread(store.prepare_engine)
+        await asyncio.to_thread(store.beat, here, lease())
+        await asyncio.to_thread(store.begin_work, here, list(self.agents), self.concurrency)
+        hold(store, "")  # so that it is heard of while it drives nothing
+        recovery = asyncio.ensure_future(self._recover())
+        try:
+            while not self.is_stopping:
+                await self._run_engine()
+                if not self.is_stopping:
+                    await asyncio.sleep(_AGAIN)
+        finally:
+            recovery.cancel()
+            self._pool.shutdown(wait=True)
+            let_go(store, "")
+            with suppress(StoreError):
+                await asyncio.to_thread(store.end_work, here)
+
+    async def _run_engine(self) -> None:
+        """Until it is stopped, or loses its database."""
+        try:
+            async with self._app().open_async() as app:
+                self._engine = EngineWorker(
+                    app,
+                    [queue_of(name) for name in self.agents],
+                    f"{this_process().host}-{this_process().pid}",
+                    self.concurrency,
+                    delete_jobs="always",
+                    fetch_job_polling_interval=min(lease() / 4, _POLL),
+                    install_signal_handlers=False,
+                    update_heartbeat_interval=lease() / 4,
+                    stalled_worker_timeout=3 * lease(),
+                )
+                if not self.is_stopping:
+                    await self._engine.run()  # type: ignore[no-untyped-call]
+        except Exception as error:  # whatever the engine raises: a database that is away comes back
+            if not self.is_stopping:
+                self._say(f"the engine lost its database, and tries again: {words_of(error)}")
+        finally:
+            self._engine = None
+
+    def _app(self) -> procrastinate.App:
+        connector = procrastinate.PsycopgConnector(
+            kwargs=self.store.engine_parameters(), min_size=1, max_size=_CONNECTIONS, timeout=_LONGEST
+        )
+        app = procrastinate.App(connector=connector)
+        app.task(name=TASK, retry=_Again())(self._deliver)
+        return app
+
+    # A run
+
+    async def _deliver(self, run_id: str) -> None:
+        self.heard = time.monotonic()
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._perform, run_id)
+
+    def _perform(self, run_id: str) -> None:
+        began, name = time.monotonic(), ""
+        self.running[run_id] = began
+        ended: Ended | None = None
+        words = ""
+
+        def find(wanted: str) -> Any:
+            nonlocal name
+            name = wanted
+            return self.agents.get(wanted)
+
+        try:
+            ended = perform(find, run_id, store=self.store, stop=self._stop)
+        except DeliverAgainError as error:
+            words = str(error)
+            if not error.is_queued:
+                raise
+        except Exception as error:
+            words = words_of(error)
+            if run_id in self.store.statuses([run_id]):
+                raise
+        finally:
+            del self.running[run_id]
+            self._ran(run_id, name, ended, time.monotonic() - began, words)
+
+    # What was lost
+
+    async def _recover(self) -> None:
+        """Now and then take up what dead workers had, and what the engine lost."""
+        while True:
+            await asyncio.sleep(min(lease() / 4, _GLANCE))
+            try:
+                await self._take_up()
+                self.heard = time.monotonic()
+            except (StoreError, ConnectorException) as error:
+                self._say(f"the database does not answer: {words_of(error)}")
+
+    async def _take_up(self) -> None:
+        engine = self._engine
+        if engine is not None:
+            manager = engine.app.job_manager
+            for job in await manager.get_stalled_jobs(task_name=TASK, seconds_since_heartbeat=lease()):
+                if job.queue in map(queue_of, self.agents):
+                    with suppress(ConnectorException):  # another worker was quicker
+                        await manager.retry_job(job)
+        found = await asyncio.to_thread(self.store.find_lost, list(self.agents), lease())
+        if found:
+            self._say(f"{len(found)} runs that nobody drove are delivered anew")
+
+
+class _Again(procrastinate.BaseRetryStrategy):
+    """A run that was not done is delivered again: one that is held soon, one that does not fit here ever later."""
+
+    def get_retry_decision(self, *, exception: BaseException, job: Job) -> procrastinate.RetryDecision:
+        is_held = isinstance(exception, DeliverAgainError)
+        seconds = lease() / 4 if is_held else min(2.0 ** min(job.attempts, 10), _LONGEST)
+        return procrastinate.RetryDecision(retry_at=datetime.now(UTC) + timedelta(seconds=seconds))

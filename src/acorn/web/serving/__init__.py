@@ -1,0 +1,1 @@
+"""An agent as an HTTP service: its own addresses, and OpenAI's."""

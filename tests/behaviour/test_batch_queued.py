@@ -1,0 +1,166 @@
+"""A batch whose runs are driven elsewhere gives the same items as one whose runs are driven here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import acorn
+from acorn import DeclarationError, InputError, Paused, StoreError, ask_human, module
+from acorn.durable import perform
+from acorn.models import ModelRequest
+from acorn.stores import MemoryStore, SQLiteStore, Store
+from acorn.stores.port import RunCancelledError
+from acorn.testing import Reply, ScriptedModel, call, finish
+
+
+def reply(request: ModelRequest) -> Reply:
+    text = str(request.messages)
+    if "ask" in text and request.messages[-1]["role"] != "tool":
+        return call("ask_human", question="Well?")
+    return finish("fails" if "fail" in text else f"done {len(text) > 0}")
+
+
+class Desk(module):
+    """Do it."""
+
+    initial_input = str
+    final_output = str
+    model = ScriptedModel(reply)
+    max_steps = 8
+    tools = [ask_human]
+
+    def on_finish(self, output: str) -> None:
+        if output == "fails":
+            raise KeyError(output)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made: Store = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "runs.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def worker(store: Store) -> Iterator[None]:
+    """Somebody who drives what is queued."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(0.002):
+            for facts in store.list(status=["queued"]):
+                perform(Desk, facts.id, store=store)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+def queued(store: Store) -> Desk:
+    return Desk(store=store).using(deliver=False)
+
+
+@pytest.mark.usefixtures("worker")
+def test_all_rows_come_to_an_end(store: Store) -> None:
+    rows: list[Any] = [*(f"row {at}" for at in range(20)), "fail", 17, "ask"]
+    batch = queued(store).map(rows, queue=True)
+    items = {item.index: item for item in batch}
+    assert [items[at].output for at in range(20)] == ["done True"] * 20
+    assert "fails" in str(items[20].error)
+    assert isinstance(items[21].error, InputError)
+    assert isinstance(items[22].output, Paused)
+    assert items[3].run is not None
+    progress = batch.progress
+    assert (progress.total, progress.done, progress.failed, progress.waiting, progress.running) == (23, 20, 2, 1, 0)
+    assert progress.usage.requests == 22
+    assert [type(each).__name__ for each in batch.results()[19:]] == ["str", "RecordedError", "InputError", "Paused"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_async_batch_does_the_same(store: Store) -> None:
+    async def use() -> None:
+        batch = queued(store).amap(["a", "fail", "b"], queue=True)
+        items = {item.index: item async for item in batch}
+        assert (items[0].output, items[2].output) == ("done True", "done True")
+        assert items[1].error is not None
+        assert len(await batch.results()) == 3
+
+    asyncio.run(use())
+
+
+def test_a_batch_that_was_left_is_found_again_by_its_id(store: Store) -> None:
+    rows = ["a", "b", "fail"]
+    first = queued(store).map(rows, queue=True, id="nightly", key=str)
+    steps = iter(first)
+    thread = threading.Thread(target=lambda: next(steps))
+    thread.start()
+    while len(store.list(status=["queued"])) < 3:
+        pass
+    for facts in store.list():
+        perform(Desk, facts.id, store=store)
+    thread.join()
+    again = queued(store).map(rows, queue=True, id="nightly", key=str)
+    assert [str(each) for each in again.results()[:2]] == ["done True", "done True"]
+    assert len(store.list()) == 3
+    assert store.list()[0].batch == "nightly"
+    other = queued(store).map(["c"], queue=True, id="nightly", key=lambda row: "a")
+    (item,) = other
+    assert isinstance(item.error, StoreError)
+    assert "another input" in str(item.error)
+
+
+@pytest.mark.usefixtures("worker")
+def test_what_had_failed_is_tried_again_where_somebody_wants_it(store: Store) -> None:
+    (item,) = queued(store).map(["fail"], queue=True, id="nightly")
+    assert item.run is not None
+    began = acorn.runs(store).get(item.run.id).started
+    (item,) = queued(store).map(["fail"], queue=True, id="nightly")
+    assert item.run is not None
+    assert acorn.runs(store).get(item.run.id).started == began
+    (item,) = queued(store).map(["fail"], queue=True, id="nightly", retry_failed=True)
+    assert item.run is not None
+    assert acorn.runs(store).get(item.run.id).started != began
+
+
+def test_a_run_that_is_cancelled_or_deleted_is_an_error_of_its_item(store: Store) -> None:
+    batch = iter(queued(store).map(["a", "b"], queue=True, id="nightly"))
+    items: list[Any] = []
+    thread = threading.Thread(target=lambda: items.extend(batch))
+    thread.start()
+    while len(store.list()) < 2:
+        pass
+    one, other = store.list()
+    store.cancel(one.id)
+    store.delete(other.id)
+    thread.join()
+    assert {type(item.error) for item in items} == {RunCancelledError, StoreError}
+
+
+@pytest.mark.usefixtures("worker")
+def test_rows_are_read_as_there_is_room(store: Store) -> None:
+    batch = iter(queued(store).map(map(str, itertools.count()), queue=True, id="endless"))
+    assert next(batch).output == "done True"
+    batch.close()  # type: ignore[attr-defined]
+    assert len(store.list(limit=None)) <= 10_000
+
+
+def test_what_is_wrong_is_told_at_once(store: Store) -> None:
+    with pytest.raises(DeclarationError, match=r"`concurrency` of `Desk\.map` is for runs in this process"):
+        queued(store).map(["a"], queue=True, concurrency=4)
+    with pytest.raises(DeclarationError, match="keeps no runs"):
+        Desk().map(["a"], queue=True)
+    with pytest.raises(DeclarationError, match="`deps` of `Desk`"):
+        queued(store).using(deps=3).map(["a"], queue=True)
+    with pytest.raises(DeclarationError, match="is for runs that begin elsewhere"):
+        queued(store).map(["a"])
+    with pytest.raises(StoreError, match="has no workers"):
+        Desk(store=store).map(["a"], queue=True).results()

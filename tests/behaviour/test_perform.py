@@ -1,0 +1,427 @@
+"""A run that was put into a store is driven by whoever is handed its id, however often."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.commits import dead_here, elsewhere
+
+import acorn
+from acorn import AcornError, DeclarationError, InputError, Paused, StoreError, ask_human, module, tool
+from acorn.durable import DeliverAgainError, aperform, perform
+from acorn.stores import MemoryStore, SQLiteStore, Store
+from acorn.stores.port import RunCancelledError
+from acorn.testing import ScriptedModel, call, finish
+
+Perform = Callable[..., str]
+
+
+class Answer(BaseModel):
+    text: str
+
+
+class Desk(module):
+    """Answer the question."""
+
+    initial_input = [("question", str)]
+    final_output = Answer
+    model: Any = "openai/gpt-4o"
+    max_steps = 8
+
+
+def aloud(*arguments: Any, **options: Any) -> str:
+    return asyncio.run(aperform(*arguments, **options))
+
+
+@pytest.fixture(params=[perform, aloud], ids=["sync", "async"])
+def deliver(request: pytest.FixtureRequest) -> Perform:
+    found: Perform = request.param
+    return found
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made: Store = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "runs.db")
+    yield made
+    made.close()
+
+
+def put(store: Store, agent: type[module[Any, Any]] = Desk, **given: Any) -> Any:
+    return agent(store=store).using(deliver=False).submit(**given)
+
+
+def test_a_run_is_begun_and_driven_to_its_end(store: Store, deliver: Perform) -> None:
+    handle = put(store, question="Who?")
+    assert handle.status() == "queued"
+    model = ScriptedModel([finish(text="Nobody.")])
+    assert deliver(Desk(model=model), handle.run_id, store=store) == "done"
+    assert "Who?" in str(model.requests[0].messages)
+    assert handle.status() == "done"
+    assert handle.result() == Answer(text="Nobody.")
+    assert acorn.runs(store).get(handle.run_id).usage.requests == 1
+
+
+def test_one_that_is_done_is_not_done_again(store: Store, deliver: Perform) -> None:
+    handle = put(store, question="Who?")
+    for _ in range(3):
+        assert deliver(Desk(model=ScriptedModel([finish(text="Nobody.")])), handle.run_id, store=store) == "done"
+    assert acorn.runs(store).get(handle.run_id).usage.requests == 1
+
+
+def test_settings_of_the_instance_go_with_the_run(store: Store, deliver: Perform) -> None:
+    handle = Desk(store=store, max_tokens=77, model={"model": "openai/gpt-5", "timeout": 3}).using(deliver=False)
+    run_id = handle.submit(question="Who?").run_id
+    seen: list[Any] = []
+
+    model = ScriptedModel([finish(text="Me.")])
+
+    class Looking(Desk):
+        def on_start(self, step: Any) -> Any:
+            seen.append((step.max_tokens, self.model))
+            step.model = model
+            return step
+
+    Looking.__module__, Looking.__qualname__ = Desk.__module__, Desk.__qualname__
+    assert deliver(Looking, run_id, store=store) == "done"
+    assert seen == [(77, {"model": "openai/gpt-5", "timeout": 3})]
+
+
+def test_a_run_that_waits_says_so_and_goes_on_when_it_is_answered(store: Store, deliver: Perform) -> None:
+    class Asking(Desk):
+        tools = [ask_human]
+
+    handle = put(store, Asking, question="Which?")
+    agent = Asking(model=ScriptedModel([call("ask_human", question="Red or blue?"), finish(text="Blue.")]))
+    assert deliver(agent, handle.run_id, store=store) == "waiting"
+    waiting = handle.result()
+    assert isinstance(waiting, Paused)
+    assert waiting.request.question == "Red or blue?"
+    assert deliver(agent, handle.run_id, store=store) == "waiting"
+    acorn.runs(store).answer(waiting.request.id, "blue")
+    assert deliver(agent, handle.run_id, store=store) == "done"
+    assert handle.result() == Answer(text="Blue.")
+
+
+def test_a_run_that_fails_is_failed_and_is_not_tried_again(store: Store, deliver: Perform) -> None:
+    class Failing(Desk):
+        def on_finish(self, output: Any) -> None:
+            raise KeyError("no such order")
+
+    handle = put(store, Failing, question="Who?")
+    agent = Failing(model=ScriptedModel([finish(text="Me.")]))
+    assert deliver(agent, handle.run_id, store=store) == "failed"
+    assert deliver(agent, handle.run_id, store=store) == "failed"
+    with pytest.raises(AcornError, match="no such order"):
+        handle.result()
+
+
+def test_one_that_a_live_process_drives_is_to_be_delivered_again(store: Store, deliver: Perform) -> None:
+    handle = put(store, question="Who?")
+    store.claim(handle.run_id, elsewhere())
+    with pytest.raises(DeliverAgainError, match="is being driven by process 812 on host-a"):
+        deliver(Desk, handle.run_id, store=store)
+    assert handle.status() == "running"
+
+
+def test_one_that_this_process_drives_is_to_be_delivered_again(store: Store) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow(Desk):
+        def on_start(self, step: Any) -> Any:
+            begun.set()
+            goes_on.wait()
+            return step
+
+    handle = put(store, Slow, question="Who?")
+    agent = Slow(model=ScriptedModel([finish(text="Me.")]))
+    outcomes: list[str] = []
+    thread = threading.Thread(target=lambda: outcomes.append(perform(agent, handle.run_id, store=store)))
+    thread.start()
+    begun.wait()
+    with pytest.raises(DeliverAgainError, match="is being driven by this process"):
+        perform(agent, handle.run_id, store=store)
+    goes_on.set()
+    thread.join()
+    assert outcomes == ["done"]
+
+
+def test_one_whose_process_died_is_taken_over_until_it_took_five_with_it(store: Store, deliver: Perform) -> None:
+    handle = put(store, question="Who?")
+    for at in range(5):
+        assert store.claim(handle.run_id, dead_here(str(at)))
+    agent = Desk(model=ScriptedModel([]))
+    assert deliver(agent, handle.run_id, store=store) == "failed"
+    with pytest.raises(StoreError, match="took five processes with it"):
+        handle.result()
+
+
+def test_one_that_could_not_be_let_go_of_is_taken_up_again(store: Store, deliver: Perform) -> None:
+    handle = put(store, question="Who?")
+    store.claim(handle.run_id, acorn.stores.holder.this_process())  # and nothing here drives it
+    assert deliver(Desk(model=ScriptedModel([finish(text="Me.")])), handle.run_id, store=store) == "done"
+
+
+def test_a_run_stops_at_its_next_commit_and_goes_on_elsewhere(store: Store, deliver: Perform) -> None:
+    stop, calls = threading.Event(), list[str]()
+
+    @tool(once=True)
+    def first() -> str:
+        calls.append("first")
+        stop.set()
+        return "1"
+
+    @tool(once=True)
+    def second() -> str:
+        calls.append("second")
+        return "2"
+
+    class Working(Desk):
+        tools = [first, second]
+
+    handle = put(store, Working, question="Who?")
+    replies = [call("first"), call("second"), finish(text="Both.")]
+    with pytest.raises(DeliverAgainError, match="has stopped at its last commit; deliver it again"):
+        deliver(Working(model=ScriptedModel(replies[:1])), handle.run_id, store=store, stop=stop)
+    assert handle.status() == "queued"
+    assert deliver(Working(model=ScriptedModel(replies[1:])), handle.run_id, store=store) == "done"
+    assert calls == ["first", "second"]
+    assert handle.result() == Answer(text="Both.")
+
+
+def test_what_is_under_way_ends_before_a_run_stops(store: Store, deliver: Perform) -> None:
+    stop, calls = threading.Event(), list[str]()
+    slow = threading.Event()
+
+    @tool(once=True)
+    def quick() -> str:
+        stop.set()
+        slow.set()
+        return "quick"
+
+    @tool(once=True)
+    def late() -> str:
+        slow.wait()
+        calls.append("late")
+        return "late"
+
+    class Working(Desk):
+        tools = [quick, late]
+
+    handle = put(store, Working, question="Who?")
+    both = ScriptedModel([call("quick") & call("late")])
+    with pytest.raises(DeliverAgainError):
+        deliver(Working(model=both), handle.run_id, store=store, stop=stop)
+    model = ScriptedModel([finish(text="Both.")])
+    assert deliver(Working(model=model), handle.run_id, store=store) == "done"
+    assert calls == ["late"]
+    assert "Unknown" not in str(model.requests[0].messages)
+
+
+def test_a_run_that_is_to_stop_and_is_at_its_end_has_ended(store: Store, deliver: Perform) -> None:
+    stop = threading.Event()
+    stop.set()
+    handle = put(store, question="Who?")
+    with pytest.raises(DeliverAgainError):
+        deliver(Desk, handle.run_id, store=store, stop=stop)
+    assert handle.status() == "queued"
+
+    class Last(Desk):
+        def on_finish(self, output: Any) -> None:
+            stop.set()
+
+    stop.clear()
+    handle = put(store, Last, question="Who?")
+    assert deliver(Last(model=ScriptedModel([finish(text="Me.")])), handle.run_id, store=store, stop=stop) == "done"
+
+
+def test_one_that_was_cancelled_says_so(store: Store, deliver: Perform) -> None:
+    handle = put(store, question="Who?")
+    handle.cancel()
+    assert deliver(Desk, handle.run_id, store=store) == "cancelled"
+    with pytest.raises(RunCancelledError, match="was cancelled"):
+        handle.result()
+
+
+def test_cancelling_ends_a_run_that_is_driven(store: Store, deliver: Perform) -> None:
+    class Cancelling(Desk):
+        def on_start(self, step: Any) -> Any:
+            handle.cancel()
+            return step
+
+    handle = put(store, Cancelling, question="Who?")
+    model = ScriptedModel([])
+    assert deliver(Cancelling(model=model), handle.run_id, store=store) == "cancelled"
+    assert handle.status() == "cancelled"
+
+
+def test_a_class_is_found_by_its_name(store: Store, deliver: Perform) -> None:
+    class Other(Desk):
+        pass
+
+    class Desks(Desk):
+        model = ScriptedModel([finish(text="a"), finish(text="b"), finish(text="c")])
+
+    run_ids = [put(store, Desks, question="Who?").run_id for _ in range(3)]
+    name = store.read(run_ids[0])[0].facts.agent
+    assert name.endswith("Desks")
+    assert deliver([Other, Desks], run_ids[0], store=store) == "done"
+    assert deliver({Desks, Other}, run_ids[1], store=store) == "done"
+    assert deliver({name: Desks}.get, run_ids[2], store=store) == "done"
+
+
+def test_a_class_that_is_not_known_leaves_the_run_as_it_was(store: Store, deliver: Perform) -> None:
+    class Other(Desk):
+        pass
+
+    handle = put(store, question="Who?")
+    with pytest.raises(StoreError, match=":Desk`, which is not among the agents that are driven here"):
+        deliver(Other, handle.run_id, store=store)
+    assert handle.status() == "queued"
+
+
+def test_an_input_that_does_not_fit_any_more_leaves_the_run_as_it_was(store: Store, deliver: Perform) -> None:
+    class Newer(Desk):
+        initial_input = [("question", str), ("language", str)]
+
+    Newer.__module__, Newer.__qualname__ = Desk.__module__, Desk.__qualname__
+    handle = put(store, question="Who?")
+    with pytest.raises(StoreError, match="The input of the saved run does not fit its class any more"):
+        deliver(Newer, handle.run_id, store=store)
+    assert handle.status() == "queued"
+
+
+def test_the_store_may_be_that_of_the_class(store: Store, deliver: Perform) -> None:
+    handle = put(store, question="Who?")
+    agent = Desk(store=store, model=ScriptedModel([finish(text="Me.")]))
+    assert deliver([agent], handle.run_id) == "done"
+    with pytest.raises(DeclarationError, match="`perform` needs the store of the run"):
+        deliver(Desk, handle.run_id)
+
+
+def test_wrong_words_are_told(store: Store, deliver: Perform) -> None:
+    with pytest.raises(StoreError, match="There is no run 'nobody'"):
+        deliver(Desk, "nobody", store=store)
+    with pytest.raises(DeclarationError, match="`perform` takes a module class"):
+        deliver("agents:Desk", "nobody", store=store)
+    with pytest.raises(DeclarationError, match="`perform` takes a module class"):
+        deliver([int], "nobody", store=store)
+
+
+# What is put
+
+
+def test_the_same_name_and_input_are_one_run(store: Store) -> None:
+    named = Desk(store=store).using(deliver=False, run_id="order-17")
+    assert named.submit(question="Who?").run_id == named.submit(question="Who?").run_id == "order-17"
+    with pytest.raises(StoreError, match="was begun with another input"):
+        named.submit(question="Why?")
+    assert len(store.list()) == 1
+
+
+def test_a_call_by_the_name_begins_what_was_put(store: Store) -> None:
+    put_first = Desk(store=store).using(deliver=False, run_id="order-17").submit(question="Who?")
+    here = Desk(store=store, model=ScriptedModel([finish(text="Me.")])).using(run_id="order-17")
+    assert here(question="Who?") == Answer(text="Me.")
+    assert put_first.result() == Answer(text="Me.")
+
+
+def test_a_queued_run_can_be_resumed_by_hand_and_looked_at(store: Store) -> None:
+    handle = put(store, question="Who?")
+    record = acorn.runs(store).get(handle.run_id)
+    found: Any = (record.input, record.steps, record.stop_reason, record.error)
+    assert found == ({"question": "Who?"}, 0, None, None)
+    assert Desk(store=store, model=ScriptedModel([finish(text="Me.")])).resume(handle.run_id) == Answer(text="Me.")
+
+
+def test_what_is_wrong_is_told_before_anything_is_put(store: Store) -> None:
+    agent = Desk(store=store).using(deliver=False)
+    with pytest.raises(InputError, match="question"):
+        agent.submit(query="Who?")
+    with pytest.raises(DeclarationError, match="keeps no runs"):
+        Desk().using(deliver=False).submit(question="Who?")
+    with pytest.raises(DeclarationError, match=r"`model` of this `Desk` is .*, which is not kept with a run"):
+        agent.using(model=ScriptedModel([])).submit(question="Who?")
+    with pytest.raises(DeclarationError, match="`model` of this `Desk` has `api_key`, which is not kept"):
+        agent.using(model={"model": "openai/gpt-5", "api_key": "sk-secret"}).submit(question="Who?")
+    with pytest.raises(DeclarationError, match="`tools` of this `Desk`"):
+        agent.using(tools=[ask_human]).submit(question="Who?")
+    with pytest.raises(DeclarationError, match="`deps` of `Desk` are not kept"):
+        agent.using(deps=object()).submit(question="Who?")
+    with pytest.raises(DeclarationError, match="`history` of `Desk` is not kept"):
+        agent.using(history=[{"role": "user", "content": "Hi"}]).submit(question="Who?")
+    with pytest.raises(DeclarationError, match="holds in this process only"), Desk.override(max_steps=3):
+        agent.submit(question="Who?")
+    assert store.list() == []
+
+
+def test_a_store_without_workers_refuses_what_nobody_would_drive(store: Store) -> None:
+    with pytest.raises(StoreError, match="has no workers that could drive a run"):
+        Desk(store=store).submit(question="Who?")
+    assert store.list() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"priority": "high"}, "`priority` of `Desk.using` must be a whole number"),
+        ({"priority": 2**40}, "`priority` of `Desk.using` must be a whole number"),
+        ({"not_before": "tomorrow"}, "`not_before` of `Desk.using` must be a datetime"),
+        ({"not_before": float("nan")}, "`not_before` of `Desk.using` must be a datetime"),
+        ({"deliver": 1}, "`deliver` of `Desk.using` must be True or False"),
+        ({"deliver": False, "priority": 3}, "are for the workers of the store"),
+    ],
+)
+def test_options_are_judged_at_once(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError, match=words):
+        Desk().using(**options)
+
+
+def test_options_of_a_run_that_begins_elsewhere_are_not_for_a_call(store: Store) -> None:
+    with pytest.raises(DeclarationError, match="is for runs that begin elsewhere"):
+        Desk(store=store).using(priority=3)(question="Who?")
+
+
+def test_a_result_is_waited_for_as_long_as_somebody_wants(store: Store) -> None:
+    handle = put(store, question="Who?")
+    with pytest.raises(TimeoutError, match=r"is still `queued` after 0\.01 s"):
+        handle.result(timeout=0.01)
+    store.delete(handle.run_id)
+    with pytest.raises(StoreError, match="There is no run"):
+        handle.result()
+
+
+def test_a_run_is_followed_from_anywhere(store: Store) -> None:
+    handle = put(store, question="Who?")
+    agent = Desk(model=ScriptedModel([finish(text="Me.")]))
+    thread = threading.Thread(target=lambda: perform(agent, handle.run_id, store=store))
+    thread.start()
+    kinds = [type(entry).__name__ for entry in handle.follow()]
+    thread.join()
+    assert (kinds[0], kinds[-1]) == ("RunBegun", "Finished")
+
+
+def test_the_handle_of_the_event_loop_does_the_same(store: Store) -> None:
+    async def use() -> None:
+        agent = Desk(store=store).using(deliver=False)
+        handle = await agent.asubmit(question="Who?")
+        assert await handle.status() == "queued"
+        with pytest.raises(TimeoutError):
+            await handle.result(timeout=0.01)
+        drives = asyncio.ensure_future(
+            aperform(Desk(model=ScriptedModel([finish(text="Me.")])), handle.run_id, store=store)
+        )
+        assert await handle.result() == Answer(text="Me.")
+        assert type([entry async for entry in handle.follow()][-1]).__name__ == "Finished"
+        assert await drives == "done"
+        other = await agent.asubmit(question="Who?")
+        await other.cancel()
+        with pytest.raises(RunCancelledError):
+            await other.result()
+
+    asyncio.run(use())

@@ -1,0 +1,45 @@
+"""The reference: written from the docstrings, current, and with an example for every public name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.docs.pages import DOCS, ROOT
+
+REFERENCE = DOCS / "reference"
+sys.path.insert(0, str(ROOT / "tools"))
+writer: Any = importlib.import_module("write_reference")
+
+
+def sections(page: Path) -> dict[str, str]:
+    text = page.read_text(encoding="utf-8")
+    return {part.partition("`")[0]: part for part in re.split(r"^## `", text, flags=re.MULTILINE)[1:]}
+
+
+@pytest.mark.parametrize("file", writer.PAGES.values())
+def test_a_page_is_what_its_docstrings_say(file: str) -> None:
+    written = writer.pages()[file]
+    assert (REFERENCE / file).read_text(encoding="utf-8") == written, "`make reference` writes it anew"
+
+
+@pytest.mark.parametrize("door", writer.PAGES)
+def test_every_public_name_is_told_with_an_example(door: str) -> None:
+    told = sections(REFERENCE / writer.PAGES[door])
+    for name in importlib.import_module(door).__all__:
+        assert name in told, f"`{door}.{name}` is not in the reference"
+        assert "```python" in told[name], f"`{door}.{name}` has no example: in its docstring, or in tools/reference.md"
+
+
+def test_no_example_is_for_a_name_that_is_gone() -> None:
+    for door, extra in writer.extras().items():
+        there = {name.rpartition(":")[2] for name in writer.names_of(door)}
+        assert set(extra.names) <= there
+
+
+def test_no_page_is_left_over() -> None:
+    assert {page.name for page in REFERENCE.glob("*.md")} == {*writer.PAGES.values(), "index.md"}

@@ -1,0 +1,97 @@
+"""The site of the documentation: no warnings, its links lead somewhere, it asks nobody else for anything."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from tests.docs.links import Page, anchors_of, broken
+from tests.docs.pages import DOCS, ROOT, pages
+
+READ_ON_GITHUB = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+NOT_IN_NAV = {"decisions"}
+"""Folders whose pages are found through others."""
+
+
+def nav_of(entries: list[Any]) -> Iterator[str]:
+    for entry in entries:
+        for value in [entry] if isinstance(entry, str) else entry.values():
+            if isinstance(value, str):
+                yield value
+            else:
+                yield from nav_of(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built from a copy: nothing is written into the repository."""
+    home = tmp_path_factory.mktemp("built")
+    shutil.copytree(DOCS, home / "docs")
+    shutil.copy(ROOT / "zensical.toml", home)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No issues found" in done.stdout + done.stderr
+    return (home / "site").resolve()
+
+
+@pytest.fixture(scope="module")
+def built(site: Path) -> dict[Path, Page]:
+    """The built pages, but for the one that a server shows for any address: what it loads begins at the root."""
+    return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+
+
+@pytest.mark.parametrize("page", [*READ_ON_GITHUB, *pages()], ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    assert broken(page) == []
+
+
+def test_a_page_of_the_site_links_to_pages_of_the_site_only() -> None:
+    for page in pages():
+        outside = [link for link in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")) if ".." in link]
+        assert all((page.parent / link).resolve().is_relative_to(DOCS) for link in outside), (page, outside)
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    with (ROOT / "zensical.toml").open("rb") as file:
+        listed = list(nav_of(tomllib.load(file)["project"]["nav"]))
+    there = {str(page.relative_to(DOCS)) for page in pages() if page.relative_to(DOCS).parts[0] not in NOT_IN_NAV}
+    assert len(set(listed)) == len(listed)
+    assert set(listed) - {str(page.relative_to(DOCS)) for page in pages()} == set()
+    assert there - set(listed) == set(), "these pages are not in `nav` of zensical.toml"
+
+
+def test_the_built_pages_load_nothing_from_elsewhere(site: Path, built: dict[Path, Page]) -> None:
+    assert built
+    for path, page in built.items():
+        for loaded in page.loads:
+            assert not re.match(r"[a-z]+:|//", loaded) or loaded.startswith("data:"), (path, loaded)
+            assert (path.parent / unquote(loaded.split("?")[0].split("#")[0])).exists(), (path, loaded)
+    for style in site.rglob("*.css"):
+        assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
+
+
+def test_the_links_of_the_built_pages_lead_somewhere(built: dict[Path, Page]) -> None:
+    for path, page in built.items():
+        for link in page.links:
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (path.parent / unquote(name)).resolve() if name not in ("", ".") else path
+            target = target / "index.html" if target.is_dir() else target
+            assert target.exists(), (path, link)
+            if anchor and target in built:
+                assert unquote(anchor) in built[target].places, (path, link)
+
+
+def test_the_anchors_that_are_checked_are_those_of_the_site(site: Path, built: dict[Path, Page]) -> None:
+    for page in pages():
+        assert anchors_of(page) <= built[site / page.relative_to(DOCS).with_suffix(".html")].places, page

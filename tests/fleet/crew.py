@@ -1,0 +1,134 @@
+"""Agents for workers in processes of their own. What they do is a line in `CREW_LOG`, which tells what is done again.
+
+acorn work crew.py:Desk crew.py:Scout --store URL
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from acorn import current_run, module, tool
+from acorn.journal import ModelAnswered, ToolReturned
+from acorn.models import ModelRequest
+from acorn.stores.open import open_store
+from acorn.stores.port import NOT_BEGUN
+from acorn.testing import Reply, ScriptedModel, call, finish
+
+LOG = os.environ.get("CREW_LOG", os.devnull)
+STORE = os.environ.get("CREW_STORE", "")
+PACE = float(os.environ.get("CREW_PACE", "0.02"))
+
+
+def note(*words: object) -> None:
+    """One line, whole, whoever else writes."""
+    file = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{os.getpid()} {' '.join(map(str, words))}\n".encode())
+    os.close(file)
+
+
+def committed(run_id: str, kind: type, call_id: str = "") -> int:
+    """How many entries of a kind are kept of a run."""
+    if not STORE:
+        return 0
+    kept = open_store(STORE, "crew").read(run_id)
+    if not kept or kept[0].state == NOT_BEGUN:
+        return 0
+    name = {ModelAnswered: "model_answered", ToolReturned: "tool_returned"}[kind]
+    return sum(f'"{name}"' in entry and call_id in entry for entry in kept[0].entries)
+
+
+def reply(request: ModelRequest) -> Reply:
+    text = str(request.messages)
+    found = re.search(r"run-\w+", text)
+    name = found[0] if found else ""
+    turn = sum(message["role"] == "assistant" for message in request.messages)
+    time.sleep(PACE)
+    if "Dig deeper" in text:  # the branch
+        return finish(found=f"{name} is deep") if turn else call("look", at=9)
+    if name:
+        again = committed(name, ModelAnswered) > turn
+        note("model", f"{name}:{turn}", "AGAIN" if again else "")
+    if turn == 0:
+        return call("look", at=0) & call("look", at=1)
+    if turn == 1 and "dig" in text:
+        return call("dig", _id="d")
+    if turn in (1, 2) and "pay" in text and not any("paid" in str(each.get("content")) for each in request.messages):
+        return call("pay", _id="p", amount=5)
+    return finish(answer=f"{name} ok")
+
+
+@tool
+def look(at: int) -> str:
+    """Look at something."""
+    run: Any = current_run()
+    key = run.idempotency_key
+    again = committed(run.id, ToolReturned, f'"{key.rpartition(":")[2]}"') > 0
+    note("look", key, "AGAIN" if again else "")
+    time.sleep(PACE)
+    return f"seen {at}"
+
+
+@tool(approval=True)
+def pay(amount: int) -> str:
+    """Pay something."""
+    run: Any = current_run()
+    note("pay", run.idempotency_key)
+    return "paid"
+
+
+@tool
+def linger() -> str:
+    """Wait for a file."""
+    note("linger", os.getpid())
+    while not Path(f"{LOG}.go").exists():
+        time.sleep(0.01)
+    return "went"
+
+
+@tool
+def die() -> str:
+    """Take the process along."""
+    note("die")
+    os._exit(9)
+
+
+class Dig(module):
+    """Dig deeper."""
+
+    final_output = [("found", str)]
+    model = ScriptedModel(reply)
+    max_steps = 6
+    tools = [look]
+
+
+class Desk(module):
+    """See to it."""
+
+    initial_input = [("question", str)]
+    final_output = [("answer", str)]
+    model = ScriptedModel(reply)
+    max_steps = 12
+    tools = [look, pay]
+    branches = {"dig": Dig}
+
+
+class Scout(Desk):
+    """The same, under another name."""
+
+
+class Lingering(Desk):
+    """Waits."""
+
+    model = ScriptedModel(lambda request: call("linger") if len(request.messages) < 4 else finish(answer="went"))
+    tools = [linger]
+
+
+class Deadly(Desk):
+    """Dies."""
+
+    model = ScriptedModel(lambda request: call("die"))
+    tools = [die]

@@ -1,0 +1,340 @@
+"""What the service answers: outputs, streams, failures and their statuses, runs that wait, and its description."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any, Literal
+
+import jsonschema
+import pytest
+from pydantic import BaseModel, Field, computed_field
+from tests.web.serving.clerk import CANARIES, ENVIRONMENT, Clerk, Echo, Greeter
+from tests.web.serving.server import app, asked, events, get, post
+
+from acorn import Image, module, tool
+from acorn.errors import DeclarationError, ModelError
+from acorn.stores.memory import MemoryStore
+from acorn.testing import Failure, ScriptedModel, call, finish
+
+
+@pytest.fixture
+def clerk(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    return app(Clerk(store=MemoryStore()))
+
+
+def test_the_input_goes_in_as_json_and_the_output_comes_out(clerk: Any) -> None:
+    answer = post(clerk, "/run", {"question": "Whence?", "limit": 3})
+    assert answer.status_code == 200
+    assert answer.json() == {"answer": "Whence?", "confidence": 1.0}
+    assert len(answer.headers["x-run-id"]) == 32
+
+
+def test_a_value_that_is_no_object_is_sent_as_it_is() -> None:
+    assert post(app(Echo()), "/run", "ä \U0001f330").json() == "ä \U0001f330"
+    assert post(app(Echo()), "/run", 5).status_code == 422
+
+
+def test_an_agent_that_takes_nothing_needs_no_body() -> None:
+    for content in (b"", b"{}"):
+        assert post(app(Greeter()), "/run", content=content).json() == "hello"
+
+
+def test_wrong_input_is_told_by_its_paths_before_any_model_is_asked() -> None:
+    model = ScriptedModel([])
+    service = app(Clerk(model=model, store=MemoryStore()))
+    for path in ("/run", "/stream"):
+        answer = post(service, path, {"limit": 99, "colour": "red"})
+        assert answer.status_code == 422
+        error = answer.json()["error"]
+        assert error["type"] == "input"
+        assert sorted(problem["path"] for problem in error["problems"]) == ["colour", "limit", "question"]
+    assert post(service, "/run", [1]).status_code == 422
+    assert model.requests == []
+
+
+@pytest.mark.parametrize("body", [b"{", b'"\xff"', b"[" * 100_000])
+def test_what_is_no_json_is_told(clerk: Any, body: bytes) -> None:
+    answer = post(clerk, "/run", content=body)
+    assert answer.status_code == 400
+    assert "no JSON" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "kind"),
+    [
+        ("fail 400", 502, "model"),
+        ("fail 504", 504, "model"),
+        ("lost", 502, "model"),
+        ("never", 502, "parse"),
+        ("boom", 500, "internal"),
+        ("leave", 500, "internal"),
+    ],
+)
+def test_every_failure_has_its_status_and_tells_no_secret(
+    clerk: Any, caplog: pytest.LogCaptureFixture, question: str, status: int, kind: str
+) -> None:
+    body = {"question": question}
+    chat = {"messages": [{"role": "user", "content": question}]}
+    with caplog.at_level(logging.ERROR, "acorn"):
+        for path, given in (("/run", body), ("/stream", body), ("/v1/chat/completions", chat)):
+            answer = post(clerk, path, given)
+            found = answer.json() if answer.status_code != 200 else events(answer)[-1]
+            assert found["error"]["type"] == kind
+            assert answer.status_code in (status, 200)
+            assert path == "/stream" or answer.status_code == status
+            assert not [canary for canary in CANARIES if canary in answer.text]
+            assert "Traceback" not in answer.text
+            assert "place.py" not in answer.text
+    assert bool(caplog.text) == (kind == "internal")
+    assert not [canary for canary in CANARIES if canary in caplog.text]
+
+
+def test_the_log_says_what_the_client_is_not_told(clerk: Any, caplog: pytest.LogCaptureFixture) -> None:
+    post(clerk, "/run", {"question": "boom"})
+    assert "RuntimeError: it broke over *** in /secret/place.py" in caplog.text
+
+
+def test_a_provider_that_wants_to_be_left_alone_is_passed_on() -> None:
+    model = ScriptedModel([ModelError("slow down", status=429, retryable=True, retry_after=7.2)])
+    answer = post(app(Greeter(model=model)), "/run", {})
+    assert (answer.status_code, answer.headers["retry-after"]) == (502, "8")
+    assert answer.json()["error"]["retryable"] is True
+
+
+def test_a_stream_tells_the_chunks_and_ends_with_the_result(clerk: Any) -> None:
+    answer = post(clerk, "/stream", {"question": "refund x"})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert set(events(answer)[-1]) == {"paused"}
+    found = events(post(clerk, "/stream", {"question": "tell me of acorns and oaks"}))
+    assert found[-1]["result"]["answer"] == "tell me of acorns and oaks"
+    assert found[-1]["run"]["usage"]["requests"] == 1
+    assert any("partial" in event for event in found[:-1])
+    assert {"done": True} in found
+
+
+def test_secrets_are_in_no_answer_and_in_no_piece_of_a_stream(clerk: Any) -> None:
+    chat = {"messages": [{"role": "user", "content": "leak"}]}
+    texts = [
+        post(clerk, "/run", {"question": "leak"}).text,
+        post(clerk, "/stream", {"question": "leak"}).text,
+        post(clerk, "/v1/chat/completions", chat).text,
+        post(clerk, "/v1/chat/completions", chat | {"stream": True}).text,
+        get(clerk, "/openapi.json").text,
+        get(clerk, "/v1/models").text,
+    ]
+    for text in texts:
+        assert not [canary for canary in CANARIES if canary in text]
+    whole = "".join(event.get("content", "") + event.get("reasoning", "") for event in events_of(texts[1]))
+    pieces = [event["choices"][0]["delta"] for event in events_of(texts[3]) if event["choices"]]
+    for text in (
+        whole,
+        "".join(piece.get("reasoning_content", "") for piece in pieces),
+        json.dumps([event.get("partial") for event in events_of(texts[1])]),
+    ):
+        assert "***" in text
+        assert "canary" not in text  # no beginning of one either
+
+
+def events_of(text: str) -> list[Any]:
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")]
+    return [json.loads(line) for line in lines]
+
+
+def test_what_only_looks_like_a_key_stays_in_an_answer() -> None:
+    assert post(app(Echo()), "/run", "use sk-learning-tools").json() == "use sk-learning-tools"
+
+
+# Runs that wait for people
+
+
+def test_a_run_that_waits_is_answered_and_goes_on(clerk: Any) -> None:
+    first = post(clerk, "/run", {"question": "refund"})
+    assert first.status_code == 202
+    waits = first.json()
+    assert [request["kind"] for request in waits["requests"]] == ["approval"]
+    assert waits["answer"] == f"/runs/{waits['run_id']}/answer"
+    assert post(clerk, waits["answer"], {"answer": {"maybe": 1}}).status_code == 422
+    assert post(clerk, waits["answer"], {"wrong": 1}).status_code == 422
+    ended = post(clerk, waits["answer"], {"answers": {waits["requests"][0]["id"]: True}})
+    assert (ended.status_code, ended.json()["answer"]) == (200, "200.0 paid back")
+    again = post(clerk, waits["answer"], {"answers": {}})
+    assert again.json() == ended.json()
+
+
+def test_a_run_that_nobody_knows_cannot_be_answered(clerk: Any) -> None:
+    assert post(clerk, "/runs/nothing/answer", {"answer": True}).status_code == 404
+    assert post(app(Echo()), "/runs/nothing/answer", {"answer": True}).status_code == 409
+
+
+def test_an_agent_that_could_never_be_called_is_refused_at_once() -> None:
+    with pytest.raises(DeclarationError, match="nobody can answer"):
+        app(Clerk())
+    with pytest.raises(DeclarationError, match="takes an instance"):
+        app(Clerk)
+    with pytest.raises(DeclarationError, match="lists of texts"):
+        app(Echo(), keys="secret")
+
+
+def test_a_single_turn_that_calls_a_tool_is_told() -> None:
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    agent = Echo(model=ScriptedModel(call("look")), tools=[look])
+    answer = post(app(agent), "/run", "x")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (500, "unfinished")
+
+
+# Limits
+
+
+def test_time_is_up_at_some_point(clerk: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACES", str(tmp_path))
+    service = app(Clerk(store=MemoryStore()), timeout=0.05)
+    for path in ("/run", "/stream"):
+        answer = post(service, path, {"question": f"wait {path[1:]}"})
+        error = answer.json() if answer.status_code == 504 else events(answer)[-1]
+        assert error["error"]["type"] == "timeout"
+
+
+def test_one_run_too_many_is_refused_and_told_when_to_come_back() -> None:
+    async def main() -> None:
+        let = asyncio.Event()
+
+        class Slow(module[str, str]):
+            """Wait."""
+
+            model = ScriptedModel(lambda request: finish("done"))
+
+            async def on_finish(self, output: str) -> None:
+                begun.set()
+                await let.wait()
+
+        begun = asyncio.Event()
+        service = app(Slow(), concurrency=1)
+        first = asyncio.ensure_future(asked(service, "POST", "/run", content=b'"x"'))
+        await begun.wait()
+        refused = await asked(service, "POST", "/run", content=b'"x"')
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert (await asked(service, "GET", "/health")).status_code == 200
+        let.set()
+        assert (await first).json() == "done"
+        assert (await asked(service, "POST", "/run", content=b'"x"')).status_code == 200
+
+    asyncio.run(main())
+
+
+# The description
+
+
+class Leaf(BaseModel):
+    kind: Literal["leaf"] = "leaf"
+    value: int
+
+
+class Tree(BaseModel):
+    kind: Literal["tree"] = "tree"
+    left: Tree | Leaf = Field(discriminator="kind")
+    right: Tree | Leaf = Field(discriminator="kind")
+
+
+class Counted(BaseModel):
+    model_config = {"extra": "forbid"}
+    type: str = Field("#/$defs/nothing", alias="kindOf")
+    default: Leaf | None = None
+
+    @computed_field
+    def twice(self) -> int:
+        return 2
+
+
+class Counter(module[Tree, Counted]):
+    """Count the leaves."""
+
+    model = ScriptedModel(lambda request: finish(Counted(kindOf="x", default=Leaf(value=1))))
+
+
+def check_references(node: Any, document: Any) -> None:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "$ref":
+                found = document
+                for part in value.removeprefix("#/").split("/"):
+                    found = found[part]
+            check_references(value, document)
+    if isinstance(node, list):
+        for item in node:
+            check_references(item, document)
+
+
+AGENTS = [Counter(), Echo(), Greeter(), Clerk(store=MemoryStore())]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_the_description_is_openapi_and_its_schemas_are_the_agents(agent: Any) -> None:
+    document = get(app(agent), "/openapi.json").json()
+    assert document["openapi"].startswith("3.1")
+    check_references(document, document)
+    for schema in document["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_validator_of_openapi_finds_nothing_wrong(agent: Any) -> None:
+    validator = pytest.importorskip("openapi_spec_validator", reason="the validator of OpenAPI is not installed")
+    validator.validate(get(app(agent), "/openapi.json").json())
+
+
+def test_what_goes_in_and_out_fits_the_description() -> None:
+    service = app(Counter())
+    document = get(service, "/openapi.json").json()
+
+    def check(value: Any, name: str) -> None:
+        jsonschema.validate(value, {**document, "$ref": f"#/components/schemas/{name}"})
+
+    given = {"left": {"kind": "leaf", "value": 1}, "right": {"kind": "leaf", "value": 2}}
+    check(given, "Input")
+    answer = post(service, "/run", given)
+    assert answer.json()["twice"] == 2
+    check(answer.json(), "Output")
+    wrong = post(service, "/run", {})
+    check(wrong.json(), "Error")
+    with pytest.raises(jsonschema.ValidationError):
+        check({}, "Input")
+
+
+def test_addresses_and_methods_that_do_not_exist_are_told(clerk: Any) -> None:
+    assert get(clerk, "/").status_code == 404
+    assert "/v1/chat/completions" in get(clerk, "/nothing").json()["error"]["message"]
+    assert get(clerk, "/run").status_code == 405
+    assert post(clerk, "/health", {}).status_code == 405
+    assert get(clerk, "/runs/x/answer").status_code == 405
+
+
+def test_a_failure_of_a_model_in_a_stream_is_its_last_event() -> None:
+    model = ScriptedModel([Failure(status=500, after=finish(answer="half of it"))])
+    found = events(post(app(Clerk(model=model, store=MemoryStore())), "/stream", {"question": "x"}))
+    assert found[-1]["error"]["type"] == "model"
+    assert "partial" in found[0]
+
+
+def test_a_picture_comes_in_as_a_data_url() -> None:
+    class Look(BaseModel):
+        question: str
+        photo: Image
+
+    class Looker(module[Look, str]):
+        """Look at it."""
+
+    model = ScriptedModel(lambda request: finish("a cat"))
+    url = "data:image/png;base64,iVBORw0KGgo="
+    answer = post(app(Looker(model=model)), "/run", {"question": "Whose?", "photo": url})
+    assert (answer.status_code, answer.json()) == (200, "a cat")
+    assert url in json.dumps(model.requests[0].messages)
+    refused = post(app(Looker(model=model)), "/run", {"question": "Whose?", "photo": "/etc/passwd"})
+    assert (refused.status_code, refused.json()["error"]["problems"][0]["path"]) == (422, "photo")

@@ -67,9 +67,7 @@ class Site:
         run_id = os.urandom(16).hex()
         with self._lock:
             self._check_room()
-            chunks = calls.begun(
-                agent, store, given, run_id, self._chat(after), after=after, model=model, fork=fork
-            )
+            chunks = calls.begun(agent, store, given, run_id, self._chat(after), after=after, model=model, fork=fork)
             self._drive(Live(run_id, lambda: chunks))
         return run_id
 
@@ -141,7 +139,10 @@ class Site:
         settings = json.loads(birth.overrides).get("settings", {}) if birth.overrides else {}
         hide = self.veil().text
         return as_python(
-            acorn.runs(self.store).get(run_id), module=birth.agent, settings=settings, hide=lambda text: hide(text, MOST)
+            acorn.runs(self.store).get(run_id),
+            module=birth.agent,
+            settings=settings,
+            hide=lambda text: hide(text, MOST),
         )
 
     def fleet(self) -> dict[str, Any] | None:

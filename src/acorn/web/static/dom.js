@@ -2,6 +2,9 @@
 
 export const base = document.querySelector('meta[name="acorn-base"]').content;
 
+/** In a file that was made of a run, what it would ask the site for; else null. */
+export const kept = JSON.parse(document.getElementById("kept")?.textContent ?? "null");
+
 const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
   check: "M3 8.500l3.200 3.200L13 4.800",
@@ -119,6 +122,7 @@ export function say(words) {
 
 /** Asks the site; an answer that is none has `error`, and perhaps `problems`. */
 export async function ask(path, { method = "GET", body, signal } = {}) {
+  if (kept) return fromFile(path);
   const options = { method, signal, credentials: "same-origin" };
   if (method !== "GET") {
     options.headers = { "Content-Type": "application/json" };
@@ -138,6 +142,23 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
     found = { error: `The server answered ${response.status}.` };
   }
   return response.ok ? found : { ...found, error: found.error ?? "It failed.", status: response.status };
+}
+
+function fromFile(path) {
+  const [where, query] = path.split("?");
+  const wanted = new URLSearchParams(query);
+  const row = Number(wanted.get("row"));
+  const what = where.split("/").at(-1);
+  if (what === "view") return kept.view;
+  if (what === "details") return kept.details[row];
+  if (what === "find") return { rows: kept.details.filter((each) => JSON.stringify([each.entries, each.results]).toLowerCase().includes(wanted.get("q"))).map((each) => each.row) };
+  const sent = kept.sent[row];
+  let turn = sent, messages = sent.messages;
+  for (let most = sent.keep; most > 0; most = Math.min(most, turn.keep)) {
+    turn = kept.sent[turn.before];
+    messages = [...turn.messages.slice(0, Math.max(0, most - turn.keep)), ...messages];
+  }
+  return { ...sent, messages };
 }
 
 /** Events of a run: closed while nobody looks, and taken up where it was. */

@@ -3,7 +3,7 @@
 // Rows come light, without what they hold; that is asked for when a row is chosen. Up to 400 rows all are in the page, so
 // that the browser finds in them; above, only those in sight, and the page finds by itself.
 
-import { ask, base, button, chip, copyButton, el, fill, follow, icon, link, put, say, tabs } from "./dom.js";
+import { ask, base, button, chip, copyButton, el, fill, follow, icon, kept, link, put, say, tabs } from "./dom.js";
 import { requestCard } from "./people.js";
 import { className, count, gist, many, money, oneLine, parsed, problemsIn, seconds, short, when } from "./text.js";
 import { eitherView, jsonView, preView, textView, valueView } from "./value.js";
@@ -105,7 +105,7 @@ class View {
     this.body.focus({ preventScroll: true });
     this.fromHash();
     if (this.selected === null && this.flat.length) this.select(this.flat[0].i, { isLinked: false });
-    if (!["running", "queued"].includes(found.head.status)) return;
+    if (kept || !["running", "queued"].includes(found.head.status)) return;
     this.shut = follow(`${this.path}/rows?after=${found.version}`, (news) => {
       this.take(news);
       if (this.selected !== null && news.rows.some((row) => row.i === this.selected)) this.showDetail();
@@ -143,16 +143,16 @@ class View {
       part("steps", String(head.steps ?? 0)),
       part("tokens", count(tokens), `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${cached}`),
       part("cost", money(head.cost)), part("", head.model));
-    const goesOn = ["running", "queued"].includes(head.status);
+    const goesOn = !kept && ["running", "queued"].includes(head.status);
     const address = encodeURIComponent(this.id);
     fill(this.acts,
       head.own && link([icon("play"), el("span", {}, "In Play")], `/?run=${address}`, { class: "button small" }),
       goesOn && button("Stop", () => this.act("stop", "POST"), { look: "small", picture: "stop" }),
       head.own && ["stopped", "failed"].includes(head.status) && button("Go on", () => this.act("resume", "POST"), { look: "small", picture: "again" }),
-      button("", () => this.compare(), { look: "bare small", picture: "sides", label: "Compare with another run", title: "Compare  c" }),
+      !kept && button("", () => this.compare(), { look: "bare small", picture: "sides", label: "Compare with another run", title: "Compare  c" }),
       head.own && button("", () => this.fork(), { look: "bare small", picture: "branch", label: "Fork", title: "Fork  f" }),
       head.root !== undefined && button("", () => this.python(), { look: "bare small", picture: "code", label: "As Python", title: "As Python" }),
-      el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
+      !kept && el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
       button("", () => this.showKeys(), { look: "bare small", picture: "keys", label: "Keys", title: "Keys  ?" }),
       !goesOn && head.root !== undefined && button("", () => this.remove(), { look: "bare small danger", picture: "bin", label: "Delete this run", title: "Delete this run" }));
     if (requests) {
@@ -164,12 +164,12 @@ class View {
 
   origin({ run, before }) {
     const words = `forked before step ${before}`;
-    return el("span", { class: "chip" }, icon("branch"), run ? link(words, `/runs/${encodeURIComponent(run)}`) : words,
-      run && link("compare", `/compare?a=${encodeURIComponent(run)}&b=${encodeURIComponent(this.id)}`));
+    return el("span", { class: "chip" }, icon("branch"), run && !kept ? link(words, `/runs/${encodeURIComponent(run)}`) : words,
+      run && !kept && link("compare", `/compare?a=${encodeURIComponent(run)}&b=${encodeURIComponent(this.id)}`));
   }
 
   compare() {
-    location.assign(`${base}/compare?a=${encodeURIComponent(this.id)}`);
+    if (!kept) location.assign(`${base}/compare?a=${encodeURIComponent(this.id)}`);
   }
 
   /** Before a turn, and behind a call of it, whose result may then be another. */
@@ -550,7 +550,7 @@ class View {
       this.isKept(row) && chip("kept"), row.s && chip(`step ${row.s}`), row.a !== undefined && chip(`at ${seconds(row.a)}`), row.b > row.a && chip(`took ${seconds(row.b - row.a)}`),
       row.t && chip(`${count(row.t[0])} in, ${count(row.t[1])} out`), row.c !== undefined && chip(money(row.c))];
     const head = el("div", { class: `detail-head k-${row.k}${row.x ? " is-bad-row" : ""}` }, el("h2", {}, row.n), facts,
-      copyButton(() => `${location.origin}${location.pathname}#row-${number}`, "Copy the link to this row"),
+      copyButton(() => `${location.href.split("#")[0]}#row-${number}`, "Copy the link to this row"),
       button("", () => this.detail.classList.remove("is-open"), { look: "bare small close", picture: "cross", label: "Close" }));
     fill(this.detail, head, made.node, this.holder);
     made.choose(this.tab);

@@ -99,7 +99,9 @@ def reply(request: ModelRequest) -> Reply:
             calls = call("search", query="Python creator") & call("search", query="Python first release")
             return Reply(text, reasoning="Two facts are asked for: who, and when.") & calls
         case 1:
-            calls = call("read_page", address="python/history") & call("fact_check", result="Published in February 1991")
+            calls = call("read_page", address="python/history") & call(
+                "fact_check", result="Published in February 1991"
+            )
             return Reply("Now the primary source, and a second opinion.") & calls
         case _:
             sources = [Source(title="The history of Python", year=2009), Source(title="Usenet, alt.sources", year=1991)]

@@ -176,7 +176,8 @@ class Guard:
         page = f'<meta http-equiv="refresh" content="0;url={_attribute(mounted + (goal if is_ours else "/"))}">'
         set_cookie = f"{cookie}={self._key or ''}; HttpOnly; SameSite=Strict; Path={mounted or '/'}"
         headers = {"content-type": "text/html; charset=utf-8", "set-cookie": set_cookie, "cache-control": "no-store"}
-        body = f'<!doctype html><html lang="en"><title>acorn</title>{page}</html>'
+        icon = '<link rel="icon" href="data:,">'  # else a browser may ask for one that is not there
+        body = f'<!doctype html><html lang="en"><title>acorn</title>{icon}{page}</html>'
         await answer.whole(200, headers, body.encode())
 
 

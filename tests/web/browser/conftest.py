@@ -119,7 +119,9 @@ def open_page(chromium: Any, home: str, told: Told) -> Iterator[Callable[..., An
     def watch(page: Any) -> None:
         page.on("console", lambda said: told.errors.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: told.errors.append(str(error)))
-        page.on("request", lambda asked: None if asked.url.startswith(tuple(ours)) else told.elsewhere.append(asked.url))
+        page.on(
+            "request", lambda asked: None if asked.url.startswith(tuple(ours)) else told.elsewhere.append(asked.url)
+        )
 
     yield opened
     for context in contexts:

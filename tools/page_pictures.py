@@ -1,7 +1,7 @@
 """Makes `docs/play-*.png` and `docs/view-*.png`, the pictures of the page in the README: `make shots`.
 
-A run on a scripted model is watched in a real browser, light and dark: in Play while its answer is half there, and in the
-viewer when it is over.
+A run on a scripted model is watched in a real browser, light and dark: in Play while its answer is half there, and in
+the viewer when it is over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs that other processes drive, seen and answered on the page: of a fleet, of a command, and of one that was killed."""
+"""Runs that other processes drive, seen and answered on the page: a fleet's, a command's, and one that was killed."""
 
 from __future__ import annotations
 

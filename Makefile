@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check
+# `make LOCKED=1 ...`: the very files of requirements-dev.lock, in a new environment, and nothing else.
+HASHED := --require-hashes --requirement requirements-dev.lock
 # Two workers for each core, as much of the time is waiting; a file stays with one of them.
 WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -22,6 +25,9 @@ help:
 	@echo "make picture  the pictures of the documentation"
 	@echo "make shots    the pictures of the page, light and dark; they need a browser"
 	@echo "make prices   the table of prices, from LiteLLM's"
+	@echo "make release  wheel, source archive and bill of materials in dist/, tried in empty environments"
+	@echo "make lock     requirements-dev.lock: what development needs, with hashes"
+	@echo "make cpu-times  the tests, and where the processor's time goes"
 	@echo "make litellm-range  a tool call with the oldest and the newest LiteLLM that can be installed"
 
 $(BIN)/python:
@@ -30,12 +36,12 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo 'Installing acorn and what it needs into $(VENV), once; this takes a while.'
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[local,web]'
+	$(PIP) $(if $(LOCKED),$(HASHED),--editable '.[local,web]')
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
 	@echo 'Installing what the checks and tests need into $(VENV), once.'
-	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[local,web,postgres,fleet,mcp,otel]' --requirement requirements-dev.txt
+	$(PIP) --editable $(if $(LOCKED),. --no-deps,'.[local,web,postgres,fleet,mcp,otel]' --requirement requirements-dev.txt)
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -103,3 +109,18 @@ clean:
 
 prices: $(VENV)/.installed-dev
 	$(BIN)/python tools/write_prices.py
+
+.PHONY: release lock cpu-times
+
+release: | $(BIN)/python
+	@$(BIN)/python tools/release.py $(ARGS)
+
+# By a tool in an environment of its own. Right for every Python and system that acorn knows.
+lock:
+	$(PYTHON) -m venv --clear .bench/lock
+	.bench/lock/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
+	.bench/lock/bin/uv pip compile pyproject.toml requirements-dev.txt --all-extras --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-config --quiet --upgrade --output-file requirements-dev.lock
+
+cpu-times: $(VENV)/.installed-dev
+	$(PYTEST) -p tools.cpu_times $(ARGS)

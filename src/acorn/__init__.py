@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from acorn.partial import Partial
     from acorn.step import Step
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"
 
 __all__ = [
     "module",

@@ -25,7 +25,7 @@ from acorn._json import excerpt, to_plain
 from acorn._loop.run import Loop
 from acorn._loop.settings import OBJECT, written_settings
 from acorn._override import held, spec_within
-from acorn._planning import Agent, check_deps_below, new_loop, plan_for, refuse_queueing
+from acorn._planning import Agent, check_deps_below, check_shared, new_loop, plan_for, refuse_queueing
 from acorn._spec import SETTINGS, Spec
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.open import open_store
@@ -59,6 +59,7 @@ def resumed(agent: Agent[Any, Any], run_id: str, given: Any, *, is_one: bool) ->
     plan = plan_for(agent, held())
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     check_deps_below(plan.spec, plan.deps, [])
+    check_shared(plan.spec, plan.spec.store, [])
     store, origin = store_of(plan.spec), origin_of(agent)
     found = claimed(store, run_id, origin.agent, may_have_moved=True)
     if found is None:

@@ -33,6 +33,8 @@ from acorn.models.port import Model
 from acorn.models.resolve import resolve
 from acorn.models.throttle import throttle
 from acorn.record import Run
+from acorn.stores.open import open_store
+from acorn.stores.port import Shares
 
 if TYPE_CHECKING:
     from acorn._loop.fork import Fork  # the events' classes, which a call that is no fork does not need
@@ -70,6 +72,7 @@ def checked_plan(agent: Agent[Any, Any]) -> Plan:
     refuse_queueing(agent, plan.spec.owner)
     check_deps(plan.spec.owner, plan.deps_type, plan.deps)
     check_deps_below(plan.spec, plan.deps, [])
+    check_shared(plan.spec, plan.spec.store, [])
     if plan.spec.store is None:
         _check_people(agent, plan.spec, [])
     return plan
@@ -128,7 +131,33 @@ def plan_for(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
 
 
 def _resolve(declared: Any, spec: Spec) -> Model:
-    return resolve(declared, spec.owner, throttle(spec.owner, spec.max_concurrency, spec.rate_limit))
+    counted = spec.rate_limit
+    shares = None if counted is None or not counted.limit.shared else _sharing(spec.owner, spec.store)
+    return resolve(declared, spec.owner, throttle(spec.owner, spec.max_concurrency, counted, shares))
+
+
+def _sharing(owner: str, declared: Any) -> Shares:
+    """The store that a limit is shared in."""
+    store = None if declared is None else open_store(declared, f"`{owner}.store`")
+    if isinstance(store, Shares):
+        return store
+    found = "there is none" if store is None else f"`{store.name}` is none"
+    raise DeclarationError(
+        f"`{owner}.rate_limit` is 'shared', which needs a PostgreSQL store that all machines count in, and {found}: "
+        f"set `store = 'postgresql://host/name'` on the module that is called, or leave 'shared' out, and requests "
+        f"are counted in each process for itself."
+    )
+
+
+def check_shared(spec: Spec, store: Any, seen: list[Any]) -> None:
+    """A limit that machines share needs a store that they share, in what an agent may start too."""
+    if spec.rate_limit is not None and spec.rate_limit.limit.shared:
+        _sharing(spec.owner, store)
+    for other in _below(spec):
+        if not any(other is each for each in seen):
+            seen.append(other)
+            below = read_spec(other)
+            check_shared(below, below.store if store is None else store, seen)
 
 
 def check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:

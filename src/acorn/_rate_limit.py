@@ -25,6 +25,8 @@ class RateLimit:
     requests: int | None
     tokens: int | None
     per: float = 60.0
+    shared: bool = False
+    """Whether all machines that use one store count together, and not each process for itself."""
 
 
 class Counted(NamedTuple, Generic[Limit]):
@@ -59,12 +61,8 @@ def read_rate_limit(value: Any, owner: str) -> RateLimit | None:
         raise DeclarationError(f"{where}['per']` must be seconds above 0, got {excerpt(value['per'])}.")
     if not isinstance(value.get("shared", False), bool):
         raise DeclarationError(f"{where}['shared']` must be True or False, got {excerpt(value['shared'])}.")
-    if value.get("shared"):
-        raise DeclarationError(
-            f"{where}['shared']` needs a PostgreSQL store, which all machines count in, and there is none; leave it "
-            f"out, and requests are counted in each process for itself."
-        )
-    return RateLimit(value.get("requests"), value.get("tokens"), float(value.get("per", 60)))
+    per = float(value.get("per", 60))
+    return RateLimit(value.get("requests"), value.get("tokens"), per, value.get("shared", False))
 
 
 def _is_count(value: object) -> bool:

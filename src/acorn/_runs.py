@@ -95,7 +95,7 @@ class Runs:
         self._store.answer(request_id, plain)
 
     def cancel(self, run_id: str) -> None:
-        """End a run: one that rests at once, one that is driven somewhere at its next commit."""
+        """End a run: one that rests at once, one that is driven somewhere within about a second."""
         self._store.cancel(run_id)
 
     def delete(self, run_id: str) -> None:

@@ -13,6 +13,10 @@ _NAMES = ("key", "token", "secret", "password", "credential", "authorization", "
 _IN_ADDRESSES = ("auth", "code", "pass", "pwd", "sig")
 """Names that mean a secret in the query of an address, where the usual ones are shortened."""
 _NOT_SECRET = ("max_tokens", "max_completion_tokens", "cost_per_token", "budget_tokens", "key_path")
+_PLAIN_HEADERS = (
+    *("accept", "accept-encoding", "anthropic-beta", "anthropic-version", "content-type", "http-referer"),
+    *("openai-beta", "openai-organization", "openai-project", "user-agent", "x-title"),
+)
 # What keys look like, for those that nobody told us of: OpenAI, Anthropic, Google, AWS, GitHub and bearer tokens.
 _SHAPES = re.compile(
     r"\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)(?:-|_(?=[-_A-Za-z]*[0-9]))|AIza|AKIA|ASIA)[-_A-Za-z0-9]{8,}"
@@ -61,10 +65,16 @@ def _strings_called_secret(value: Any, is_secret: bool = False) -> Iterable[str]
         yield value.rpartition(" ")[2]  # without `Bearer` or `Basic`
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _strings_called_secret(item, is_secret or is_secret_name(key))
+            own = _keys_of(item) if str(key).lower().endswith("headers") and isinstance(item, Mapping) else item
+            yield from _strings_called_secret(own, is_secret or own is not item or is_secret_name(key))
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _strings_called_secret(item, is_secret)
+
+
+def _keys_of(headers: Mapping[Any, Any]) -> list[Any]:
+    """Any header may be a key, whatever it is called, but for those that everybody knows."""
+    return [value for name, value in headers.items() if str(name).lower() not in _PLAIN_HEADERS]
 
 
 def _all_strings(value: Any) -> Iterable[str]:

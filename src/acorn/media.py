@@ -77,7 +77,7 @@ class Media(Part):
     _family: ClassVar[str] = ""
     """How its media types begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         name = type(self).__name__
         raise TypeError(f"`acorn.{name}` is made by `{name}.from_path`, `{name}.from_bytes` or `{name}.from_url`.")
 
@@ -93,12 +93,16 @@ class Media(Part):
     @classmethod
     def from_bytes(cls, data: bytes, media_type: str | None = None, name: str | None = None) -> Self:
         """Bytes and what they are, which may be left out where it can be told from how they begin."""
+        if not isinstance(data, bytes | bytearray | memoryview):  # `bytes(5)` would be five of them
+            raise cls._no("bytes", data)
         raw, where = bytes(data), "the data"
         return cls._of(raw, media_type or cls._guessed(raw, None, where), name, where)
 
     @classmethod
     def from_url(cls, url: str, media_type: str | None = None, name: str | None = None) -> Self:
         """An http(s) URL, for a provider to read, or a data URL."""
+        if not isinstance(url, str):
+            raise cls._no("url", url)
         if url[:5].lower() == "data:":
             found, raw = _data_url(url)
             return cls._of(raw, media_type or found, name, "the data URL")
@@ -121,6 +125,8 @@ class Media(Part):
 
     @classmethod
     def _made(cls, data: Data | None, url: str | None, media_type: str | None, name: str | None) -> Self:
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"the name of {cls._word} must be a text, got a `{type(name).__name__}`")
         made = cls.__new__(cls)
         for field, value in (("_data", data), ("_url", url), ("_media_type", media_type), ("_name", name)):
             object.__setattr__(made, field, value)
@@ -137,11 +143,17 @@ class Media(Part):
         raise ValueError(f"of what type {where} is cannot be told; give `media_type`, as `{cls._example()}`")
 
     @classmethod
-    def _check_type(cls, media_type: str, where: str) -> None:
-        if not _TYPE.fullmatch(media_type):
+    def _check_type(cls, media_type: Any, where: str) -> None:
+        if not isinstance(media_type, str) or not _TYPE.fullmatch(media_type):
             raise ValueError(f"the media type of {where} must be like `{cls._example()}`, got {media_type!r}")
         if not media_type.startswith(cls._family):
             raise ValueError(f"{where} is {media_type}, and {cls._word} is wanted")
+
+    @classmethod
+    def _no(cls, wanted: str, given: object) -> TypeError:
+        name = cls.__name__
+        ways = "`from_bytes` takes bytes, `from_url` an http(s) URL or a data URL, `from_path` the path of a file"
+        return TypeError(f"`{name}.from_{wanted}` was given a `{type(given).__name__}`: {ways}.")
 
     @classmethod
     def _example(cls) -> str:
@@ -240,7 +252,8 @@ class Media(Part):
             return cls._read_text(value)
         if isinstance(value, Mapping) and value.keys() <= _KEYS and value.get("kind", cls.kind) == cls.kind:
             return cls._read_saved(value)
-        raise ValueError(f"{cls._word} is wanted: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL")
+        hint = f"; for a file use `acorn.{cls.__name__}.from_path(...)`" if isinstance(value, os.PathLike) else ""
+        raise ValueError(f"{cls._word} is wanted: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL{hint}")
 
     @classmethod
     def _read_text(cls, text: str) -> Self:

@@ -190,7 +190,7 @@ class Paused:
         asks = ScriptedModel([call("ask_human", question="Which one?"), finish(answer="The blue one.")], by_turn=True)
         patient = Researcher(model=asks, tools=[ask_human], store="memory")
         paused = patient(question="...")
-        if not paused:
+        if isinstance(paused, acorn.Paused):
             print(paused.request.question)
             print(patient.resume(paused.run_id, answer="the blue one").answer)
 

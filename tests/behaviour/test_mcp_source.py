@@ -648,12 +648,13 @@ def test_a_server_on_the_web_that_dies_is_a_tool_error_and_one_that_is_back_is_u
     class Restarting(Worker):
         def on_step(self, step: Any) -> None:
             if step.counter == 1:
+                first.wait(PATIENCE)  # a process that is dying may still seem to listen
                 again.append(over_http(diary, port, variant))
                 again[0].__enter__()
 
     server = MCPServer(f"http://127.0.0.1:{port}/mcp")
     model = script(calling("die"), calling("echo", text="again"), finish("done"))
-    with over_http(diary, port, variant):
+    with over_http(diary, port, variant) as first:
         try:
             run = Call(way).run(Restarting(model=model, tools=[server]), "x")
         finally:

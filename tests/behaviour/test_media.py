@@ -7,12 +7,13 @@ import json
 import logging
 import pickle
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from tests.behaviour.conftest import Call, Script
 
 import acorn
@@ -403,3 +404,23 @@ def test_the_embedded_model_refuses_by_name_before_anything_runs(tmp_path: Path)
 
     with pytest.raises(ModelError, match="reads text only, and there is an image in `photo`"):
         Local()(photo=PNG)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Image(b"x"), "`acorn.Image` is made by `Image.from_path`"),
+        (lambda: Image.from_bytes("x"), "`Image.from_bytes` was given a `str`: .*`from_path` the path of a file"),  # type: ignore[arg-type]
+        (lambda: Image.from_bytes(5), "`Image.from_bytes` was given a `int`"),  # type: ignore[arg-type]
+        (lambda: Image.from_url(b"x"), "`Image.from_url` was given a `bytes`"),  # type: ignore[arg-type]
+        (lambda: Image.from_bytes(b"x", "image/png", b"x"), "the name of an image must be a text, got a `bytes`"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_it_cannot_be_made_of_is_told(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        make()
+
+
+def test_a_path_that_is_given_to_a_field_is_told_where_it_goes() -> None:
+    with pytest.raises(ValidationError, match=r"for a file use `acorn.Image.from_path\(...\)`"):
+        TypeAdapter(Image).validate_python(Path("cat.png"))

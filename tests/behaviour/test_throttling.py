@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,7 +196,6 @@ def waits() -> Iterator[Waits]:
         ({"requests": 1, "per": math.inf}, r"rate_limit\['per'\]`"),
         ({"requests": 1, "per": "60"}, r"rate_limit\['per'\]`"),
         ({"requests": 1, "shared": 1}, r"rate_limit\['shared'\]` must be True or False"),
-        ({"requests": 1, "shared": True}, "needs a PostgreSQL store"),
     ],
 )
 def test_a_rate_limit_that_is_none_is_refused_in_words(value: Any, words: str) -> None:
@@ -662,14 +659,6 @@ other.join()
 def test_a_forked_child_counts_for_itself() -> None:
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.stdout == "1\n", done.stderr
-
-
-def test_the_example_of_the_docs_answers() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    names: dict[str, Any] = {"MODEL": ScriptedModel([finish(answer="A squirrel.")]), "__name__": "__main__"}
-    exec(compile(block.replace('model = "openai/gpt-4o"', "model = MODEL"), "limits.md", "exec"), names)
-    assert names["answer"].answer == "A squirrel."
 
 
 BRANCHES = """

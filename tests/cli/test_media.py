@@ -88,3 +88,39 @@ def test_a_run_is_shown_without_its_data(acorn: Acorn, form: list[str]) -> None:
         assert BASE64 not in shown.out
     kept: Any = Path("run.json").read_text()
     assert kept.count(BASE64 * 3) == 1
+
+
+def test_what_would_be_sent_is_told_without_data(acorn: Acorn) -> None:
+    told = acorn("explain", LOOKER, "--photo", "cat.png")
+    assert '<photo media="1" type="image/png" name="cat.png" />\n' in told.out
+    assert "<image/png, 36 bytes, " in told.out
+    assert BASE64 not in told.out
+    assert BASE64 not in acorn("explain", LOOKER, "--json", "--photo", "cat.png").out
+
+
+def test_what_a_tool_returned_is_shown_without_data(acorn: Acorn, tmp_path: Path) -> None:
+    (tmp_path / "snapper.py").write_text(SNAPPER, encoding="utf-8")
+    ended = acorn("run", "snapper.py", "--store", "runs.db")
+    assert 'snap() -> {"media":1,"type":"image/png"}' in ended.err
+    assert BASE64 not in ended.err
+    run = json.loads(acorn("runs", "--store", "runs.db", "--json").out)[0]["id"]
+    shown = acorn("show", run, "--store", "runs.db").out
+    assert '{"media":1,"type":"image/png"}\n' in shown
+    assert "image_url" not in shown
+
+
+SNAPPER = """
+from acorn import Image, module, tool
+from acorn.testing import ScriptedModel, call, finish
+
+
+@tool
+def snap() -> Image:
+    return Image.from_bytes(b"\\x89PNG\\r\\n\\x1a\\n." + b"oak" * 9)
+
+
+class Snapper(module[None, str]):
+    tools = [snap]
+    max_steps = 3
+    model = ScriptedModel([call("snap"), finish("seen")])
+"""

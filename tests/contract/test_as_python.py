@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -116,7 +117,9 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def passes(text: str, tmp_path: Path, outcome: str = "1 passed") -> None:
     (tmp_path / "test_made.py").write_text(text, encoding="utf-8")
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "test_made.py"]
-    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # Loading the plugins of everybody takes several times as long as the test.
+    variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ended = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
     assert outcome in ended.stdout, f"{text}\n{ended.stdout}\n{ended.stderr}"
 
 

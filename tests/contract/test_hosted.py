@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.contract.test_responses import run
 from tests.loopback import EVENTS, Fault, Loopback
 from tests.loopback_responses import _events_of
 
-from acorn import DeclarationError, Run, Step, ToolConflictError, module, tool
+from acorn import DeclarationError, ModelError, Run, Step, ToolConflictError, module, tool
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, ScriptedModel, call, finish
 
@@ -412,6 +413,16 @@ def test_a_secret_in_a_wrong_dict_is_not_told() -> None:
     with pytest.raises(DeclarationError) as caught:
         Looking(tools=[{"type": 5, "authorization": "sk-secret"}])
     assert "sk-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_a_secret_that_the_provider_repeats_is_not_told(lane: str) -> None:
+    entry = {"type": "mcp", "server_label": "shop", "authorization": "zebra-one", "headers": {"X-Odd": "zebra-two"}}
+    refusal = Fault(status=400, message=f"This tool is wrong: {entry}")
+    with Loopback([refusal]) as server, pytest.raises(ModelError, match="This tool is wrong") as caught:
+        Looking(model=server.openai(lane=lane), tools=[entry])()
+    assert "zebra" not in "".join(traceback.format_exception(caught.value))
+    assert "zebra" not in caught.value.run.to_json()
 
 
 def test_its_name_is_taken() -> None:

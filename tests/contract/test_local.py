@@ -28,7 +28,8 @@ from acorn.models.port import ModelRequest, Price
 from acorn.models.weights import KNOWN, fetch
 
 MODEL = "local/smollm2"
-SCHEMAS = 200 if os.environ.get("ACORN_TORTURE") else 8
+TORTURE = os.environ.get("ACORN_TORTURE") == "1"
+SCHEMAS = 200 if TORTURE else 4
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -71,29 +72,30 @@ class Essay(module):
 # What it answers
 
 
-@pytest.mark.parametrize(
-    ("text", "sentiment"),
-    [
+SENTENCES = [
+    ("The food was delicious and the staff were friendly.", "positive"),
+    ("The food was cold and the staff were rude.", "negative"),
+]
+PEOPLE = [("At 71, Robert Brown still runs marathons.", "Robert Brown", 71)]
+if TORTURE:  # more of the same, and what a model says takes long
+    SENTENCES += [
         ("I love this film.", "positive"),
         ("What a wonderful day, I am so happy!", "positive"),
-        ("The food was delicious and the staff were friendly.", "positive"),
         ("I hate this film.", "negative"),
         ("What a terrible day, everything went wrong.", "negative"),
-        ("The food was cold and the staff were rude.", "negative"),
-    ],
-)
+    ]
+    PEOPLE += [
+        ("Maria Lopez is 34 years old and lives in Madrid.", "Maria Lopez", 34),
+        ("My name is Anna and I am 29.", "Anna", 29),
+    ]
+
+
+@pytest.mark.parametrize(("text", "sentiment"), SENTENCES)
 def test_it_judges_the_sentiment_of_a_clear_sentence(text: str, sentiment: str) -> None:
     assert Sentiment()(text=text).sentiment == sentiment
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "age"),
-    [
-        ("Maria Lopez is 34 years old and lives in Madrid.", "Maria Lopez", 34),
-        ("My name is Anna and I am 29.", "Anna", 29),
-        ("At 71, Robert Brown still runs marathons.", "Robert Brown", 71),
-    ],
-)
+@pytest.mark.parametrize(("text", "name", "age"), PEOPLE)
 def test_it_finds_the_name_and_the_age(text: str, name: str, age: int) -> None:
     person = Person()(text=text)
     assert (person.name, person.age) == (name, age)

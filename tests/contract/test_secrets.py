@@ -63,7 +63,7 @@ def in_the_environment(wire: Wire) -> dict[str, Any]:
 
 
 def in_a_header(wire: Wire) -> dict[str, Any]:
-    return wire.model(extra_headers={"Authorization": f"Bearer {HEADER}", "X-Api-Key": KEY})
+    return wire.model(extra_headers={"Authorization": f"Bearer {HEADER}", "X-Api-Key": KEY, "X-Odd": QUERY})
 
 
 def in_the_address(wire: Wire) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def in_the_query(wire: Wire) -> dict[str, Any]:
 GIVEN = {
     in_the_dict: (KEY,),
     in_the_environment: (),
-    in_a_header: (HEADER, KEY),
+    in_a_header: (HEADER, KEY, QUERY),
     in_the_address: (PASSWORD, f"{USER}:{PASSWORD}"),
     alone_in_the_address: (TOKEN,),
     in_the_query: (QUERY, TOKEN),

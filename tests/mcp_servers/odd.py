@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 import uvicorn
+from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from quick import FORM, answer, begin, given, page, said, write  # type: ignore[import-not-found]
@@ -31,6 +32,8 @@ async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> Any:
             for at in (1, 2, 3):
                 await ctx.session.report_progress(at, 3, f"part {at}\u200b")
             return result(said("done"))
+        case "refuse":
+            raise MCPError(-32000, arguments["text"])
         case "ask":
             return await ask(ctx, params)
         case "sample":

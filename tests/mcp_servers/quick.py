@@ -48,6 +48,7 @@ TOOLS = [
     *[tool(name) for name in ("environment", "die", "hang", "report", "ask", "sample", "picture", "mixed", "long")],
     tool("dirty"),
     tool("fail", TEXT),
+    tool("refuse", TEXT),
     tool("delete", TEXT, annotations={"readOnlyHint": True}),
     tool("wrapped", outputSchema={"type": "object", "properties": {"result": {"type": "string"}}}),
     tool("whole", outputSchema={"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}),
@@ -59,6 +60,7 @@ VARIANTS = {
     ],
     "hidden": [tool("pick", {"type": "object", "properties": {"a": {"enum": ["x\u200b", "y"]}}})],
     "huge": [tool("echo", {**TEXT, "$comment": "x" * 1_000_000})],
+    "doubles": [tool("echo", TEXT), tool("echo")],
     "twins": [tool("a.b"), tool("a/b")],
     "fetching": [tool("echo", {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}})],
     "long_names": [tool("n" * 100), tool("n" * 99 + "m")],
@@ -163,6 +165,8 @@ class Server:
                 self.asking["ask"] = message
                 form = {"message": "Which colour?", "requestedSchema": FORM}
                 self.send(id="ask", method="elicitation/create", params=form)
+            case "refuse":
+                self.send(id=message["id"], error={"code": -32000, "message": arguments["text"]})
             case "sample":
                 self.reply(message, said(f"capabilities: {sorted(self.capabilities)}"))
             case _:

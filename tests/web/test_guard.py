@@ -11,6 +11,7 @@ import httpx
 import pytest
 from tests.web.desk import HOME, KEY, Desk, asked, get, post, site
 
+from acorn import DeclarationError
 from acorn.web.guard import BODY, Asked, judged
 from acorn.web.served import bound
 
@@ -77,6 +78,7 @@ def test_the_login_turns_the_key_into_a_cookie_on_a_page_that_goes_on() -> None:
         page = answer("GET", f"/login?key={KEY}&next=/runs/", cookie=None, sec_fetch_site=origin)
         assert page.status_code == 200
         assert "0;url=/runs/" in page.text
+        assert 'rel="icon"' in page.text  # else a browser asks for one, and complains
         cookie = page.headers["set-cookie"]
         assert cookie.startswith(f"acorn_8123={KEY};")
         assert "HttpOnly" in cookie
@@ -101,6 +103,25 @@ def test_a_wrong_key_is_refused() -> None:
         refused = answer("GET", f"/login?key={key}", cookie=None)
         assert refused.status_code == 401
         assert "set-cookie" not in refused.headers
+
+
+@pytest.mark.parametrize("key", ["", " ", "two words", "with-newline\n", "semi;colon", "kéy"])
+def test_a_key_that_anybody_or_nobody_could_send_is_refused(key: str) -> None:
+    with pytest.raises(DeclarationError, match="key"):
+        site(Desk(), key=key)
+
+
+def test_one_text_is_no_list_of_names() -> None:
+    with pytest.raises(DeclarationError, match="hosts"):
+        site(Desk(), hosts="box.local")
+
+
+@pytest.mark.parametrize("name", ["fe80::1", "[fe80::1]", "FE80::1"])
+def test_an_address_of_ipv6_is_a_name_with_or_without_brackets(name: str) -> None:
+    named = site(Desk(), hosts=[name])
+    for host, status in {"[fe80::1]:8123": 200, "[fe80::1]": 200, "[fe80::2]:8123": 403, "fe80:": 403}.items():
+        given = get(named, "/api/agent", headers={"host": host, "cookie": f"acorn_8123={KEY}"})
+        assert given.status_code == status
 
 
 PAGES = ["/", "/runs/", "/static/app.js", "/api/agent", "/api/nothing", "/login", "/login?key=" + KEY]

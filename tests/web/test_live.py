@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import signal
 import subprocess
@@ -74,6 +75,20 @@ def test_a_wrong_input_is_told_field_by_field_before_anything_is_asked(app: Any)
 @pytest.mark.parametrize("body", [[], "x", {"inputs": {}}, {"input": []}, {"input": {}, "after": 5}])
 def test_a_request_that_makes_no_sense_is_refused(app: Any, body: Any) -> None:
     assert post(app, "/api/runs", body).status_code == 422
+
+
+def test_what_nobody_thought_of_is_told_in_json(app: Any) -> None:
+    for more in ({"model": "\ud800"}, {"after": "\ud800"}, {"after": "\0"}):
+        body = json.dumps({"input": {"question": "x"}, **more})
+        odd = asyncio.run(asked(app, "POST", "/api/runs", content=body))
+        assert odd.status_code in (201, 409, 422, 500)
+        assert odd.status_code == 201 or odd.json()["error"]
+    assert get(app, "/api/runs?before=2026-01-31").status_code == 200
+    run_id = begin(app, "search acorns")
+    far = "9" * 5000
+    assert kinds(events(app, run_id))[-1] == "end"
+    assert kinds(events(app, run_id, f"kept-{far}"))[-1] == "end"
+    assert get(app, f"/api/runs/{run_id}/details?row={far}").status_code == 404
 
 
 def test_a_failure_is_told(app: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acorn.web.wire import PREVIEW, Open, Veil, dumped, squeeze
+from acorn.web.wire import PREVIEW, Coming, Open, Veil, dumped, sent, squeeze
 
 RUNS = st.sampled_from(["root", "one"])
 EVENTS = st.lists(
@@ -86,6 +86,39 @@ def test_no_secret_comes_out_wherever_it_stands(secret: str, frame: str) -> None
 def test_half_a_secret_is_not_seen_where_a_text_is_cut(before: int, secret: str) -> None:
     cut = Veil([secret]).text("x" * before + secret + "y" * 50, PREVIEW)
     assert not cut.rstrip("…").lstrip("x").startswith(secret[:2])
+
+
+SECRETS = ("canary-in-the-mine", "two words", "sk-ABCDEFGH12345678", "Bearer abcdefghijkl")
+
+
+@given(st.sampled_from(SECRETS), st.sampled_from(["", "a ", "x=", "é: "]), st.lists(st.integers(1, 6), max_size=30))
+def test_a_secret_that_comes_in_pieces_is_not_seen(secret: str, before: str, cuts: list[int]) -> None:
+    veil, coming = Veil(["canary-in-the-mine", "two words"]), Coming()
+    text, seen = f"{before}{secret} and more", ""
+    pieces: list[str] = []
+    for count in cuts:
+        pieces, text = [*pieces, text[:count]], text[count:]
+    turn = [{"entry": "text", "run_id": "root", "s": piece} for piece in (*pieces, text) if piece]
+    for event in (*turn, {"entry": "Failed", "run_id": "root"}):
+        for each in coming.passed([event], veil):
+            seen += sent(each, veil).get("s", "")
+            hidden = secret.removeprefix("Bearer ")
+            assert not any(hidden[at : at + 5] in seen for at in range(len(hidden) - 4)), seen
+    assert seen.endswith(" and more")
+    assert "***" in seen
+
+
+@pytest.mark.parametrize("secret", SECRETS[:3])
+def test_the_beginning_of_a_secret_in_an_answer_or_a_call_that_is_coming_in_is_not_seen(secret: str) -> None:
+    veil = Veil(["canary-in-the-mine", "two words"])
+    for count in range(5, len(secret)):
+        for value in (f"x {secret[:count]}", {"a": [secret[:count]]}, f'{{"query": "{secret[:count]}'):
+            assert secret[:5] not in str(veil.growing(veil.plain(value)))
+    assert veil.growing({"a": "It is so"}) == {"a": "It is so"}
+
+
+def test_a_secret_is_not_seen_as_it_stands_in_the_arguments_of_a_call() -> None:
+    assert "slash" not in Veil(['a"quoted\\slash']).text(json.dumps({"query": 'a"quoted\\slash'}))
 
 
 def test_any_value_becomes_json_that_a_browser_reads() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -42,21 +42,29 @@ async def adrive(tree: Tree, run_id: str) -> None:
 async def awalk(tree: Tree, run_id: str, *, iterates: bool) -> AsyncGenerator[StreamChunk[Any]]:
     """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
     the_walk = AsyncWalk(tree, run_id, iterates=iterates)
+    can_be_woken = tree.keeper is not None and run_id == tree.root
     try:
         async with aclosing(the_walk.steps()) as chunks:
+            if can_be_woken:
+                the_walk.let_be_woken(chunks)
             async for chunk in chunks:
                 yield chunk
+                if can_be_woken:
+                    the_walk.go_on()
     except (
         GeneratorExit
     ) as error:  # the event loop may be ending too, so nothing is waited for before the record is done
         the_walk.end(error, the_walk.returned())
         await the_walk.stop()
         raise
-    except BaseException as error:
+    except BaseException as caught:
+        meant = the_walk.meant(caught)
         try:
             await the_walk.stop()
         finally:  # though it was cancelled once more
-            the_walk.end(error, the_walk.returned())
+            the_walk.end(meant, the_walk.returned())
+        if meant is not caught:
+            raise meant from None
         raise
     finally:
         try:
@@ -115,6 +123,44 @@ class AsyncWalk(Walk):
         super().__init__(tree, run_id, iterates=iterates)
         self._news: asyncio.Queue[_Outcome | StreamChunk[Any]] = asyncio.Queue()
         self._sources: dict[str, OpenSources] = {}
+        self._steps: Any = None
+        self._task: asyncio.Task[Any] | None = None
+        """Who walks, where somebody may want the run cancelled."""
+        self._cancelled_before: int | None = None
+        """How often that task was cancelled by others, when it was cancelled to wake it."""
+
+    # Waking
+
+    def let_be_woken(self, steps: Any) -> None:
+        self._steps, self._task = steps, asyncio.current_task()
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._wake)
+
+        self.tree.wake = wake
+
+    def go_on(self) -> None:
+        """Whoever iterates wants to see more; it may be another task by now."""
+        self._task = asyncio.current_task()
+        if self.tree.lost is not None:
+            raise self.tree.lost
+
+    def _wake(self) -> None:
+        """End whatever the walk awaits; a walk that waits for who iterates notices when it goes on."""
+        if self._steps is not None and self._steps.ag_running and self._task is not None and not self.is_over:
+            self._cancelled_before = self._task.cancelling()
+            self._task.cancel()
+
+    def meant(self, caught: BaseException) -> BaseException:
+        """What the walk ends with: to be cancelled in order to be woken is no cancellation."""
+        self._steps = None
+        if self._cancelled_before is None or self._task is None:
+            return caught
+        is_ours = self._task.uncancel() <= self._cancelled_before
+        is_woken = is_ours and isinstance(caught, asyncio.CancelledError) and self.tree.lost is not None
+        return self.tree.lost if is_woken and self.tree.lost is not None else caught
 
     async def steps(self) -> AsyncGenerator[StreamChunk[Any]]:
         self.tree.open(self.root)

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from acorn._waiting import next_of
+from acorn._waiting import ending, next_of
 
 T = TypeVar("T")
 PLAIN = frozenset((type(None), str, int, float, bool, list, dict))
@@ -160,14 +160,19 @@ def _give(future: Future[Any], returned: Any, error: BaseException | None) -> No
 
 
 def wait_for(awaitable: Any) -> Any:
-    """Await something from sync code, on a private loop; who is interrupted cancels it."""
+    """Await something from sync code, on a private loop; who is interrupted, or left behind, cancels it."""
     future: Future[Any] = Future()
     done: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
     future.add_done_callback(done.put)
+    end = ending.get()
+    if end is not None:
+        end.watch(future.cancel)
     try:
         start_on_loop(awaitable, future)
         return next_of(done).result()
     finally:
+        if end is not None:
+            end.watch(None)
         future.cancel()
 
 

@@ -115,7 +115,10 @@ class _Call:
         if loop.is_closed() or not (self._home.is_private or loop.is_running()):
             raise AcornError(_WENT_AWAY)
         self.is_begun = True
-        loop.call_soon_threadsafe(self._start, context=contextvars.copy_context())
+        try:
+            loop.call_soon_threadsafe(self._start, context=contextvars.copy_context())
+        except RuntimeError as error:  # closed just now
+            raise AcornError(_WENT_AWAY) from error
 
     def cancel(self) -> None:
         with suppress(RuntimeError):  # the loop has been closed, and everything on it with it
@@ -126,8 +129,10 @@ class _Call:
         self._task.add_done_callback(self._end)
 
     def _cancel(self) -> None:
-        assert self._task is not None  # it was started before, in the order of the calls
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        else:  # Ctrl-C came while it was begun; in the order of the calls it would have been started by now
+            self._ended((None, AcornError(_WENT_AWAY)))
 
     async def _attempt(self) -> Outcome:
         if self._home.level is not None:

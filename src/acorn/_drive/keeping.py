@@ -23,6 +23,9 @@ from acorn.record import Run
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.port import Birth, Change, Commit, Kept, Medium, RunCancelledError, Status, Store
 
+_SOON = 1.0
+"""Seconds in which a commit comes to something, where all is well."""
+
 
 class HandedBackError(BaseException):
     """Whoever drives a run is to stop; the run goes on elsewhere. No failure at all."""
@@ -60,6 +63,9 @@ class Keeper:
         self._new_media: list[Medium] = []
         self._first: Future[None] | None = None
         """The commit that bears the run, where it is a new one."""
+        self._last: list[tuple[Future[None], Commit]] = []
+        """The last commits, of which it may not be known yet whether they were kept."""
+        self._is_over = False
         self._is_claimed = bool(kept)
         before = kept[0].facts.status if kept else "stopped"
         self._left: Status = "stopped" if before == "running" else before
@@ -81,19 +87,43 @@ class Keeper:
         requests = [each for loop in loops.values() for each in loop.requests()] if is_resting else ()
         self._left = "stopped"
         media, self._new_media = self._new_media, []
-        future = self.store.commit(Commit(self._root, this_process(), changes, requests, media))
+        commit = Commit(self._root, this_process(), changes, requests, media)
+        future = self.store.commit(commit)
         self._first = self._first or future
+        self._last = [each for each in self._last if not each[0].done()] if self._last else self._last
+        self._last.append((future, commit))
         return future
+
+    def take_back(self) -> None:
+        """What was refused, since somebody wants the run cancelled, is kept with its end."""
+        for future, commit in self._last:
+            with suppress(TimeoutError):  # the end is not kept then, but for the word
+                if future.exception(_SOON) is None:
+                    continue
+                for change in commit.changes:
+                    self.changed.add(change.run_id)
+                    self._entries[change.run_id] = min(change.since, self._entries.get(change.run_id, 0))
+                    if change.birth is not None:
+                        del self._entries[change.run_id]
+                self._new_media += commit.media
+        self._last = []
 
     def end(self, lost: Exception | None) -> None:
         """The root is not driven any longer, as far as this process is concerned."""
+        self._is_over = True
         let_go(self.store, self._root)
         if lost is not None:  # so the store believes that it goes on
             self._release("cancelled" if isinstance(lost, RunCancelledError) else self._left)
 
     def cancel(self) -> None:
-        """Nothing more is written from here."""
-        self._release("cancelled")
+        """Whoever drives the root does not hear that it was cancelled; everybody else is to see it."""
+        if not self._is_over:
+            self._is_over = True
+            self._release("cancelled")
+
+    def can_end(self, root: Loop) -> bool:
+        """Whether the end of a cancelled run can be kept: nothing else of it is."""
+        return not self._is_over and root.run.stop_reason is not None
 
     def give_back(self) -> None:
         """The root was claimed, and nobody drives it after all."""

@@ -7,7 +7,7 @@ code begins stands in the same tree as those that the model calls.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -32,6 +32,7 @@ from acorn._loop.saved_run import hang_records, load
 from acorn._telemetry.switch import begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
 from acorn.record import Heard, Place, Run, listeners, unheard
+from acorn.stores.port import RunCancelledError
 from acorn.stores.words import unwanted
 from acorn.types import ToolCall
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from acorn._telemetry.trace import Trace
 
 _NOWHERE = nullcontext()
+_AT_ONCE = 0.5
+"""Seconds in which a run that is cancelled ends by itself."""
 
 
 class ParentEndedError(BaseException):
@@ -102,6 +105,8 @@ class Tree:
         """What a vital listener or the store failed with: no run of the tree goes on, whoever took it for its own."""
         self.root = root.run.id
         self.keeper = keeper
+        self.wake: Callable[[], None] | None = None
+        """Ends the wait of whoever walks the root, from any thread; what is lost is known by then."""
         self.leave: threading.Event | None = None
         """Set where whoever drives the tree is to stop at its next commit."""
 
@@ -365,10 +370,12 @@ class Tree:
 
     def keep(self) -> Future[None] | None:
         """Commit what has happened since the last time; nothing may begin until that is safe."""
-        if self.keeper is None or self.lost is not None:
+        if self.keeper is None or (self.lost is not None and not self._is_ending_cancelled()):
             return None
         with self._lock:
             try:
+                if self.lost is not None:
+                    self.keeper.take_back()
                 return self.keeper.commit(self.loops)
             except Exception as error:  # the store may be the user's
                 failure = self.not_kept(error)
@@ -380,16 +387,28 @@ class Tree:
         self.lose(failure)
         return failure
 
+    def _is_ending_cancelled(self) -> bool:
+        is_cancelled = isinstance(self.lost, RunCancelledError) and self.keeper is not None
+        return is_cancelled and self.keeper is not None and self.keeper.can_end(self.loops[self.root])
+
     def give_back(self) -> None:
         """Nobody drives the tree after all."""
         if self.keeper is not None:
             self.keeper.give_back()
 
     def _cancel(self) -> None:
-        """Somebody wants the tree to end: at once for everybody else, here when what is under way has returned."""
+        """Somebody wants the tree to end, says another thread: whoever walks it is woken.
+
+        One that cannot be, as it is in a hook of the user's, notices when that returns; everybody else is to see it
+        all the same.
+        """
         self.lose(unwanted(self.root))
+        if self.wake is not None:
+            self.wake()
         if self.keeper is not None:
-            self.keeper.cancel()
+            late = threading.Timer(_AT_ONCE, self.keeper.cancel)
+            late.daemon = True
+            late.start()
 
     def lose(self, error: Exception) -> None:
         """No run of the tree goes on: what was kept stays as it is."""

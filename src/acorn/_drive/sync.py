@@ -14,8 +14,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
+from acorn._drive.aside import Aside, WokenError
 from acorn._drive.bridge import call_sync, is_async, result_of, start_on_loop, start_thread
 from acorn._drive.run_tree import Tree, raise_if_late
 from acorn._drive.tool_sources import OpenSources
@@ -32,6 +33,9 @@ from acorn.models.port import Delta, ModelResponse, can_stream
 from acorn.record import Place
 from acorn.types import ToolResult
 
+A = TypeVar("A")
+T = TypeVar("T")
+
 
 def drive(tree: Tree, run_id: str) -> None:
     """Walk a run to its end."""
@@ -46,6 +50,8 @@ def drive(tree: Tree, run_id: str) -> None:
 def walk(tree: Tree, run_id: str, *, iterates: bool) -> Generator[StreamChunk[Any]]:
     """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
     the_walk = SyncWalk(tree, run_id, iterates=iterates)
+    if tree.keeper is not None and run_id == tree.root:
+        the_walk.let_be_woken()
     try:
         yield from the_walk.steps()
     except BaseException as error:
@@ -93,6 +99,29 @@ def _nothing() -> None:
     """A thread cannot be ended."""
 
 
+def _complete(ask: AskModel) -> ModelResponse:
+    return ask.model.complete(ask.request)
+
+
+class _PulledAside:
+    """A stream whose pieces are waited for beside the caller's thread, one when it is wanted."""
+
+    def __init__(self, stream: Any, aside: Aside, away: Callable[..., Any]) -> None:
+        self._stream, self._deltas = stream, iter(stream)
+        self._aside, self._away = aside, away
+
+    def __iter__(self) -> Iterator[Delta]:
+        while (delta := self._away(self._aside, self._next, None)) is not None:
+            yield delta
+
+    def _next(self, _: object) -> Delta | None:
+        return next(self._deltas, None)
+
+    def close(self) -> None:
+        """When what was left behind has returned, where something was."""
+        self._aside.finish(getattr(self._stream, "close", _nothing))
+
+
 def _is_timed(ask: Ask) -> bool:
     return isinstance(ask, AskTool) and ask.seconds != math.inf
 
@@ -102,8 +131,19 @@ class SyncWalk(Walk):
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         super().__init__(tree, run_id, iterates=iterates)
-        self._news: queue.SimpleQueue[_Returned | StreamChunk[Any]] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[_Returned | StreamChunk[Any] | WokenError] = queue.SimpleQueue()
+        self._aside: Aside | None = None
+        """Does what takes long, where somebody may want the run cancelled meanwhile."""
         self._sources: dict[str, OpenSources] = {}
+
+    def let_be_woken(self) -> None:
+        self._aside = aside = Aside()
+
+        def wake() -> None:
+            self._news.put(WokenError())
+            aside.wake()
+
+        self.tree.wake = wake
 
     def steps(self) -> Generator[StreamChunk[Any]]:
         self.tree.open(self.root)
@@ -142,7 +182,7 @@ class SyncWalk(Walk):
         self.tree.begin(run_id, ask.id)
         self._keep()
         try:
-            outcome = yield from self._perform(loop, ask)
+            outcome = yield from self._perform(loop, ask, self._aside)
         except BaseException as error:
             self.miss(run_id, ask.id, error)
             return
@@ -155,7 +195,7 @@ class SyncWalk(Walk):
             if tree.keeper is not None:
                 self._keep()
             try:
-                outcome = self._call(tree.loops[run_id], ask)
+                outcome = self._call(tree.loops[run_id], ask, self._aside)
             except BaseException as error:
                 self.miss(run_id, ask.id, error)
                 return
@@ -178,26 +218,26 @@ class SyncWalk(Walk):
             except BaseException as error:
                 self.fail(loop.run.id, error)
 
-    def _perform(self, loop: Loop, ask: Ask) -> Generator[StreamChunk[Any], None, Any]:
+    def _perform(self, loop: Loop, ask: Ask, aside: Aside | None = None) -> Generator[StreamChunk[Any], None, Any]:
         if isinstance(ask, AskModel) and not ask.is_quiet and self.streams(loop):
-            return (yield from self._stream(loop, ask))
-        return self._call(loop, ask)
+            return (yield from self._stream(loop, ask, aside))
+        return self._call(loop, ask, aside)
 
-    def _call(self, loop: Loop, ask: Ask) -> Any:
+    def _call(self, loop: Loop, ask: Ask, aside: Aside | None) -> Any:
         """Do one thing that gives no chunks."""
         # Not `match`, which takes twice as long and is on the way of every ask.
         if isinstance(ask, AskModel):
             try:
                 if self.tree.trace is None:
-                    return ask.model.complete(ask.request)
+                    return ask.model.complete(ask.request) if aside is None else self._away(aside, _complete, ask)
                 with self.tree.inside(loop.run.id, ask.id):
-                    return ask.model.complete(ask.request)
+                    return ask.model.complete(ask.request) if aside is None else self._away(aside, _complete, ask)
             except ModelError as error:
                 raise_if_late(loop, error, self.tree.now(loop.run.id))
                 raise
         elif isinstance(ask, AskTool):
             with Place(self.tree, loop.run.id, ask.id):
-                return attempt(ask)
+                return attempt(ask) if aside is None else self._away(aside, attempt, ask)
         elif isinstance(ask, AskHook):
             try:
                 with Place(self.tree, loop.run.id, ask.id):
@@ -211,9 +251,19 @@ class SyncWalk(Walk):
         else:
             assert_never(ask)
 
-    def _stream(self, loop: Loop, ask: AskModel) -> Generator[StreamChunk[Any], None, ModelResponse]:
+    def _away(self, aside: Aside, act: Callable[[A], T], given: A) -> T:
+        """Beside the caller's thread, which waits until it is done, or the run was cancelled."""
+        try:
+            return aside.call(act, given)
+        except WokenError:
+            assert self.tree.lost is not None
+            raise self.tree.lost from None
+
+    def _stream(
+        self, loop: Loop, ask: AskModel, aside: Aside | None
+    ) -> Generator[StreamChunk[Any], None, ModelResponse]:
         streamer = Streamer(loop.spec.output)
-        with closing(self._deltas(loop, ask)) as deltas:
+        with closing(self._deltas(loop, ask, aside)) as deltas:
             for delta in deltas:
                 for chunk in streamer.add(delta):
                     yield self._show(loop, ask.id, chunk)
@@ -221,14 +271,16 @@ class SyncWalk(Walk):
         yield self._show(loop, ask.id, last)
         return response
 
-    def _deltas(self, loop: Loop, ask: AskModel) -> Generator[Delta]:
+    def _deltas(self, loop: Loop, ask: AskModel, aside: Aside | None) -> Generator[Delta]:
         try:
             if not can_stream(ask.model):
                 with self.tree.inside(loop.run.id, ask.id):
-                    response = ask.model.complete(ask.request)
+                    response = _complete(ask) if aside is None else self._away(aside, _complete, ask)
                 yield from as_deltas(response)
                 return
             stream: Any = ask.model.stream(ask.request)
+            if aside is not None:
+                stream = _PulledAside(stream, aside, self._away)
             is_timed = ask.request.timeout is not None
             try:
                 for delta in stream if self.tree.trace is None else self._traced(loop, ask, stream):
@@ -311,6 +363,9 @@ class SyncWalk(Walk):
         news = self._next_news()
         if isinstance(news, StreamChunk):
             yield news
+        elif isinstance(news, WokenError):
+            assert self.tree.lost is not None
+            raise self.tree.lost
         elif news is None:
             yield from self._end_late_ones()
         elif news.key in self.busy:  # otherwise its time was up, and the model was told so
@@ -323,7 +378,7 @@ class SyncWalk(Walk):
                 self.busy.pop(news.key, None)
                 yield from self._show_tool(run_id, ask, news.outcome)
 
-    def _next_news(self) -> _Returned | StreamChunk[Any] | None:
+    def _next_news(self) -> _Returned | StreamChunk[Any] | WokenError | None:
         """The next news; None when the time of a tool is up."""
         until = min(busy.until for busy in self.busy.values())
         try:
@@ -346,6 +401,11 @@ class SyncWalk(Walk):
         self.is_over = True
         for busy in self.busy.values():
             busy.end()
+
+    def let_go(self) -> None:
+        if self._aside is not None:
+            self._aside.close()
+        super().let_go()
 
     def returned(self) -> Iterator[tuple[Key, Any]]:
         """What has come and was not taken in yet."""

@@ -19,6 +19,7 @@ from acorn._loop.branch import branch_result
 from acorn._loop.run import Loop
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError
+from acorn.stores.port import RunCancelledError
 from acorn.types import ToolResult
 
 Key = tuple[str, str]
@@ -199,6 +200,8 @@ class Walk:
             self.tree.spoil(self.root, error)
             error.run = run  # type: ignore[attr-defined]
             raise error
+        if isinstance(first, RunCancelledError):  # nobody was to write any more
+            return
         first.add_note(f"The end of the run could not be kept either: {words_of(error)}")
 
     def let_go(self) -> None:

@@ -71,6 +71,7 @@ def inherited_spec(
         declared=own.declared | set_above,
         **missing,
         max_depth=min(deepest, parent.max_depth),
+        store=own.store if parent.store is None else parent.store,  # where the tree is kept, shared limits count
         max_seconds=min((limit for limit in (seconds, own.max_seconds) if limit is not None), default=None),
     )
 

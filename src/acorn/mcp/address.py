@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-from collections.abc import AsyncGenerator, Mapping
+import re
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from acorn._secrets import redact, secrets_in
 from acorn.errors import AcornError
 from acorn.mcp.stderr import ServerLog
+
+_MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
+"""Long words and those with a figure in them, but no paths."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +38,13 @@ class Address:
 
     @property
     def is_web(self) -> bool:
-        return self.target.startswith(("http://", "https://"))
+        return self.target.lower().startswith(("http://", "https://"))
 
     @property
     def label(self) -> str:
         """The server in messages: neither its arguments nor a query, where keys may stand."""
         if not self.is_web:
-            return os.path.basename(self.target)
+            return os.path.basename(self.target) or self.target
         parts = urlsplit(self.target)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -51,20 +57,26 @@ class Address:
 
     def hidden(self, text: str) -> str:
         """A text of the server's without the keys that it was given."""
-        given = {"headers": dict(self.headers or {}), "env": dict(self.env or {}), "target": self.target}
-        spoken = {value for value in (self.headers or {}).values() if len(value) >= 6}
-        return redact(text, secrets_in(given) | spoken)
+        return redact(text, self._secrets())
+
+    def _secrets(self) -> set[str]:
+        """What is named like one; every header; and of the variables that this server alone has, what may be one."""
+        env, headers = dict(self.env or {}), dict(self.headers or {})
+        named = [*map(_named, self.args), *map(_followed, self.args, self.args[1:])]
+        own = {value for name, value in env.items() if os.environ.get(name) != value and _MAY_BE_KEY.fullmatch(value)}
+        told = own | {value for value in headers.values() if len(value) >= 6}
+        return secrets_in({"headers": headers, "env": env, "target": self.target, "args": [*self.args, *named]}) | told
 
     @asynccontextmanager
-    async def transport(self, log: ServerLog | None, lost: Any, seconds: float) -> AsyncGenerator[Any]:
-        """The streams to and from the server; `lost` is called when nothing will come from it any more."""
+    async def transport(self, log: ServerLog | None, watcher: Watcher, seconds: float) -> AsyncGenerator[Any]:
+        """The streams to and from the server; the watcher hears what goes wrong with them."""
         if self.is_web:
-            async with self._over_http(seconds) as streams:
+            async with self._over_http(watcher, seconds) as streams:
                 yield streams
         else:
             assert log is not None
             async with self._over_stdio(log) as (reading, writing):
-                yield _Watched(reading, lost), writing
+                yield _Watched(reading, watcher), writing
 
     @asynccontextmanager
     async def _over_stdio(self, log: ServerLog) -> AsyncGenerator[Any]:
@@ -80,25 +92,53 @@ class Address:
             log.let_go()
 
     @asynccontextmanager
-    async def _over_http(self, seconds: float) -> AsyncGenerator[Any]:
+    async def _over_http(self, watcher: Watcher, seconds: float) -> AsyncGenerator[Any]:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
+        async def hear(response: Any) -> None:
+            watcher.answered(response.status_code)
+
         # How long a call may be silent is for `timeout` to say, which hears of progress too.
         timeout = httpx2.Timeout(min(seconds, 30.0), read=None)
+        options: Any = {"headers": dict(self.headers or {}), "auth": self.auth, "event_hooks": {"response": [hear]}}
         async with (
-            httpx2.AsyncClient(headers=dict(self.headers or {}), auth=self.auth, timeout=timeout) as client,
+            httpx2.AsyncClient(**options, timeout=timeout) as client,
             streamable_http_client(self.target, http_client=client) as streams,
         ):
             yield streams
 
 
-class _Watched:
-    """A stream that tells when it has come to its end."""
+def _named(argument: str) -> dict[str, str]:
+    """`--token=x`, `TOKEN=x` and `Authorization: x` as names with values."""
+    name, mark, value = re.match(r"([^=:\s]*)([=:]?)(.*)", argument, re.DOTALL).groups()  # type: ignore[union-attr]
+    return {name: value.strip()} if mark else {}
 
-    def __init__(self, inner: Any, lost: Any) -> None:
+
+def _followed(option: str, value: str) -> dict[str, str]:
+    """`--token x` the same."""
+    return {option: value} if option.startswith("-") else {}
+
+
+class Watcher(Protocol):
+    """Hears of a transport what the SDK keeps to itself."""
+
+    def lost(self) -> None:
+        """Nothing will come from the server any more."""
+
+    def misheard(self) -> None:
+        """The server wrote a line that is no message."""
+
+    def answered(self, status: int) -> None:
+        """A request was answered over HTTP."""
+
+
+class _Watched:
+    """A stream that tells when it has come to its end, and of what is no message."""
+
+    def __init__(self, inner: Any, watcher: Watcher) -> None:
         self._inner = inner
-        self._lost = lost
+        self._watcher = watcher
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -107,18 +147,20 @@ class _Watched:
         return self
 
     async def __anext__(self) -> Any:
-        try:
-            return await self._inner.__anext__()
-        except BaseException:
-            self._lost()
-            raise
+        return await self._heard(self._inner.__anext__())
 
     async def receive(self) -> Any:
+        return await self._heard(self._inner.receive())
+
+    async def _heard(self, coming: Awaitable[Any]) -> Any:
         try:
-            return await self._inner.receive()
+            item = await coming
         except BaseException:
-            self._lost()
+            self._watcher.lost()
             raise
+        if isinstance(item, Exception):
+            self._watcher.misheard()
+        return item
 
     async def __aenter__(self) -> _Watched:
         await self._inner.__aenter__()
@@ -134,6 +176,14 @@ def check_installed() -> None:
         import mcp
 
         mcp.Client  # noqa: B018 - which the generation before does not have
+        _quiet()
     except (ImportError, AttributeError) as error:
         words = f"MCP needs the package `mcp`, version 2 or later: `pip install 'acorn-agents[mcp]'` ({error})."
         raise AcornError(words) from error
+
+
+@lru_cache(maxsize=1)
+def _quiet() -> None:
+    """What the SDK logs quotes the server; where nobody has set up logging, Python would write it to the terminal."""
+    for name in ("mcp", "client"):
+        logging.getLogger(name).addHandler(logging.NullHandler())

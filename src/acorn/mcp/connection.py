@@ -17,7 +17,7 @@ from acorn import __version__
 from acorn._json import shorten, words_of
 from acorn.errors import AcornError
 from acorn.mcp.address import Address, check_installed
-from acorn.mcp.definitions import Definition
+from acorn.mcp.definitions import Definition, check_apart
 from acorn.mcp.people import Caller, answer_address, answer_form
 from acorn.mcp.results import ServerError
 from acorn.mcp.stderr import ServerLog
@@ -31,6 +31,9 @@ _MOST_PAGES = 100
 _LONGEST_WORDS = 2000
 _FAREWELL = 2.0
 """Seconds in which calls that are cancelled may tell the server so, and a dead server's last words arrive."""
+
+_LONGEST_CLOSE = 10.0
+"""Seconds for the end of a process and of its session; an end over HTTP is a farewell and no more."""
 
 _calling: ContextVar[Caller | None] = ContextVar("acorn_mcp_caller", default=None)
 
@@ -57,6 +60,9 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()
         self._calls: dict[asyncio.Task[Any], Caller] = {}
+        self._has_misheard = False
+        self._status = 0
+        """Of the last answer over HTTP."""
 
     # Opening and closing
 
@@ -92,10 +98,10 @@ class Connection:
     async def _own(self, opened: asyncio.Future[None]) -> None:
         from mcp import Client, types
 
-        self._log = None if self.address.is_web else ServerLog(self.address.label)
+        self._log = None if self.address.is_web else ServerLog(self.address.label, self.address.hidden)
         try:
             client = Client(
-                self.address.transport(self._log, self._lose, self._to_connect),
+                self.address.transport(self._log, self, self._to_connect),
                 elicitation_callback=self._elicit if self.may_ask else None,
                 client_info=types.Implementation(name="acorn", version=__version__),
             )
@@ -106,8 +112,14 @@ class Connection:
         finally:
             self.is_lost = True
 
-    def _lose(self) -> None:
+    def lost(self) -> None:
         self.is_lost = True
+
+    def misheard(self) -> None:
+        self._has_misheard = True
+
+    def answered(self, status: int) -> None:
+        self._status = status
 
     async def _abandon(self) -> None:
         assert self._task is not None
@@ -126,8 +138,10 @@ class Connection:
             await asyncio.wait(list(self._calls), timeout=_FAREWELL)
         self._leaving.set()
         if self._task is not None:
-            await asyncio.wait({self._task})
-            if not self._task.cancelled() and (error := self._task.exception()) is not None:
+            _, left = await asyncio.wait({self._task}, timeout=_FAREWELL if self.address.is_web else _LONGEST_CLOSE)
+            if left:
+                await self._abandon()
+            elif not self._task.cancelled() and (error := self._task.exception()) is not None:
                 _logger.debug("closing `%s`: %s", self.address.label, self.address.hidden(words_of(error)))
 
     # Using it
@@ -138,12 +152,19 @@ class Connection:
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
             page = await self._client.list_tools(cursor=cursor)
-            found += [Definition(t.name, t.description or "", t.input_schema, t.output_schema) for t in page.tools]
+            found += [
+                Definition(t.name, self._said(t.description), t.input_schema, t.output_schema) for t in page.tools
+            ]
             cursor = page.next_cursor
             if cursor is None:
+                check_apart(found, self.address.label)
                 self.definitions = {each.name: each for each in found}
                 return found
         raise AcornError(f"The MCP server `{self.address.label}` lists tools without end; it is not used.")
+
+    def _said(self, description: str | None) -> str:
+        """A description, which may be written to a file for all to read: not with the keys of the user in it."""
+        return self.address.hidden(description) if description else ""
 
     async def list_again(self) -> list[Definition]:
         """The same for a connection that is kept open."""
@@ -172,27 +193,38 @@ class Connection:
         watch = caller.watch = asyncio.timeout(self._to_call)
         try:
             async with watch:
-                return await self._client.call_tool(definition.name, arguments, progress_callback=progress)
+                returned = await self._client.call_tool(definition.name, arguments, progress_callback=progress)
+            if caller.failure is not None:
+                raise ServerError(caller.failure)
+            return returned
         except TimeoutError as error:
             if not watch.expired():
-                raise await self._call_failure(error) from error
-            raise ServerError(f"the server said nothing for {self._to_call:g} s, and the call was cancelled") from error
+                raise await self._call_failure(caller, error) from error
+            words = (
+                f"the server said nothing for {self._to_call:g} s, and the call was cancelled{self._misheard_words()}"
+            )
+            raise ServerError(words) from error
         except Exception as error:
-            raise await self._call_failure(error) from error
+            raise await self._call_failure(caller, error) from error
         finally:
             del self._calls[task]
 
-    async def _call_failure(self, error: Exception) -> ServerError:
+    async def _call_failure(self, caller: Caller, error: Exception) -> ServerError:
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED
 
+        if caller.failure is not None:
+            return ServerError(caller.failure)
         kind = innermost(error)
         words = cut(clean(self.address.hidden(str(kind) or type(kind).__name__)), _LONGEST_WORDS)
         if isinstance(kind, MCPError) and kind.message == _FORGOTTEN:
             self.is_lost = True
             return NotCalledError(words)
         # A result that does not fit its schema (a `RuntimeError`, a `ValueError`) is no lost connection.
-        is_answer = kind.code != CONNECTION_CLOSED if isinstance(kind, MCPError) else isinstance(kind, _UNFIT)
+        # Servers use the SDK's code of a closed connection for errors of their own.
+        is_answer = isinstance(kind, _UNFIT)
+        if isinstance(kind, MCPError):
+            is_answer = kind.code != CONNECTION_CLOSED or not kind.message.startswith(_CLOSED)
         if is_answer and not self.is_lost:
             return ServerError(words)
         self.is_lost = True
@@ -222,8 +254,8 @@ class Connection:
             action, content = await answer_form(caller, params.message, params.requested_schema)
             return types.ElicitResult(action=action, content=content)  # type: ignore[arg-type]
         except Exception as error:
-            words = f"The answer of `on_human` cannot be used: {words_of(error)}"
-            return types.ErrorData(code=types.INVALID_PARAMS, message=words)
+            caller.failure = f"The answer of `on_human` cannot be used: {words_of(error)}"
+            return types.ErrorData(code=types.INVALID_PARAMS, message="There is no answer that can be used")
 
     def _only_caller(self) -> Caller | None:
         """Servers of the older protocol do not say in which call they ask: it is clear where one run is calling."""
@@ -233,9 +265,14 @@ class Connection:
     # Failures
 
     async def _failure(self, what: str, error: BaseException | None) -> AcornError:
-        words = "" if error is None else f" ({shorten(clean(words_of(innermost(error))), 500)})"
-        words = self.address.hidden(words)
+        said = [] if error is None or isinstance(error, TimeoutError) else [clean(words_of(innermost(error)))]
+        said += [f"HTTP status {self._status}"] if self._status >= 400 else []
+        words = self.address.hidden(f" ({shorten('; '.join(said), 500)})") if said else ""
+        words += self._misheard_words() + _ADVICE.get(self._status, "")
         return AcornError(f"The MCP server `{self.address.label}` {what}{words}.{await self._last_words()}")
+
+    def _misheard_words(self) -> str:
+        return "; it wrote lines to its standard output that are no messages of MCP" if self._has_misheard else ""
 
     async def _last_words(self) -> str:
         lines = [] if self._log is None else await self._log.last_lines(_FAREWELL if self.is_lost else 0)
@@ -248,7 +285,13 @@ class NotCalledError(ServerError):
 
 _FORGOTTEN = "Session terminated"
 """How the SDK says so."""
+_CLOSED = ("Connection closed", "SSE stream")
+"""How the SDK begins to say that no answer will come."""
 _UNFIT = (RuntimeError, ValueError)
+
+
+_NO_KEY = "; check the key in `headers`, or give `auth`"
+_ADVICE: dict[int, str] = {401: _NO_KEY, 403: _NO_KEY, 404: "; check the path of the address"}
 
 
 def _heard(on_progress: Progress, *told: Any) -> None:
@@ -261,7 +304,7 @@ def _heard(on_progress: Progress, *told: Any) -> None:
 def _why(error: Exception) -> tuple[str, BaseException]:
     kind = innermost(error)
     if isinstance(kind, FileNotFoundError | PermissionError):
-        return "cannot be started; is it installed, and is its name right?", kind
+        return "cannot be started; is it installed, and is its name right? Arguments are given by `args=[...]`", kind
     if type(kind).__module__.partition(".")[0] == "httpx2":
         return "cannot be reached", kind
     return "could not be opened", kind

@@ -53,6 +53,15 @@ class Definition:
         return isinstance(properties, dict) and list(properties) == ["result"]
 
 
+def check_apart(offered: Sequence[Definition], server: str) -> None:
+    """Complain of two tools of one name: nobody could say which of them is called."""
+    known: set[str] = set()
+    for each in offered:
+        if each.name in known:
+            raise ToolConflictError(f"The MCP server `{server}` offers `{clean(each.name)}` twice; it is not used.")
+        known.add(each.name)
+
+
 def admitted(offered: Sequence[Definition], allow: Sequence[str] | None, server: str) -> list[Definition]:
     """Those that the user lets in, in the order of the server."""
     if allow is None:

@@ -21,7 +21,7 @@ from acorn._drive.bridge import call_async, call_sync, start_thread
 from acorn._drive.home_loop import Home
 from acorn._json import shorten, to_plain
 from acorn._schema.violations import complaints
-from acorn.mcp.texts import clean, cut
+from acorn.mcp.texts import clean, cut, has_unseen
 from acorn.record import current_place
 from acorn.types import Request
 
@@ -42,6 +42,8 @@ class Caller:
     on_human: Callable[[Request], Any] | None = None
     watch: asyncio.Timeout | None = None
     """What ends the call when the server says nothing for too long."""
+    failure: str | None = None
+    """Why a person could not be asked, or the answer not be used. That is for the run, and not for the server."""
 
     @classmethod
     def here(cls, tool: str, arguments: dict[str, Any], home: Home | None) -> Caller:
@@ -143,7 +145,11 @@ def _question(message: str, fields: dict[str, Any]) -> str:
 
 def _choices(fields: dict[str, Any]) -> tuple[str, ...] | None:
     offered = next(iter(fields.values())).get("enum") if len(fields) == 1 else None
-    return tuple(map(str, offered)) if isinstance(offered, list) else None
+    if not isinstance(offered, list):
+        return None
+    if any(has_unseen(str(each)) for each in offered):
+        raise ValueError("the server hides characters that nobody can see in the choices")
+    return tuple(map(str, offered))
 
 
 def _takes_bool(fields: dict[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Any
 
 from acorn._json import compact
@@ -36,12 +37,12 @@ def media(data: str, media_type: str | None) -> Media:
         raise ServerError(f"the server sent `{media_type}`, which cannot be passed on: {error}") from error
 
 
-def output_of(result: Any, definition: Definition, limit: int) -> Any:
-    """What the tool returns; an error that the server reports is raised."""
+def output_of(result: Any, definition: Definition, limit: int, hidden: Callable[[str], str]) -> Any:
+    """What the tool returns; an error that the server reports is raised, without the keys of the user."""
     parts = [_part(block) for block in result.content]
     texts = "\n".join(part for part in parts if isinstance(part, str))
     if result.is_error:
-        raise ServerError(cut(clean(texts), limit) or "the server reports an error without a word")
+        raise ServerError(cut(hidden(clean(texts)), limit) or "the server reports an error without a word")
     others = [part for part in parts if not isinstance(part, str)]
     structured = result.structured_content
     if structured is None:

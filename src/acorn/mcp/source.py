@@ -8,14 +8,17 @@ loop only.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from acorn._drive.bridge import Elsewhere
+from acorn._drive.bridge import Elsewhere, is_async
 from acorn._drive.home_loop import Home
 from acorn._json import excerpt
 from acorn._tools.collect import FunctionTool, is_tool_name
@@ -30,6 +33,7 @@ from acorn.mcp.people import Caller, asks_people_here
 from acorn.mcp.results import ServerError, output_of
 from acorn.record import current_place
 
+_NO_HEADER = re.compile(r"[\x00\r\n]")
 Approve = Callable[[str, dict[str, Any]], object]
 """Whether a call of the tool, by the server's name, with these arguments needs a person's yes."""
 
@@ -69,7 +73,7 @@ class MCPServer:
         self.prefix = prefix
         self.allow = None if allow is None else _texts(allow, "allow")
         self.approve: tuple[str, ...] | Approve = approve if callable(approve) else _texts(approve, "approve")
-        self.pin = None if pin is None else Path(pin)
+        self.pin = None if pin is None else _path(pin)
         self.timeout = timeout
         """Seconds that a server may be silent in a call: without a result and without progress."""
         self.connect_timeout = connect_timeout
@@ -89,17 +93,42 @@ class MCPServer:
 
     def _check(self) -> None:
         address = self.address
+        _check_target(address.target)
         for option in ("headers", "auth") if not address.is_web else ("args", "env", "cwd"):
             if getattr(address, option):
                 which = "an address" if option in ("headers", "auth") else "a command"
                 raise DeclarationError(f"`{option}` of `{self!r}` is for {which}; leave it out.")
-        for option, given in (("env", address.env), ("headers", address.headers)):
-            if given is not None and not _is_texts(given):
-                raise DeclarationError(f"`{option}` of `{self!r}` must be a dict of strings, got {excerpt(given)}.")
-        if self.prefix and not is_tool_name(self.prefix):
+        texts: tuple[tuple[str, Any], ...] = (("env", address.env), ("headers", address.headers))
+        for option, given in texts:
+            if given is not None and not isinstance(given, Mapping):
+                raise DeclarationError(f"`{option}` of `{self!r}` must be a dict of strings, got a {_kind(given)}.")
+            for name, value in (given or {}).items():  # whose values may be keys, and are not shown
+                if not isinstance(name, str) or not isinstance(value, str) or _NO_HEADER.search(name + value):
+                    raise DeclarationError(
+                        f"`{option}` of `{self!r}` must be a dict of strings without line ends; {excerpt(name)} has "
+                        f"a {_kind(value)}{' with one' if isinstance(value, str) else ''}."
+                    )
+        if isinstance(address.auth, str | bytes | Mapping):
+            raise DeclarationError(
+                f"`auth` of `{self!r}` must be an object that signs requests, as the SDK's `OAuthClientProvider`, got "
+                f'a {_kind(address.auth)}; a key is given as `headers={{"Authorization": "Bearer ..."}}`.'
+            )
+        if address.cwd is not None and not os.path.isdir(address.cwd):
+            raise DeclarationError(f"`cwd` of `{self!r}` is no folder: {excerpt(address.cwd)}.")
+        if callable(self.approve) and not _takes_two(self.approve):
+            raise DeclarationError(
+                f"`approve` of `{self!r}` must be a set of names or a plain function of name and arguments, got "
+                f"{excerpt(self.approve)}."
+            )
+        prefix: Any = self.prefix
+        if not isinstance(prefix, str) or (self.prefix and not is_tool_name(self.prefix)):
             raise DeclarationError(
                 f"`prefix` of `{self!r}` must be letters, digits, `_` and `-`, got {excerpt(self.prefix)}."
             )
+        for option in ("max_description", "max_result"):
+            if not isinstance(getattr(self, option), int):
+                words = excerpt(getattr(self, option))
+                raise DeclarationError(f"`{option}` of `{self!r}` must be a whole number, got {words}.")
         for option in ("timeout", "connect_timeout", "max_description", "max_result"):
             number: Any = getattr(self, option)
             if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
@@ -147,6 +176,8 @@ class MCPServer:
 
     async def _connected(self, may_ask: bool) -> Connection:
         """The connection for such runs, opened or opened anew where that is needed."""
+        if self._process != os.getpid():
+            self._begin_anew()
         if self._turn is None:
             self._turn = asyncio.Lock()
         async with self._turn:
@@ -226,7 +257,7 @@ class MCPServer:
             result = await self._call_once(definition, arguments, caller)
         except NotCalledError:
             result = await self._call_once(definition, arguments, caller)
-        return output_of(result, definition, self.max_result)
+        return output_of(result, definition, self.max_result, self.address.hidden)
 
     async def _call_once(self, definition: Definition, arguments: dict[str, Any], caller: Caller) -> Any:
         connection = await self._connected(caller.on_human is not None)
@@ -287,6 +318,40 @@ def _text(value: Any, option: str) -> str:
     return value
 
 
+def _check_target(target: str) -> None:
+    scheme, mark, _ = target.partition("://")
+    if not mark:
+        return
+    try:
+        is_web = scheme.lower() in ("http", "https") and bool(urlsplit(target).hostname)
+    except ValueError:
+        is_web = False
+    if not is_web:
+        raise DeclarationError("`server` of an `MCPServer` must be a command, or an address with `http` or `https`.")
+
+
+def _path(pin: Any) -> Path:
+    if not isinstance(pin, str | Path) or not str(pin):
+        raise DeclarationError(f"`pin` of an `MCPServer` must be the path of a file, got {excerpt(pin)}.")
+    return Path(pin)
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    if is_async(function):
+        return False
+    try:
+        inspect.signature(function).bind("name", {})
+    except TypeError:
+        return False
+    except ValueError:  # one that does not say what it takes
+        return True
+    return True
+
+
+def _kind(value: Any) -> str:
+    return f"`{type(value).__name__}`"
+
+
 def _texts(values: Any, option: str) -> tuple[str, ...]:
     listed = () if isinstance(values, str | Mapping) or not isinstance(values, Iterable) else tuple(values)
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not _all_texts(listed):
@@ -297,7 +362,3 @@ def _texts(values: Any, option: str) -> tuple[str, ...]:
 
 def _all_texts(values: Iterable[Any]) -> bool:
     return all(isinstance(each, str) for each in values)
-
-
-def _is_texts(given: Any) -> bool:
-    return isinstance(given, Mapping) and _all_texts(given) and _all_texts(given.values())

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from acorn.mcp.texts import clean, cut
 
@@ -21,11 +22,12 @@ _LONGEST_LINE = 1000
 class ServerLog:
     """A pipe that a server process writes to, read by a thread to its end."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, hidden: Callable[[str], str]) -> None:
         reading, writing = os.pipe()
         self.file = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - closed when the server has its copy
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._server = server
+        self._hidden = hidden
         self._thread = threading.Thread(target=self._read, args=(reading,), name="acorn-mcp-stderr", daemon=True)
         self._thread.start()
 
@@ -35,7 +37,8 @@ class ServerLog:
                 text = cut(clean(line).rstrip(), _LONGEST_LINE)
                 if text:
                     self._lines.append(text)
-                    _logger.debug("%s: %s", self._server, text)
+                    if _logger.isEnabledFor(logging.DEBUG):
+                        _logger.debug("%s: %s", self._server, self._hidden(text))
 
     def let_go(self) -> None:
         """The server has its copy of the pipe, or is gone."""

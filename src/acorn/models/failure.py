@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from acorn._secrets import redact
+from acorn._secrets import redact, secrets_in
 from acorn.models.http_status import is_retryable
+from acorn.models.port import ModelRequest
 
 BROKEN = "no connection"
 """It failed before the whole answer was there."""
@@ -111,6 +112,12 @@ def is_too_long(text: str) -> bool:
 
 
 # Errors without secrets
+
+
+def secrets_of(config: Mapping[str, Any], request: ModelRequest) -> set[str]:
+    """What must not be in an error of a request: the keys of the model, and those of tools that the provider runs."""
+    hosted = [tool for tool in request.tools if tool.get("type") != "function"]
+    return secrets_in({"model": config, "tools": hosted})
 
 
 def causes(error: BaseException, outer: BaseException | None) -> list[BaseException]:

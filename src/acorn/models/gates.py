@@ -35,7 +35,10 @@ def _nobody(seconds: float) -> Any:
 class Turn:
     """One request, on its way from when it is wanted until it is over."""
 
-    __slots__ = ("answered", "gates", "is_known", "is_over", "longest", "passed", "sent", "size", "tell", "used")
+    __slots__ = (
+        "answered", "error", "gates", "is_known", "is_over", "longest", "passed", "send_by", "sent", "size", "tell",
+        "used",
+    )  # fmt: skip
 
     def __init__(self, gates: tuple[Gate, ...], size: int = 0, longest: int | None = None) -> None:
         self.gates = gates
@@ -45,6 +48,10 @@ class Turn:
         """The most tokens of the answer, where the user has set them."""
         self.tell: Callable[[float], Any] = _nobody
         """Tells whoever waits: 0 is go, anything else how many seconds it will take; `inf` is unknown."""
+        self.error: Exception | None = None
+        """Why it will never get through."""
+        self.send_by = inf
+        """Let through and not sent by then, it is not counted any more, and has to come again."""
         self.sent: float | None = None
         """When it was sent."""
         self.answered: float | None = None
@@ -75,8 +82,17 @@ class Gate(ABC):
     def enter(self, turn: Turn) -> None: ...
 
     @abstractmethod
-    def look(self, turn: Turn) -> None:
+    def look(self, turn: Turn, now: float) -> None:
         """Something about a turn is new."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it will soon be known how long those in line have to wait."""
+        return False
+
+    def chores(self, now: float) -> float:
+        """Do what is due beside the line; when there is more to do."""
+        return inf
 
 
 class Slots(Gate):
@@ -95,7 +111,7 @@ class Slots(Gate):
     def enter(self, turn: Turn) -> None:
         self._inside.add(turn)
 
-    def look(self, turn: Turn) -> None:
+    def look(self, turn: Turn, now: float) -> None:
         if turn.is_over:
             self._inside.discard(turn)
 
@@ -152,7 +168,7 @@ class Window(Gate):
         self._going[turn] = tokens = self.estimate(turn)
         self._tokens += tokens
 
-    def look(self, turn: Turn) -> None:
+    def look(self, turn: Turn, now: float) -> None:
         if turn in self._going:
             if turn.sent is not None:
                 self._sent[turn] = self._going.pop(turn)
@@ -164,7 +180,11 @@ class Window(Gate):
     def _settle(self, turn: Turn, asked: int, answered: int) -> None:
         self._tokens += asked + answered - self._sent[turn]
         self._sent[turn] = asked + answered
-        turn.used = None  # it is counted
+        self.learn(turn, asked, answered)
+
+    def learn(self, turn: Turn, asked: int, answered: int) -> None:
+        """What a request has used is counted; estimate others by it."""
+        turn.used = None
         if asked and turn.size:
             self._rate += _NEWS * (asked / turn.size - self._rate)
         if answered:
@@ -186,6 +206,8 @@ class Desk:
         """When the first in a line can go through, where time alone decides."""
         self._open: list[Gate] = []
         """Gates to look at."""
+        self._untold: dict[Gate, list[Turn]] = {}
+        """Those who do not know yet whether they have to wait."""
 
     @property
     def due(self) -> float:
@@ -198,23 +220,46 @@ class Desk:
         if has_come:
             turn.is_known = True
             turn.gates[0].line.append(turn)
-        self._look(turn)
+        self._look(turn, now)
         self._let_through(now)
         if has_come and turn.passed < len(turn.gates):
             gate = turn.gates[turn.passed]
-            self._tell(turn, gate.wait(turn, now) if gate.line[0] is turn else inf)
+            if gate.is_asking:
+                self._untold.setdefault(gate, []).append(turn)
+                return
+            self._tell(turn, gate.wait(turn, now) if gate.line[0] is turn else inf, now)
             self._let_through(now)
+
+    def hear(self, gate: Gate, seconds: float, now: float) -> None:
+        """A gate has heard what it asked for: there is room, or there may be in so many seconds."""
+        self._open.append(gate)
+        self._let_through(now)
+        if not gate.is_asking:
+            for turn in self._untold.pop(gate, ()):
+                if turn in gate.line:
+                    self._tell(turn, seconds or inf if gate.line[0] is turn else inf, now)
+
+    def fail(self, gate: Gate, error: Exception, now: float) -> None:
+        """Nobody gets through a gate: those in line are told why."""
+        line = list(gate.line)
+        gate.line.clear()
+        self._untold.pop(gate, None)
+        for turn in line:
+            turn.error = error
+            self._tell(turn, inf, now)
+        self._open.append(gate)
+        self._let_through(now)
 
     def pass_time(self, now: float) -> None:
         """Let through whose time has come."""
         self._open += [gate for gate, due in self._due.items() if due <= now]
         self._let_through(now)
 
-    def _look(self, turn: Turn) -> None:
+    def _look(self, turn: Turn, now: float) -> None:
         if turn.is_over:
             turn.tell = _nobody  # it may stand in a line for long, and holds an event loop
         for gate in turn.gates:
-            gate.look(turn)
+            gate.look(turn, now)
         self._open += turn.gates
 
     def _let_through(self, now: float) -> None:
@@ -229,26 +274,27 @@ class Desk:
                 if not wait:
                     turn = line.popleft()
                     gate.enter(turn)
-                    self._go_on(turn)
-            if 0.0 < wait < inf:
-                self._due[gate] = now + wait
+                    self._go_on(turn, now)
+            due = min(now + wait if wait else inf, gate.chores(now))
+            if due < inf:
+                self._due[gate] = due
             else:
                 self._due.pop(gate, None)
 
-    def _go_on(self, turn: Turn) -> None:
+    def _go_on(self, turn: Turn, now: float) -> None:
         turn.passed += 1
         if turn.passed == len(turn.gates):
-            self._tell(turn, 0.0)
+            self._tell(turn, 0.0, now)
         else:
             behind = turn.gates[turn.passed]
             behind.line.append(turn)
             self._open.append(behind)
 
-    def _tell(self, turn: Turn, seconds: float) -> None:
+    def _tell(self, turn: Turn, seconds: float, now: float) -> None:
         try:
             turn.tell(seconds)
         except RuntimeError:  # its event loop is closed, so nobody will ever go through
             turn.is_over = True
-            self._look(turn)
+            self._look(turn, now)
         if not seconds:
             turn.tell = _nobody

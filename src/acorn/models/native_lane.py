@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 from pydantic_core import from_json
 
-from acorn._secrets import redact, secrets_in
+from acorn._secrets import redact
 from acorn.errors import ModelError
-from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long, speaks_of
+from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long, secrets_of, speaks_of
 from acorn.models.http_status import retry_after
 from acorn.models.keys import own_address
 from acorn.models.lane import OURS, PRICES, Lane, ProviderError
@@ -246,7 +246,7 @@ class NativeModel:
         *,
         is_refused: bool = False,
     ) -> NoReturn:
-        secrets = secrets_in(self._config)
+        secrets = secrets_of(self._config, attempt.request)
         clean(causes(cause, attempt.outer), secrets)
         text = redact(text, secrets)
         is_refused = is_refused or wire.status in (400, 422)

@@ -27,18 +27,22 @@ from acorn.models.port import (
 from acorn.models.sent import message_json
 from acorn.models.turns import Allowance, allowance
 from acorn.models.wrapped import Wrapped, aclose_stream, close_stream
+from acorn.stores.port import Shares
 from acorn.types import Usage
 
 Throttle = Callable[[Model], "Throttled"]
 
 
 def throttle(
-    owner: str, max_concurrency: Counted[int] | None, rate_limit: Counted[RateLimit] | None
+    owner: str,
+    max_concurrency: Counted[int] | None,
+    rate_limit: Counted[RateLimit] | None,
+    store: Shares | None = None,
 ) -> Throttle | None:
-    """What keeps a model to the limits of a class; None where it has none."""
+    """What keeps a model to the limits of a class; None where it has none. A limit that is shared counts in a store."""
     if max_concurrency is None and rate_limit is None:
         return None
-    return partial(Throttled, allowance=allowance(owner, max_concurrency, rate_limit))
+    return partial(Throttled, allowance=allowance(owner, max_concurrency, rate_limit, store))
 
 
 class Throttled(Wrapped):

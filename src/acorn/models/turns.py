@@ -20,11 +20,16 @@ from time import monotonic
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from acorn._declared import agent_name
 from acorn._log import logger
 from acorn._rate_limit import Counted, RateLimit
 from acorn._waiting import AbandonedError, ending, next_of
-from acorn.errors import ModelError
+from acorn.errors import ModelError, StoreError
 from acorn.models.gates import Desk, Gate, Slots, Turn, Window
+from acorn.models.orders import Carriers, Outcome
+from acorn.models.port import SendAgainError
+from acorn.models.shared_window import SharedWindow
+from acorn.stores.port import Order, Shares
 
 _LONGEST_SLEEP = 3600.0
 """Seconds: no platform is asked to wait for longer at a time."""
@@ -33,7 +38,7 @@ _NEVER = -1.0
 
 
 class Allowance(Protocol):
-    """What a request needs before it is sent. One that several machines share keeps its counts elsewhere."""
+    """What a request needs before it is sent."""
 
     def turn(self, size: Callable[[], int], longest: int | None) -> Turn:
         """A turn for a request of so many bytes; nothing is taken yet."""
@@ -58,15 +63,16 @@ class _Clerk:
 
     def begin_anew(self) -> None:
         """A forked child has the lines, but neither the thread nor those who wait in them."""
-        news: queue.SimpleQueue[Turn] = queue.SimpleQueue()
+        news: queue.SimpleQueue[Turn | Outcome] = queue.SimpleQueue()
         self._news = news
-        self.hand = news.put
+        self.hand: Callable[[Turn | Outcome], None] = news.put
         """Have a turn looked at. Not code of ours, so that Ctrl-C cannot come in the midst of it."""
+        self.carriers = Carriers(news.put)
         self._claim = threading.Lock()
         self._is_there = False
         self.guard = threading.Lock()
-        self.gates: WeakKeyDictionary[type, dict[RateLimit | int, Gate]] = WeakKeyDictionary()
-        """By the class whose requests they count, and the limit."""
+        self.gates: WeakKeyDictionary[type, dict[tuple[RateLimit | int, str], Gate]] = WeakKeyDictionary()
+        """By the class whose requests they count, the limit, and the store that shares it."""
 
     def be_there(self) -> None:
         # Not `threading.Thread`, whose `start` waits, and Ctrl-C in that wait would leave us without knowing whether it
@@ -79,16 +85,25 @@ class _Clerk:
             return
         self._is_there = True
         news, desk = self._news, Desk()
-        turn: Turn | None = None
+        new: Turn | Outcome | None = None
         while True:
             seconds = desk.due - monotonic()
             with suppress(queue.Empty):
-                turn = news.get(timeout=None if seconds == inf else min(max(0.0, seconds), _LONGEST_SLEEP))
+                new = news.get(timeout=None if seconds == inf else min(max(0.0, seconds), _LONGEST_SLEEP))
             now = monotonic()
             desk.pass_time(now)
-            if turn is not None:
-                desk.see(turn, now)
-                turn = None
+            if isinstance(new, Turn):
+                desk.see(new, now)
+            elif new is not None:
+                self._hear(desk, new, now)
+            new = None
+
+    def _hear(self, desk: Desk, outcome: Outcome, now: float) -> None:
+        seconds = outcome.gate.hear(outcome.came, now)
+        if outcome.error is None:
+            desk.hear(outcome.gate, seconds, now)
+        else:
+            desk.fail(outcome.gate, outcome.error, now)
 
 
 _clerk = _Clerk()
@@ -120,7 +135,7 @@ class Queued:
             while wait := next_of(news, until - monotonic()):
                 if wait == _NEVER:
                     raise AbandonedError
-                self._log(turn, wait)
+                self._hear(turn, wait)
         except queue.Empty:
             raise self._late(turn, began) from None
         finally:
@@ -136,7 +151,7 @@ class Queued:
         try:
             async with asyncio.timeout(seconds):
                 while wait := await news.get():
-                    self._log(turn, wait)
+                    self._hear(turn, wait)
         except TimeoutError:
             raise self._late(turn, began) from None
         self._go(turn)
@@ -148,10 +163,18 @@ class Queued:
 
     def _go(self, turn: Turn) -> None:
         # Counted from here: whoever was let through may have been kept from sending, by a blocked event loop, say.
-        turn.sent = monotonic()
+        now = monotonic()
+        if now > turn.send_by:
+            raise SendAgainError(f"A request of `{self._owner}` came too late for its turn.")
+        turn.sent = now
         _clerk.hand(turn)
 
-    def _log(self, turn: Turn, seconds: float) -> None:
+    def _hear(self, turn: Turn, seconds: float) -> None:
+        if turn.error is not None:
+            raise StoreError(
+                f"A request of `{self._owner}` was not sent, as its `rate_limit` is shared and could not be counted: "
+                f"{turn.error}"
+            ) from turn.error
         how_long = "" if seconds == inf else f", {seconds:.2f} s"
         logger.info("A request of `%s` waits for its turn (`%s`%s).", self._owner, self._setting(turn), how_long)
 
@@ -165,17 +188,35 @@ class Queued:
         return self._gates[min(turn.passed, len(self._gates) - 1)].name
 
 
-def allowance(owner: str, slots: Counted[int] | None, window: Counted[RateLimit] | None) -> Allowance:
-    """What a request of a class needs. A slot comes first: who has a place in a window sends at once."""
+def allowance(
+    owner: str, slots: Counted[int] | None, window: Counted[RateLimit] | None, store: Shares | None = None
+) -> Allowance:
+    """What a request of a class needs. A slot comes first: who has a place in a window sends at once.
+
+    `store` is where a window is counted that machines share.
+    """
     gates = [] if slots is None else [_gate(slots, Slots)]
-    gates += [] if window is None else [_gate(window, Window)]
+    if window is not None and store is None:
+        gates.append(_gate(window, Window))
+    elif window is not None and store is not None:
+        gates.append(_gate(window, partial(_shared_window, window, store), store.name))
     return Queued(owner, tuple(gates))
 
 
-def _gate(counted: Counted[RateLimit] | Counted[int], make: Callable[..., Gate]) -> Gate:
+def _shared_window(window: Counted[RateLimit], store: Shares, limit: RateLimit) -> SharedWindow:
+    key = f"{agent_name(window.of)} {limit.requests} {limit.tokens} {limit.per:g}"
+
+    def send(gate: SharedWindow, order: Order) -> None:
+        _clerk.carriers.send(store, gate, order)
+
+    return SharedWindow(limit, key, send)
+
+
+def _gate(counted: Counted[RateLimit] | Counted[int], make: Callable[..., Gate], where: str = "") -> Gate:
     """The one gate of a limit, which all of a class go through."""
     with _clerk.guard:
         gates = _clerk.gates.setdefault(counted.of, {})
-        if counted.limit not in gates:
-            gates[counted.limit] = make(counted.limit)
-        return gates[counted.limit]
+        key = (counted.limit, where)
+        if key not in gates:
+            gates[key] = make(counted.limit)
+        return gates[key]

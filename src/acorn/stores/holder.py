@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from acorn._log import logger
 from acorn.errors import DeclarationError
-from acorn.stores.port import Holder, Store, Wakes
+from acorn.stores.port import Holder, Peeks, Store, Wakes
 
 _LEASE = 20.0
 _BEATS = 4
@@ -134,6 +135,14 @@ def let_go(store: Store, run_id: str) -> None:
                 del heartbeat.runs[run_id], heartbeat.counts[run_id]
 
 
+def nudge(store: Store) -> None:
+    """A run of the store is to be cancelled: where this process drives it, it hears of that at once."""
+    with _guard:
+        heartbeat = _beating.get(id(store))
+    if heartbeat is not None:
+        heartbeat.hurry()
+
+
 class _Heartbeat:
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -142,14 +151,16 @@ class _Heartbeat:
         """How often each is held: two threads may both begin a run by one name, until the store says whose it is."""
         self._rest = threading.Event()
 
+    def hurry(self) -> None:
+        self._rest.set()
+
     def beat(self) -> None:
         store = self.store if isinstance(self.store, Wakes) else None
         hush: Callable[[], None] | None = None
         pause = lease() / _BEATS
         while True:
             # What is over soon need not listen for anything.
-            self._rest.wait(min(_SOON, pause) if store is not None and hush is None else pause)
-            self._rest.clear()
+            self._wait(min(_SOON, pause) if store is not None and hush is None else pause)
             with _guard:
                 if not self.runs:
                     del _beating[id(self.store)]
@@ -166,6 +177,18 @@ class _Heartbeat:
                 self._tell(run_id)
         if hush is not None:
             hush()
+
+    def _wait(self, pause: float) -> None:
+        """So long, or until a run is to be cancelled, or there is none left to look for."""
+        until = time.monotonic() + pause
+        peeks = self.store if isinstance(self.store, Peeks) else None
+        while (left := until - time.monotonic()) > 0:
+            if self._rest.wait(left if peeks is None else min(left, _SOON)):
+                break
+            with suppress(Exception):  # what is wrong is told by the heartbeat
+                if peeks is not None and (not self.runs or peeks.has_unwanted(this_process())):
+                    break
+        self._rest.clear()
 
     def _tell(self, run_id: str) -> None:
         with _guard:

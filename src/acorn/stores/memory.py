@@ -16,7 +16,7 @@ from typing import Any
 
 from acorn.errors import StoreError
 from acorn.stores import rules, words
-from acorn.stores.holder import is_alive, lease
+from acorn.stores.holder import is_alive, lease, nudge
 from acorn.stores.port import (
     NOT_BEGUN,
     Answered,
@@ -359,6 +359,7 @@ class MemoryStore:
                 self._rest(run, "cancelled", now)
             else:
                 run.is_unwanted = True
+        nudge(self)
 
     def delete(self, run_id: str) -> None:
         with self._alone():

@@ -278,7 +278,7 @@ class Store(Protocol):
         ...
 
     def cancel(self, run_id: str) -> None:
-        """End a run that rests; one that is driven ends at its next commit."""
+        """End a run that rests; one that is driven ends where it is driven, at the latest at its next commit."""
         ...
 
     def delete(self, run_id: str) -> None:
@@ -312,4 +312,70 @@ class Wakes(Protocol):
     def ring(self, holder: Holder, call: Callable[[], None]) -> Callable[[], None]:
         """Call it, from another thread, when a run of a holder may have to be cancelled; until what comes back is
         called."""
+        ...
+
+
+@runtime_checkable
+class Peeks(Protocol):
+    """What a store offers beside where it cannot tell at once, and to look costs next to nothing."""
+
+    def has_unwanted(self, holder: Holder) -> bool:
+        """Whether somebody wants a run cancelled that a process drives."""
+        ...
+
+
+# What machines share beside runs
+
+
+class Report(NamedTuple):
+    """What became of a part of a shared allowance."""
+
+    slice: int
+    requests: int
+    tokens: int
+    """So many count, of those that were taken."""
+    seconds: float
+    """For so long from now on."""
+
+
+class Order(NamedTuple):
+    """What a process wants of an allowance, and what became of what it had."""
+
+    key: str
+    """Whose allowance it is."""
+    most_requests: int | None
+    most_tokens: int | None
+    """All that may count at once; None is no limit."""
+    requests: int
+    """How many are wanted; 0: this is a report, and no more."""
+    tokens: int
+    need: int
+    """The tokens without which nothing is taken."""
+    seconds: float
+    """For so long what is taken counts, where nothing more is heard of it."""
+    reports: Sequence[Report] = ()
+
+
+class Slice(NamedTuple):
+    """A part of an allowance; of no requests where there is no room now."""
+
+    number: int
+    requests: int
+    tokens: int
+    seconds: float = 0.0
+    """Until there will be room, as far as is known."""
+
+
+@runtime_checkable
+class Shares(Protocol):
+    """What a store offers beside where all machines that use it count together."""
+
+    @property
+    def name(self) -> str: ...
+
+    def take(self, order: Order) -> Slice:
+        """Note the reports, and take as much as there is room for: one request and what it needs, or nothing.
+
+        Where nothing at all counts, one request is given whatever it needs.
+        """
         ...

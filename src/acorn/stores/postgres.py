@@ -14,11 +14,12 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from acorn.errors import StoreError
+from acorn.stores import postgres_limits as limits
 from acorn.stores import postgres_queue as queue
 from acorn.stores import postgres_reads as reads
 from acorn.stores import postgres_writes as writes
 from acorn.stores import words
-from acorn.stores.port import Answered, Commit, Heard, Holder, Kept, Queued, RunFacts, Status
+from acorn.stores.port import Answered, Commit, Heard, Holder, Kept, Order, Queued, RunFacts, Slice, Status
 from acorn.stores.postgres_connection import Place, PostgresConnection, Transaction
 from acorn.stores.postgres_listener import Listener, PostgresWatch
 from acorn.stores.postgres_schema import MIGRATIONS
@@ -168,6 +169,13 @@ class PostgresStore:
         word = (writes.CANCELLED, holder.id)
         self._listener.add(word, call)
         return lambda: self._listener.remove(word, call)
+
+    # What machines share beside runs
+
+    def take(self, order: Order) -> Slice:
+        # Past the writer, whose commits nobody should wait for here. Where it is not known whether something was
+        # taken, it is taken once more: what nobody has used comes back with the window.
+        return self._reading.write(self._place, lambda transaction: limits.take(transaction, order))
 
     # Transactions
 

@@ -214,10 +214,16 @@ class PostgresConnection(SharedConnection[Connection[Any]]):
 
     def read(self, place: Place, act: Callable[[Transaction], T]) -> T:
         """All that it asks for is as of one moment."""
+        return self._transact(place, act, b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
+    def write(self, place: Place, act: Callable[[Transaction], T]) -> T:
+        """What may be done twice, where the connection is lost at its end."""
+        return self._transact(place, act, b"BEGIN")
+
+    def _transact(self, place: Place, act: Callable[[Transaction], T], begin: bytes) -> T:
         def in_one_go(connection: Connection[Any]) -> T:
             transaction = Transaction(connection)
-            transaction.control(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            transaction.control(begin)
             found = act(transaction)
             transaction.control(b"COMMIT")
             return found

@@ -83,6 +83,16 @@ FIRST: Migration = (
     "CREATE TABLE acorn.media_of_runs (root bigint NOT NULL, medium bigint NOT NULL, PRIMARY KEY (root, medium))",
     "CREATE INDEX media_by_medium ON acorn.media_of_runs (medium)",
     "CREATE INDEX requests_open ON acorn.requests (asked, number) WHERE answered IS NULL",
+    # What the processes share: allowances, and the parts of each that count until their time is up. Whoever takes one
+    # has the allowance for itself.
+    "CREATE TABLE acorn.allowances (key text PRIMARY KEY, used timestamptz NOT NULL)",
+    """
+    CREATE TABLE acorn.slices (
+      number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL, requests bigint NOT NULL,
+      tokens bigint NOT NULL, until timestamptz NOT NULL
+    )
+    """,
+    "CREATE INDEX slices_by_key ON acorn.slices (key, until)",
 )
 
 SECOND: Migration = (

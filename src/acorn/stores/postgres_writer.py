@@ -17,6 +17,7 @@ from psycopg import Connection
 
 from acorn.errors import StoreError
 from acorn.stores.postgres_connection import Place, PostgresConnection, Transaction, is_lost, piped
+from acorn.stores.postgres_limits import forget as forget_allowances
 from acorn.stores.postgres_writes import count_turn, forget, last_turn, tell
 from acorn.stores.writer import Done, Job, Writer
 
@@ -97,6 +98,7 @@ class PostgresWriter(Writer[Connection[Any], _Job]):
         if not self._has_forgotten:
             self._has_forgotten = True
             forget(Transaction(connection))
+            forget_allowances(Transaction(connection))
 
     def _together(self, connection: Connection[Any], jobs: list[_Job]) -> None:
         def act() -> list[Done]:

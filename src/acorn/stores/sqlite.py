@@ -19,6 +19,7 @@ from acorn.errors import StoreError
 from acorn.stores import sqlite_reads as reads
 from acorn.stores import sqlite_writes as writes
 from acorn.stores import words
+from acorn.stores.holder import nudge
 from acorn.stores.port import Answered, Commit, Heard, Holder, Kept, Queued, RunFacts, Status
 from acorn.stores.schema import MIGRATIONS, Migration
 from acorn.stores.sharing import SharedConnection
@@ -79,6 +80,9 @@ class SQLiteStore:
     def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
         return self._read(lambda connection: reads.statuses(connection, run_ids))
 
+    def has_unwanted(self, holder: Holder) -> bool:
+        return self._read(lambda connection: reads.has_unwanted(connection, holder.id))
+
     # By whoever looks on
 
     def read(self, run_id: str) -> Sequence[Kept]:
@@ -116,6 +120,7 @@ class SQLiteStore:
 
     def cancel(self, run_id: str) -> None:
         self._write(lambda connection: writes.cancel(connection, run_id, self._name))
+        nudge(self)
 
     def delete(self, run_id: str) -> None:
         self._write(lambda connection: writes.delete(connection, run_id, self._name))

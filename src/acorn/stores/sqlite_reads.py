@@ -200,3 +200,9 @@ def answers(connection: Connection, run_id: str) -> list[Answered]:
         WHERE root = {_TREE} AND answered IS NOT NULL ORDER BY turn
     """
     return [rows.answer(row) for row in connection.execute(sql, rows.bindable([run_id]))]
+
+
+def has_unwanted(connection: Connection, holder: str) -> bool:
+    """Whether somebody wants a run cancelled that a process drives."""
+    found = connection.execute("SELECT 1 FROM runs WHERE holder = ? AND is_unwanted = 1 LIMIT 1", (holder,))
+    return found.fetchone() is not None

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 from starlette.concurrency import run_in_threadpool
@@ -27,7 +27,7 @@ from acorn.web.live import Live
 from acorn.web.pages import SHELL, given, read_pages, shell
 from acorn.web.shelf import Book, StoreShelf
 from acorn.web.site import MOST, BusyError, Site
-from acorn.web.wire import CUT, WHOLE, Veil, dumped, entry_event, sent, squeeze
+from acorn.web.wire import CUT, WHOLE, Coming, Veil, dumped, entry_event, sent, squeeze
 
 _BATCH = 1 / 30
 """Seconds between two messages of a stream, at least."""
@@ -120,10 +120,10 @@ class _Api:
                 status = 429 if isinstance(error, BusyError) else 409 if isinstance(error, StoreError) else 422
                 more = {"error": str(error)}
             except Exception as error:
-                if request.method != "GET":
-                    raise
                 # What a file or a store holds may be damaged, or made by somebody who means no good.
-                status, more = 409, {"error": f"This cannot be shown, it may be damaged: {shorten(words_of(error))}"}
+                reads = request.method in ("GET", "HEAD")
+                words = "This cannot be shown, it may be damaged" if reads else "This could not be done"
+                status, more = 409 if reads else 500, {"error": f"{words}: {shorten(words_of(error))}"}
             return _json(status, self._site.veil(), more)
 
         return answer
@@ -176,6 +176,8 @@ class _Api:
             before = datetime.fromisoformat(query["before"]) if query.get("before") else None
         except ValueError:
             raise _WrongError(422, "`before` is no time such as `2026-01-31T12:00:00+00:00`.") from None
+        if before is not None and before.tzinfo is None:
+            before = before.replace(tzinfo=UTC)
         agent = query.get("agent") or None
         text = query.get("q", "").strip()
         heads, following = await run_in_threadpool(self._site.shelf.heads, status, agent, text, before)
@@ -275,7 +277,7 @@ class _Api:
         run_id, site = request.path_params["id"], self._site
         live = site.lives.get(run_id)
         token, _, index = _from(request, "").partition("-")
-        came = int(index) if index.isascii() and index.isdigit() else 0
+        came = _number(index)
         if live is not None:
             return _events(self._live(live, came if token == live.token else 0))
         book = await self._book(request)
@@ -289,6 +291,8 @@ class _Api:
                 loop.call_soon_threadsafe(news.set)
 
         live.watch(wake)
+        coming = Coming()
+        coming.passed(squeeze(live.since(0)[0][:index]), self._site.veil())  # what was held back from who comes back
         try:
             if index == 0:
                 yield _message(f"{live.token}-0", [{"entry": "reset"}])
@@ -298,7 +302,8 @@ class _Api:
                 if events:
                     index += len(events)
                     veil = self._site.veil()
-                    yield _message(f"{live.token}-{index}", [sent(event, veil) for event in squeeze(events)])
+                    shown = coming.passed(squeeze(events), veil)
+                    yield _message(f"{live.token}-{index}", [sent(event, veil) for event in shown])
                     await _until(closing, _BATCH)
                 elif is_over:
                     yield await self._end(live.run_id, f"{live.token}-{index}")
@@ -344,7 +349,7 @@ class _Api:
         """The rows of a run that goes on, as they change."""
         book = await self._book(request)
         given = _from(request, request.query_params.get("after", "0"))
-        return _events(self._rows(book, int(given) if given.isascii() and given.isdigit() else 0))
+        return _events(self._rows(book, _number(given)))
 
     async def _rows(self, book: Book, version: int) -> AsyncGenerator[bytes]:
         run_id, closing, site = book.head["id"], self._site.closing(), self._site
@@ -404,10 +409,14 @@ def _earlier(shelf: StoreShelf, batch: str, book: Book) -> list[dict[str, Any]]:
 
 
 def _row(book: Book, request: Request) -> Any:
-    number = request.query_params.get("row", "")
-    if not (number.isascii() and number.isdigit() and int(number) < len(book.rows.all)):
+    number = _number(request.query_params.get("row", ""), -1)
+    if not 0 <= number < len(book.rows.all):
         raise _WrongError(404, "There is no such row.")
-    return book.rows.all[int(number)]
+    return book.rows.all[number]
+
+
+def _number(text: str, otherwise: int = 0) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else otherwise
 
 
 async def _body(request: Request, known: set[str]) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from acorn.errors import DeclarationError
+
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 BODY = 1_000_000
 """Bytes that a request may have."""
@@ -100,6 +102,23 @@ def host_name(host: str) -> str:
     return (name if colon and port.isdigit() else host).lower()
 
 
+def known_names(hosts: Collection[str], where: str) -> frozenset[str]:
+    """The names that a site goes by."""
+    if isinstance(hosts, str):
+        raise DeclarationError(f"`hosts` of {where} is a list of texts, not one text.")
+    bare = (f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host for host in hosts)
+    return frozenset(map(host_name, bare))
+
+
+def check_key(key: object, where: str) -> None:
+    """Refuse a key that anybody would have, or that no header can carry."""
+    if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or set(key) & set(' ;,"\\'):
+        raise DeclarationError(
+            f"A key of {where} is a text of plain letters, digits and signs, without blanks, quotes, commas and "
+            f"semicolons, and not empty; is a variable of the environment unset?"
+        )
+
+
 def _shown(text: str | None) -> str:
     return "".join(letter for letter in text or "nobody" if letter.isascii() and letter.isprintable())[:100]
 
@@ -133,8 +152,10 @@ class Guard:
     """The site behind its guard."""
 
     def __init__(self, site: ASGIApp, hosts: Collection[str], key: str | None) -> None:
+        if key is not None:
+            check_key(key, "`acorn.web.app`")
         self._site = site
-        self._hosts = frozenset(host_name(host) for host in hosts)
+        self._hosts = known_names(hosts, "`acorn.web.app`")
         self._key = key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,7 +197,7 @@ class Guard:
         page = f'<meta http-equiv="refresh" content="0;url={_attribute(mounted + (goal if is_ours else "/"))}">'
         set_cookie = f"{cookie}={self._key or ''}; HttpOnly; SameSite=Strict; Path={mounted or '/'}"
         headers = {"content-type": "text/html; charset=utf-8", "set-cookie": set_cookie, "cache-control": "no-store"}
-        icon = '<link rel="icon" href="data:,">'  # else a browser may ask for one that is not there
+        icon = '<link rel="icon" href="data:,">'  # else a browser asks for `/favicon.ico`, and complains
         body = f'<!doctype html><html lang="en"><title>acorn</title>{icon}{page}</html>'
         await answer.whole(200, headers, body.encode())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from acorn.web.guard import LOOPBACK, Guard
 from acorn.web.site import Site, site_of
 
 
-def guarded(site: Site, hosts: Iterable[str], key: str | None) -> ASGIApp:
+def guarded(site: Site, hosts: Collection[str], key: str | None) -> ASGIApp:
     """The whole site behind its guard."""
-    return Guard(routes(site), tuple(hosts), key)
+    return Guard(routes(site), hosts, key)
 
 
 def app(

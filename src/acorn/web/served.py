@@ -33,6 +33,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 ws="none",
+                proxy_headers=False,  # nothing here asks who the client is
                 timeout_graceful_shutdown=grace,
             )
         )

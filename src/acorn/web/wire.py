@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -26,6 +27,11 @@ WHOLE = 200_000
 PREVIEW = 140
 
 _DEEPEST = 100
+_TELLING = 4
+"""So many letters of a secret are a beginning that is not shown."""
+_BETWEEN = " \t\r\n\"',}"
+_KEY = re.compile(r"(?:\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)[-_]|AIza|AKIA|ASIA)|(?<=[Bb]earer ))[^\s\"',}]*\Z")
+"""What begins like a key, and may go on."""
 _PIECES = ("text", "think", "call", "answer")
 
 
@@ -33,7 +39,9 @@ class Veil:
     """Takes secrets out of everything that leaves: those of the models, of the environment, and what looks like one."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = tuple(sorted({*secrets, *secrets_in({})}, key=len, reverse=True))
+        known = {*secrets, *secrets_in({})}
+        known |= {json.dumps(each, ensure_ascii=False)[1:-1] for each in known}  # as it stands in a model's arguments
+        self._secrets = tuple(sorted(known, key=len, reverse=True))
         self._margin = max(map(len, self._secrets), default=0) + 64
         """A text is cut behind what may be the middle of a secret, else half of one would be seen."""
 
@@ -58,6 +66,28 @@ class Veil:
         if kind is float and not math.isfinite(value):
             return str(value)
         return value
+
+    def growing(self, value: Any) -> Any:
+        """The same of what is still coming in: a text loses what may be the beginning of a secret at its end."""
+        if isinstance(value, dict):
+            return {key: self.growing(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.growing(item) for item in value]
+        if not isinstance(value, str):
+            return value
+        begun, key = self.begun(value), _KEY.search(value, _last_word(value))
+        shown = len(value) - (begun if begun >= _TELLING else 0)
+        return value[: shown if key is None else min(shown, key.start())]
+
+    def begun(self, text: str) -> int:
+        """How many letters at the end of a text may be the beginning of a secret that is known."""
+        lengths = (
+            count
+            for secret in self._secrets
+            for count in range(min(len(secret) - 1, len(text)), 0, -1)
+            if text.endswith(secret[:count])
+        )
+        return max(lengths, default=0)
 
     def json(self, value: Any, limit: int = WHOLE) -> bytes:
         """Plain data as JSON that any reader takes."""
@@ -92,6 +122,37 @@ def chunk_event(chunk: StreamChunk[Any], root: str) -> Event | None:
     return None if chunk._answer is None else {"entry": "answer", **at, "chunk": chunk}
 
 
+class Coming:
+    """The texts that come in pieces: the last word of one waits for its end, since it may become a secret."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], str] = {}
+
+    def passed(self, events: Sequence[Event], veil: Veil) -> list[Event]:
+        """The events, with what may be shown by now. What is held back comes when the turn is over."""
+        made: list[Event] = []
+        for event in events:
+            kind, run_id = event["entry"], event["run_id"]
+            if kind in ("text", "think"):
+                text = self._held.pop((kind, run_id), "") + event["s"]
+                count = min(len(text) - veil.begun(text), _last_word(text))
+                self._held[kind, run_id] = text[count:]
+                made += [{**event, "s": text[:count]}] if count else []
+                continue
+            if kind not in _PIECES:
+                for each in ("text", "think"):
+                    held = veil.growing(self._held.pop((each, run_id), ""))
+                    made += [{"entry": each, "run_id": run_id, "s": held}] if held else []
+            made.append(event)
+        return made
+
+
+def _last_word(text: str) -> int:
+    """Where the last word of a text begins; what says that a key follows is a part of it."""
+    at = max(map(text.rfind, _BETWEEN)) + 1
+    return at - 7 if text[:at].lower().endswith("bearer ") else at
+
+
 def sent(event: Event, veil: Veil) -> Event:
     """An event as it goes out: parsed, veiled and cut."""
     chunk: StreamChunk[Any] | None = event.get("chunk")
@@ -103,7 +164,7 @@ def sent(event: Event, veil: Veil) -> Event:
         made = {"i": call.get("index"), "id": call.get("id"), "name": call.get("name"), "a": call.get("arguments")}
     else:
         made = {"v": to_plain(chunk.partial), "c": list(chunk.completed)}
-    return {key: veil.plain(value, CUT) for key, value in (at | made).items()}
+    return {key: veil.growing(veil.plain(value, CUT)) for key, value in (at | made).items()}
 
 
 class Open:

@@ -1,4 +1,4 @@
-"""One browser and one server for all tests of a process; and what holds after every one of them.
+"""A browser for each file and one server for all; and what holds after every one of them.
 
 The server has the agent at its root, and saved runs mounted below `/files`. After each test: no error in the console,
 and nothing was asked of anybody else.
@@ -27,7 +27,7 @@ from acorn.web.served import Server, bound
 Allowed = Callable[[str], None]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while its driver is open, no other test of this process can have an event loop
 def chromium() -> Iterator[Any]:
     path = browser()
     if path is None:

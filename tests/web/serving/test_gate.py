@@ -12,6 +12,7 @@ import pytest
 from tests.web.serving.clerk import Echo
 from tests.web.serving.server import HOME, KEY, app, asked, get, post
 
+from acorn import DeclarationError
 from acorn.web.served import bound
 from acorn.web.serving.gate import BODY
 
@@ -62,6 +63,12 @@ def test_every_address_but_one_needs_the_key(service: Any) -> None:
 
 def test_without_keys_no_key_is_asked_for() -> None:
     assert post(app(Echo(), keys=[]), "/run", "x", headers={"authorization": None}).json() == "x"
+
+
+@pytest.mark.parametrize("key", ["", " ", "\t", "two words", "with-newline\n", "kéy", None])
+def test_a_key_that_anybody_or_nobody_could_send_is_refused(key: Any) -> None:
+    with pytest.raises(DeclarationError, match="key"):
+        app(Echo(), keys=[KEY, key])
 
 
 def test_the_refusal_of_a_name_says_what_to_do(service: Any) -> None:

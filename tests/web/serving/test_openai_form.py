@@ -90,7 +90,15 @@ def test_earlier_messages_are_the_history_the_clients_system_message_behind_the_
         ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
         ({"messages": [user([{"type": "image_url", "image_url": {"url": "x"}}])]}, "messages[0].content[0]"),
         ({"messages": [user("x")], "tools": [{"type": "function"}]}, "tools"),
+        (
+            {"messages": [user([{"type": "image_url", "image_url": {"url": "http://x"}}]), user("x")]},
+            "messages[0].content[0]",
+        ),
         ({"messages": [user("x")], "n": 2}, "n"),
+        ({"messages": [user("x")], "stream": "yes"}, "stream"),
+        ({"messages": [user("x")], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": [user("x")], "response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"messages": [user("x")], "response_format": "text"}, "response_format"),
         ({"messages": [user("x")], "stream_options": 1}, "stream_options"),
     ],
 )
@@ -103,6 +111,21 @@ def test_what_cannot_be_done_is_told(body: Any, param: str) -> None:
 def test_what_tunes_a_model_is_the_agents_own_business() -> None:
     tuned = {"temperature": 2, "max_tokens": 1, "stop": ["e"], "user": "me", "tools": [], "n": 1, "logprobs": False}
     assert said(app(Echo()), user("hello"), **tuned) == "hello"
+
+
+def test_json_is_asked_for_where_the_answer_is_json(clerk: Any) -> None:
+    assert json.loads(said(clerk, user("hello"), response_format={"type": "json_object"}))["answer"] == "hello"
+    assert said(app(Echo()), user("hello"), response_format={"type": "text"}) == "hello"
+
+
+def test_of_an_earlier_message_only_its_words_are_kept(clerk: Any) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "leave", "arguments": "{}"}}
+    earlier = [
+        user([{"type": "text", "text": "first "}, {"type": "text", "text": "part"}]),
+        {"role": "assistant", "content": "fine", "tool_calls": [call], "refusal": None, "name": "x"},
+    ]
+    found = said(clerk, *earlier, user("history"))
+    assert "user: first part|assistant: fine" in found
 
 
 def pieces(service: Any, content: str, **more: Any) -> list[Any]:

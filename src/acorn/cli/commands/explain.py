@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn import AcornError
+from acorn._data import described
 from acorn._explaining import Explanation, example_input, tool_name
 from acorn._explaining import explain as explain_agent
 from acorn._json import to_text
@@ -77,7 +78,7 @@ def explain(
     told = replace(
         told,
         input=veiled(without_keys, told.input),
-        messages=veiled(without_keys, told.messages),
+        messages=veiled(without_keys, described(told.messages)),
         tools=veiled(without_keys, told.tools),
     )
     if is_example:
@@ -102,8 +103,8 @@ def _print(told: Explanation, console: Console) -> None:
     console.print(Text.assemble((one_line(told.agent), "bold"), (f"  {settings}", "dim")))
     for message in told.messages:
         _head(console, f"{message['role']} message")
-        content = message.get("content")
-        console.print(Text(clean(content if isinstance(content, str) else to_text(content))), soft_wrap=True)
+        for part in _parts(message.get("content")):
+            console.print(Text(clean(part)), soft_wrap=True)
     for tool in told.tools:
         _head(console, f"tool {tool_name(tool)}")
         function = tool.get("function", {"parameters": tool})
@@ -115,6 +116,13 @@ def _print(told: Explanation, console: Console) -> None:
     _listed(console, "inherits", [f"{name}: {', '.join(what)}" for name, what in told.inherits.items()])
     _listed(console, "odd", told.odd)
     _listed(console, "not told here", told.notes)
+
+
+def _parts(content: Any) -> list[str]:
+    """The text of a message, and what it carries beside it."""
+    if not isinstance(content, list):
+        return [content if isinstance(content, str) else to_text(content)]
+    return [part["text"] if part.get("type") == "text" else to_text(part) for part in content]
 
 
 def _head(console: Console, title: str) -> None:

@@ -83,7 +83,10 @@ def show(
         events, run = read_kept(file)
     if python:
         if run is None:
-            raise CommandError(f"`{file}` holds events only; `--python` needs a record, as `run.to_json()` writes it")
+            raise CommandError(
+                f"`{file}` holds events only, as `--save` writes them; `--python` needs the whole record: "
+                "keep the run by `acorn run --store runs.db`, or write the file by `run.to_json()`"
+            )
         return _print_python(run, None)
     if as_json:
         print_json(described(dump_events(events)), sys.stdout)

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from pydantic_core import from_json
 
 from acorn import StreamChunk
-from acorn._json import compact
+from acorn._content import text_of
 from acorn._loop.messages import REMINDER, SKIPPED, TOO_LATE
 from acorn._tools.collect import FINISH
 from acorn._xml.report import INVALID
@@ -307,7 +307,7 @@ class RunTree:
         return news
 
     def _text(self, content: Any) -> str:
-        return self._hide(content if isinstance(content, str) else "" if content is None else compact(content))
+        return self._hide(text_of(content))
 
     # Branches
 

@@ -18,9 +18,9 @@ from typing import Any
 from pydantic_core import from_json
 
 from acorn._json import copied
-from acorn._secrets import redact, secrets_in
+from acorn._secrets import redact
 from acorn.errors import DeclarationError, ModelError
-from acorn.models.failure import LATE, causes, clean, speaks_of
+from acorn.models.failure import LATE, causes, clean, secrets_of, speaks_of
 from acorn.models.hosted import BLOCKS, ITEMS, is_anthropics, is_openais
 from acorn.models.http_status import retry_after
 from acorn.models.keys import check_key, own_address, provider_by_name
@@ -339,7 +339,7 @@ class LiteLLMModel:
         return found | {"strict"} if strict_by_user(request) else found
 
     def _error(self, error: Exception, attempt: _Attempt) -> ModelError:
-        secrets = secrets_in(self._config)
+        secrets = secrets_of(self._config, attempt.request)
         chain = causes(error, attempt.outer)
         clean(chain, secrets)
         wire = on_the_wire(chain)

@@ -84,4 +84,6 @@ class Exchange:
 def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at line {error.lineno}, column {error.colno}"
-    return "it is nested too deep" if isinstance(error, RecursionError) else "it is no UTF-8"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no UTF-8"
+    return "it is nested too deep" if isinstance(error, RecursionError) else "a number in it is too long"

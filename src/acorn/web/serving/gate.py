@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from starlette.types import Receive, Scope, Send
 
-from acorn.web.guard import Asked, Body, Refusal, from_elsewhere, headers_of, host_name, is_key, length_of, too_long
+from acorn.web.guard import Asked, Body, Refusal, from_elsewhere, headers_of, is_key, known_names, length_of, too_long
 from acorn.web.serving.exchange import Exchange
 from acorn.web.serving.failures import Told
 from acorn.web.serving.service import Service
@@ -29,7 +29,7 @@ class Gate:
         keys: Collection[str],
     ) -> None:
         self._service, self._answer = service, answer
-        self._hosts = frozenset(host_name(host) for host in hosts)
+        self._hosts = known_names(hosts, "`acorn.web.service`")
         self._keys = tuple(keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

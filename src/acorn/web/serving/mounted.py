@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from acorn import module
 from acorn.errors import DeclarationError
-from acorn.web.guard import LOOPBACK
+from acorn.web.guard import LOOPBACK, check_key
 from acorn.web.serving.gate import Gate
 from acorn.web.serving.routes import Routes
 from acorn.web.serving.service import CONCURRENCY, TIMEOUT, Service
@@ -35,6 +35,8 @@ def service(
     Without `keys`, whoever reaches the application may use it: put it behind your own login. It answers to the names
     in `hosts` alone. A run has so many seconds, and so many may be under way at once.
     """
-    if isinstance(keys, str) or isinstance(hosts, str):
-        raise DeclarationError("`keys` and `hosts` of `acorn.web.service` are lists of texts, not one text.")
+    if isinstance(keys, str):
+        raise DeclarationError("`keys` of `acorn.web.service` is a list of texts, not one text.")
+    for key in keys:
+        check_key(key, "`acorn.web.service`")
     return gated(Service(agent, keys, timeout, concurrency), hosts, keys)

@@ -40,7 +40,7 @@ class Completion(NamedTuple):
 # What comes in
 
 
-def read_completion(body: Any, name: str, shape: Shape) -> Completion:
+def read_completion(body: Any, name: str, shape: Shape, gives: Shape) -> Completion:
     """The request of a client; a `WrongError` says what cannot be done."""
     if not isinstance(body, dict):
         raise _wrong("body", "The body is a JSON object with `messages`.")
@@ -52,6 +52,9 @@ def read_completion(body: Any, name: str, shape: Shape) -> Completion:
             raise _wrong(each, f"`{each}` cannot be asked for here: the agent has its own tools, and answers in text.")
     if body.get("n") not in (None, 1):
         raise _wrong("n", "`n` is 1 here: a run has one answer.")
+    if body.get("stream") not in (None, False, True):
+        raise _wrong("stream", "`stream` is true or false.")
+    _check_format(body.get("response_format"), gives)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise _wrong("messages", "`messages` is a list of messages, the last one of the user.")
@@ -67,6 +70,15 @@ def read_completion(body: Any, name: str, shape: Shape) -> Completion:
     return Completion(
         _input(text, shape), _history(earlier), body.get("stream") is True, options.get("include_usage") is True
     )
+
+
+def _check_format(wanted: Any, gives: Shape) -> None:
+    kind = wanted.get("type") if isinstance(wanted, dict) else wanted if wanted is None else ""
+    is_object = not gives.wrapped and not (len(gives.schema.model_fields) == 1 and text_field(gives) is not None)
+    if kind in (None, "text") or (kind == "json_object" and is_object):
+        return
+    words = "`response_format` cannot be chosen here: the agent's output has a form of its own, see `/openapi.json`."
+    raise _wrong("response_format", words)
 
 
 def _check_message(path: str, message: Any) -> None:
@@ -88,12 +100,17 @@ def _text_of(content: str | list[Message], path: str) -> str:
     return "".join(part["text"] for part in content)
 
 
-def _history(earlier: Sequence[Message]) -> list[Message]:
-    """The conversation so far. A first system message would be taken for the prompt, which is the agent's own; a
+def _history(messages: Sequence[Message]) -> list[Message]:
+    """The conversation so far: who said which words, and nothing else that a provider could be made to fetch or to take
+    for a call. A first system message would be taken for the prompt, which is the agent's own; a
     stand-in for it keeps the client's, behind the prompt."""
+    earlier: list[Message] = [
+        {"role": each["role"], "content": _text_of(each["content"], f"messages[{at}].content")}
+        for at, each in enumerate(messages)
+    ]
     if earlier and earlier[0]["role"] in ("system", "developer"):
         return [{"role": "system", "content": ""}, *earlier]
-    return list(earlier)
+    return earlier
 
 
 def _input(text: str, shape: Shape) -> Any:

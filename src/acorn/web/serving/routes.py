@@ -136,7 +136,7 @@ class Routes:
 
     async def chat(self, exchange: Exchange, body: Any, until: float) -> None:
         service, spec = self._service, self._service.spec
-        wanted = read_completion(body, service.name, spec.input)
+        wanted = read_completion(body, service.name, spec.input, spec.output)
         agent: Agent = service.agent.using(history=wanted.history) if wanted.history else service.agent
         arguments = self._arguments(wanted.given)
         if wanted.streams:

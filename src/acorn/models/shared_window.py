@@ -1,0 +1,211 @@
+"""A window that all machines share: a gate that lets through what it has taken of the common allowance beforehand.
+
+It takes a slice at a time, so that most requests need not ask anybody. A slice counts in the store from before its
+first request is sent until a window after its last; what of it is not used soon is given back. Pure, as all gates: what
+is wanted of the store is handed out as orders, and what came of them is told (`hear`); `turns.py` has them carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from acorn._rate_limit import RateLimit
+from acorn.models.gates import Turn, Window
+from acorn.stores.port import Order, Report, Slice
+
+_SLICES = 50
+"""An allowance is taken in no fewer parts, and what was taken is used within such a part of the window."""
+_LONGEST_HOLD = 5.0
+"""Seconds, or half a window: who was let through and has not sent by then has to come again, unless that was renewed.
+A process that died, or is frozen, keeps its slice for so much longer than the window."""
+_LOOKS = 20
+"""How often in a window to look whether others have given something back."""
+_SHORTEST_PAUSE = 0.005
+
+
+class _Held:
+    """A slice, and who has had something of it."""
+
+    __slots__ = ("began", "going", "is_final", "number", "renewed", "requests", "sent", "taken", "tokens")
+
+    def __init__(self, taken: Slice, began: float) -> None:
+        self.number = taken.number
+        self.taken = taken.requests
+        self.requests, self.tokens = taken.requests, taken.tokens
+        """What nobody has had yet."""
+        self.began = self.renewed = began
+        """When it was asked for, and when it was last heard of in the store: both before it was counted there."""
+        self.going: dict[Turn, int] = {}
+        self.sent: dict[Turn, int] = {}
+        """Those who have had something, with their tokens: not sent yet, and sent."""
+        self.is_final = False
+        """Whether nobody gets anything of it any more."""
+
+
+class SharedWindow(Window):
+    """So many requests and tokens in any so many seconds, over all machines."""
+
+    def __init__(self, limit: RateLimit, key: str, send: Callable[[SharedWindow, Order], object]) -> None:
+        super().__init__(limit)
+        self._key, self._send = key, send
+        self._soon = limit.per / _SLICES
+        self._hold = max(self._soon, min(_LONGEST_HOLD, limit.per / 2))
+        self._current: _Held | None = None
+        self._held: dict[int, _Held] = {}
+        """By number, those that still count."""
+        self._of: dict[Turn, _Held] = {}
+        self._new: set[int] = set()
+        """Those of which the store does not know the newest, ..."""
+        self._tell_at = inf
+        """... and when it is to be told."""
+        self._under_way: tuple[float, tuple[int, ...]] | None = None
+        """When the store was asked, and of which slices it was told then."""
+        self._again = 0.0
+        """When to ask again, after there was no room."""
+        self._ahead = 1
+        """How many requests to take at a time."""
+
+    # By the desk
+
+    @property
+    def is_asking(self) -> bool:
+        return self._under_way is not None
+
+    def wait(self, turn: Turn, now: float) -> float:
+        wanted = self.estimate(turn)
+        current = self._current
+        if current is not None and now < current.began + self._soon and current.requests and current.tokens >= wanted:
+            return 0.0
+        if self._under_way is not None:
+            return inf
+        if now < self._again:
+            return self._again - now
+        self._close(now)
+        self._order(wanted, now)
+        return inf
+
+    def chores(self, now: float) -> float:
+        """Tell the store what is new, where it is time; when it will be."""
+        if self._current is not None and now >= self._current.began + self._soon:
+            self._close(now)
+        for held in self._held.values():
+            if held.going and now >= held.renewed + self._hold / 2:
+                self._note(held, now)
+        if self._under_way is None and now >= self._tell_at:
+            self._order(0, now, only_tells=True)
+        if self._under_way is not None:
+            return inf
+        stale = [held.renewed + self._hold / 2 for held in self._held.values() if held.going]
+        stock = [] if self._current is None else [self._current.began + self._soon]
+        return min((self._tell_at, *stale, *stock))
+
+    def enter(self, turn: Turn) -> None:
+        held, tokens = self._current, self.estimate(turn)
+        assert held is not None
+        held.requests, held.tokens = held.requests - 1, held.tokens - tokens
+        held.going[turn] = tokens
+        self._of[turn] = held
+        turn.send_by = held.renewed + self._hold
+
+    def look(self, turn: Turn, now: float) -> None:
+        held = self._of.get(turn)
+        if held is None:
+            return
+        if turn in held.going:
+            if turn.sent is not None:
+                held.sent[turn] = held.going.pop(turn)
+                self._note(held, now)
+            elif turn.is_over:
+                tokens = held.going.pop(turn)
+                del self._of[turn]
+                if held is self._current:
+                    held.requests, held.tokens = held.requests + 1, held.tokens + tokens
+                self._note(held, now)
+        if turn.is_over and turn in held.sent:
+            if turn.used is not None:
+                held.sent[turn] = sum(turn.used)
+                self.learn(turn, *turn.used)
+            self._note(held, now)
+            del self._of[turn]  # nothing more is heard of it
+
+    # By whoever carries the orders
+
+    def hear(self, came: Slice | None, now: float) -> float:
+        """What came of the order under way; None: it was lost. Seconds until there may be room, where there is none."""
+        assert self._under_way is not None
+        (asked, told), self._under_way = self._under_way, None
+        if came is None:
+            self._new.update(told)
+            self._tell_at = min(self._tell_at, now + self._soon)
+            return inf
+        for number in told:
+            self._renew(number, asked, now)
+        if came.requests:
+            self._held[came.number] = self._current = _Held(came, asked)
+            return 0.0
+        if came.seconds:
+            self._again = now + max(_SHORTEST_PAUSE, min(came.seconds, self._limit.per / _LOOKS))
+        return came.seconds
+
+    def _renew(self, number: int, asked: float, now: float) -> None:
+        held = self._held.get(number)
+        if held is None:
+            return
+        held.renewed = asked
+        for turn in held.going:
+            turn.send_by = asked + self._hold
+        if held.is_final and number not in self._new and not held.going and self._left(held, now) <= 0:
+            del self._held[number]
+
+    # Slices
+
+    def _close(self, now: float) -> None:
+        """Nobody gets anything more of the slice at hand."""
+        held, self._current = self._current, None
+        if held is None:
+            return
+        used, is_soon = held.taken - held.requests, now < held.began + self._soon
+        self._ahead = 2 * held.taken if is_soon and not held.requests else max(1, used)
+        self._note(held, now)
+        if held.requests:  # others may wait for it
+            self._tell_at = now
+        held.requests = held.tokens = 0
+        held.is_final = True
+
+    def _note(self, held: _Held, now: float) -> None:
+        """There is something new of a slice."""
+        self._new.add(held.number)
+        self._tell_at = min(self._tell_at, now + self._soon)
+
+    def _order(self, need: int, now: float, *, only_tells: bool = False) -> None:
+        for number in [number for number, held in self._held.items() if self._is_past(held, now)]:
+            del self._held[number]
+        told = tuple(number for number in self._new if number in self._held)
+        self._new.clear()
+        self._tell_at = inf
+        if only_tells and not told:
+            return
+        self._under_way = (now, told)
+        limit = self._limit
+        most = inf if limit.requests is None else max(1, limit.requests // _SLICES)
+        requests = 0 if only_tells else int(min(max(self._ahead, len(self.line)), most))
+        most_tokens = 0 if limit.tokens is None else max(need, limit.tokens // _SLICES)
+        seconds = self._hold + self._unsure + limit.per
+        reports = [self._report(self._held[number], now) for number in told]
+        tokens = min(need * requests, most_tokens)
+        self._send(self, Order(self._key, limit.requests, limit.tokens, requests, tokens, need, seconds, reports))
+
+    def _report(self, held: _Held, now: float) -> Report:
+        requests = held.requests + len(held.going) + len(held.sent)
+        tokens = held.tokens + sum(held.going.values()) + sum(held.sent.values())
+        return Report(held.number, requests, tokens, self._left(held, now))
+
+    def _left(self, held: _Held, now: float) -> float:
+        """Seconds for which a slice counts."""
+        if held.going or not held.is_final:
+            return self._hold + self._unsure + self._limit.per
+        return max((self._leaves(turn) - now for turn in held.sent), default=0.0)
+
+    def _is_past(self, held: _Held, now: float) -> bool:
+        return held.is_final and not held.going and self._left(held, now) <= 0

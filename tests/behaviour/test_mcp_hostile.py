@@ -1,0 +1,263 @@
+"""A server that is rude, broken or curious: what it does stays its own trouble, and what it was given stays unseen."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.behaviour.test_mcp_source import SERVERS, Odd, Worker, results
+from tests.patience import AGES, PATIENCE, waiting_for_nothing
+
+from acorn import AcornError, DeclarationError, Request
+from acorn.mcp import MCPServer
+from acorn.testing import ScriptedModel, finish
+from acorn.testing import call as calling
+
+PROGRAM = """
+import asyncio, os, sys
+from acorn import AcornError, module
+from acorn.mcp import MCPServer
+from acorn.testing import ScriptedModel, call, finish
+
+class Worker(module[str, str]):
+    '''Use the tools.'''
+    max_steps = 3
+
+server = MCPServer(sys.executable, [sys.argv[1], sys.argv[2], "--variant", "chatty"])
+"""
+
+
+def run_program(lines: str, diary: Path) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-W", "ignore", "-c", PROGRAM + lines, str(SERVERS / "quick.py"), str(diary)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@pytest.mark.parametrize("file", ["quick.py", "odd.py"])
+def test_an_error_of_the_servers_own_is_no_lost_connection(tmp_path: Path, file: str) -> None:
+    odd = Odd(tmp_path / "diary", file=file)
+    model = ScriptedModel([calling("refuse", text="not today"), calling("echo", text="a"), finish("done")])
+    run = Worker(model=model, tools=[odd.server]).run("x")
+    assert results(run) == ["Tool error: ServerError: not today", "echo: a"]
+    assert odd.lines().count("started") == 1
+
+
+def test_what_a_server_was_given_is_in_no_error_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "acorn")
+    given = {"NOTE": "zebra-4711-note", "API_TOKEN": "zebratoken", "DSN": "postgres://me:zebrapass@host/db"}
+    odd = Odd(tmp_path / "diary", env=given)
+    said = " ".join(given.values())
+    model = ScriptedModel([calling("fail", text=said), calling("refuse", text=said), finish("done")])
+    run = Worker(model=model, tools=[odd.server]).run("x")
+    failed, refused = (result.removeprefix("Tool error: ServerError: ") for result in results(run))
+    assert failed == refused == "*** *** postgres://***@host/db"
+    told = caplog.text.replace(repr(said), "")
+    assert not any(canary in told for canary in ("4711", "zebratoken", "zebrapass"))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--api-key", "zebra1234"],
+        ["--token=zebra1234"],
+        ["API_KEY=zebra1234"],
+        ["--header", "Authorization: zebra1234"],
+    ],
+    ids=["next", "option", "variable", "header"],
+)
+def test_keys_among_its_arguments_are_not_shown(args: list[str]) -> None:
+    program = "import sys; sys.exit(f'wrong arguments: {sys.argv[1:]}')"
+    server = MCPServer(sys.executable, ["-c", program, *args])
+    with pytest.raises(AcornError, match="wrong arguments") as caught:
+        Worker(model=ScriptedModel([]), tools=[server])("x")
+    assert "zebra" not in str(caught.value)
+
+
+def test_keys_in_descriptions_are_neither_pinned_nor_sent(tmp_path: Path) -> None:
+    program = (SERVERS / "quick.py").read_text(encoding="utf-8").replace('f"Do {name}."', 'os.environ["API_TOKEN"]')
+    (tmp_path / "quick.py").write_text(program, encoding="utf-8")
+    args = [str(tmp_path / "quick.py"), str(tmp_path / "diary")]
+    server = MCPServer(sys.executable, args, {"API_TOKEN": "zebratoken"}, pin=tmp_path / "mcp.lock")
+    model = ScriptedModel([finish("done")])
+    Worker(model=model, tools=[server])("x")
+    assert '"description": "***"' in (tmp_path / "mcp.lock").read_text(encoding="utf-8")
+    assert "zebra" not in json.dumps(model.requests[0].tools)
+
+
+def test_a_name_that_is_offered_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AcornError, match="offers `echo` twice"):
+        Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")
+
+
+def test_what_is_no_message_does_not_reach_the_terminal(tmp_path: Path) -> None:
+    lines = "print(Worker(model=ScriptedModel([call('echo', text='a'), finish('done')]), tools=[server])('x'))"
+    ended = run_program(lines, tmp_path / "diary")
+    assert (ended.stdout, ended.stderr) == ("done\n", "")
+
+
+def test_what_is_no_message_is_told_where_the_server_does_not_answer(tmp_path: Path) -> None:
+    program = "import time; print('hello, I am no protocol', flush=True); time.sleep(3600)"
+    server = MCPServer(sys.executable, ["-c", program], connect_timeout=5)
+    with pytest.raises(
+        AcornError, match="did not answer within 5 s; it wrote lines to its standard output that are no"
+    ):
+        Worker(model=ScriptedModel([]), tools=[server])("x")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_has_nothing_open(tmp_path: Path) -> None:
+    lines = """
+with server:
+    asyncio.run(server.tools())
+    if os.fork() == 0:
+        try:
+            asyncio.run(asyncio.wait_for(server.tools(), 30))
+        except AcornError as error:
+            print(error, flush=True)
+        os._exit(0)
+    os.wait()
+    print(Worker(model=ScriptedModel([call('echo', text='a'), finish('done')]), tools=[server])('x'))
+"""
+    ended = run_program(lines, tmp_path / "diary")
+    assert "is not open; its tools work in a run" in ended.stdout
+    assert ended.stdout.endswith("done\n")
+
+
+class Rude(http.server.BaseHTTPRequestHandler):
+    """Has a session, and never lets it end."""
+
+    protocol_version = "HTTP/1.1"
+    status = 200
+    leaving = threading.Event()
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing."""
+
+    def answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        for name, value in (("Content-Type", "application/json"), ("Mcp-Session-Id", "1")):
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.answer(405)
+
+    def do_DELETE(self) -> None:
+        self.leaving.wait(AGES)
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "rude", "version": "1"}}
+        known: dict[str, Any] = {"initialize": {"result": hello}, "tools/list": {"result": {"tools": []}}}
+        other = {"error": {"code": -32601, "message": "Method not found"}}
+        reply = {"jsonrpc": "2.0", "id": message.get("id"), **known.get(message["method"], other)}
+        if self.status != 200:
+            self.answer(self.status)
+        else:
+            self.answer(200 if "id" in message else 202, json.dumps(reply).encode() if "id" in message else b"")
+
+
+@contextmanager
+def rude(status: int) -> Iterator[str]:
+    handler = type("Handler", (Rude,), {"status": status, "leaving": threading.Event()})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/mcp"
+        finally:
+            handler.leaving.set()  # type: ignore[attr-defined]
+            server.shutdown()
+
+
+def test_a_session_that_a_server_does_not_end_keeps_no_run_from_ending() -> None:
+    with rude(200) as address, waiting_for_nothing():
+        assert Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(address)])("x") == "done"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(401, "HTTP status 401.*check the key in `headers`"), (404, "HTTP status 404.*check the path of the address")],
+)
+def test_an_address_that_refuses_says_with_which_status(status: int, words: str) -> None:
+    with rude(status) as address, pytest.raises(AcornError, match=words):
+        Worker(model=ScriptedModel([]), tools=[MCPServer(address)])("x")
+
+
+def takes_one(arguments: dict[str, Any]) -> bool:
+    return bool(arguments)
+
+
+async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
+    return bool(arguments)
+
+
+@pytest.mark.parametrize(
+    ("server", "options", "words"),
+    [
+        ("ftp://example.com/mcp", {}, "must be a command, or an address with `http` or `https`"),
+        ("http://[::1", {}, "must be a command, or an address with `http` or `https`"),
+        ("http://", {}, "must be a command, or an address with `http` or `https`"),
+        ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "'DEPTH' has a `int`"),
+        ("time", {"env": "zebra"}, "must be a dict of strings, got a `str`"),
+        ("http://a/mcp", {"headers": {"Authorization": "Bearer zebra\n"}}, "without line ends; 'Authorization' has a"),
+        ("http://a/mcp", {"auth": "zebra"}, "got a `str`; a key is given as `headers="),
+        ("time", {"cwd": "nowhere-at-all"}, "`cwd` .* is no folder: 'nowhere-at-all'"),
+        ("time", {"pin": 5}, "`pin` .* must be the path of a file, got 5"),
+        ("time", {"pin": ""}, "`pin` .* must be the path of a file, got ''"),
+        ("time", {"prefix": None}, "`prefix` .* must be letters"),
+        ("time", {"max_result": 1.5}, "`max_result` .* must be a whole number"),
+        ("time", {"approve": takes_one}, "`approve` .* plain function of name and arguments"),
+        ("time", {"approve": asks_later}, "`approve` .* plain function of name and arguments"),
+    ],
+)
+def test_what_is_wrong_is_said_without_keys(server: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(DeclarationError, match=words) as caught:
+        MCPServer(server, **options)
+    assert "zebra" not in str(caught.value)
+
+
+def test_a_command_with_arguments_in_it_is_told_where_they_go() -> None:
+    with pytest.raises(AcornError, match=r"`mcp-nowhere --verbose` .* Arguments are given by `args=\[...\]`"):
+        Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-nowhere --verbose")])("x")
+
+
+@pytest.mark.parametrize("file", ["quick.py", "odd.py"])
+def test_why_on_human_failed_is_for_the_run_and_not_for_the_server(tmp_path: Path, file: str) -> None:
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            raise RuntimeError("zebra")
+
+    odd = Odd(tmp_path / "diary", file=file)
+    model = ScriptedModel([calling("ask"), finish("done")])
+    (result,) = results(Human(model=model, tools=[odd.server]).run("x"))
+    assert result == "Tool error: ServerError: The answer of `on_human` cannot be used: RuntimeError: zebra"
+    assert "zebra" not in "\n".join(odd.lines())
+
+
+def test_choices_that_hide_something_are_not_offered(tmp_path: Path) -> None:
+    asked: list[Request] = []
+
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            asked.append(request)
+            return "blue"
+
+    program = (SERVERS / "quick.py").read_text(encoding="utf-8").replace('"red", "blue"', r'"red\x1b[31m", "blue"')
+    (tmp_path / "quick.py").write_text(program, encoding="utf-8")
+    server = MCPServer(sys.executable, [str(tmp_path / "quick.py"), str(tmp_path / "diary")])
+    model = ScriptedModel([calling("ask"), finish("done")])
+    (result,) = results(Human(model=model, tools=[server]).run("x"))
+    assert "hides characters that nobody can see in the choices" in result
+    assert not asked

@@ -1,0 +1,294 @@
+"""`rate_limit` with `shared`: all processes that use one PostgreSQL store together send no more than it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.patience import AGES, comes_true, waiting_for_nothing
+
+from acorn import DeclarationError, LimitError, ModelError, StoreError, module
+from acorn.stores import PostgresStore
+from acorn.stores.port import Order, Report
+from acorn.testing import Failure, Reply, ScriptedModel, finish
+from acorn.testing import call as calling
+from acorn.types import Usage
+
+CHILD = Path(__file__).parent.parent / "limits_child.py"
+
+
+class Agent(module[[("number", int)], int]):  # type: ignore[misc]
+    """Say the number."""
+
+
+def model(*replies: Any) -> ScriptedModel:
+    return ScriptedModel(list(replies) if replies else lambda request: finish(1))
+
+
+# Where there is nothing to share it in
+
+
+@pytest.mark.parametrize("store", [None, "memory", "runs.db"])
+def test_without_a_store_of_all_machines_it_is_refused_before_any_call(store: Any, tmp_path: Path) -> None:
+    class Limited(Agent):
+        rate_limit = {"requests": 1, "shared": True}
+
+    asked = model()
+    where = tmp_path / store if store == "runs.db" else store
+    with pytest.raises(
+        DeclarationError, match=r"`Limited\.rate_limit` is 'shared'.*`store = 'postgresql://host/name'`"
+    ):
+        Limited(model=asked, store=where)(number=1)
+    with pytest.raises(DeclarationError, match=r"leave 'shared' out"):
+        asyncio.run(Limited(model=asked, store=where).acall(number=1))
+    assert not asked.requests
+
+
+def test_a_branch_that_shares_is_refused_before_its_parent_begins() -> None:
+    class Limited(Agent):
+        rate_limit = {"requests": 1, "shared": True}
+
+    outer = type("Outer", (Agent,), {"branches": {"inner": Limited}, "max_steps": 3})
+    asked = model()
+    with pytest.raises(DeclarationError, match=r"`Limited\.rate_limit` is 'shared'"):
+        outer(model=asked)(number=1)
+    assert not asked.requests
+
+
+def test_an_override_lifts_it() -> None:
+    class Limited(Agent):
+        rate_limit = {"requests": 1, "shared": True}
+
+    with Limited.override(rate_limit=None):
+        assert Limited(model=model())(number=1) == 1
+
+
+# The book of the store
+
+
+@pytest.fixture
+def store(postgres: str) -> Iterator[PostgresStore]:
+    store = PostgresStore(postgres)
+    yield store
+    store.close()
+
+
+def order(
+    requests: int, tokens: int = 0, need: int = 0, *reports: Report, most: int | None = None, seconds: float = AGES
+) -> Order:
+    return Order("a", 10, most, requests, tokens, need, seconds, reports)
+
+
+def test_a_store_gives_no_more_than_there_is(store: PostgresStore) -> None:
+    assert store.take(order(4)).requests == 4
+    assert store.take(order(4)).requests == 4
+    assert store.take(order(4)).requests == 2
+    refused = store.take(order(4))
+    assert refused.requests == 0
+    assert 0 < refused.seconds <= AGES
+
+
+def test_what_was_not_used_is_there_for_others(store: PostgresStore) -> None:
+    first = store.take(order(10))
+    assert store.take(order(1)).requests == 0
+    assert store.take(order(9, 0, 0, Report(first.number, 4, 0, AGES))).requests == 6
+    assert store.take(order(9, 0, 0, Report(first.number, 0, 0, 0.0))).requests == 4
+
+
+def test_what_nobody_reports_of_comes_back_by_itself(store: PostgresStore) -> None:
+    assert store.take(order(10, seconds=0.05)).requests == 10
+    assert comes_true(lambda: store.take(order(10)).requests == 10)
+
+
+def test_tokens_are_given_where_the_first_request_has_enough(store: PostgresStore) -> None:
+    assert store.take(order(4, 400, 100, most=1000))[1:3] == (4, 400)
+    assert store.take(order(4, 800, 200, most=1000))[1:3] == (4, 600)
+    assert store.take(order(1, 1, 1, most=1000)).requests == 0
+
+
+def test_what_is_greater_than_all_goes_alone(store: PostgresStore) -> None:
+    big = order(3, 5000, 5000, most=1000)
+    assert store.take(big)[1:3] == (1, 5000)
+    assert store.take(big).requests == 0
+
+
+# In one process
+
+
+def shared(store: PostgresStore, **limit: Any) -> Any:
+    """A class of its own, with a limit of its own."""
+    return type("Limited", (Agent,), {"rate_limit": {"shared": True, **limit}, "store": store})
+
+
+def spent(agent: Any) -> bool:
+    """Whether its next request has to wait."""
+    try:
+        agent.using(model=model(), max_seconds=0.5)(number=1)
+    except LimitError:
+        return True
+    return False
+
+
+def test_a_limit_is_kept_and_counted_by_class(store: PostgresStore) -> None:
+    limited = shared(store, requests=3, per=AGES)
+    for _ in range(3):
+        assert limited(model=model())(number=1) == 1
+    assert spent(limited())
+    assert not spent(limited(rate_limit={"requests": 4, "per": AGES, "shared": True}))
+
+
+def test_a_branch_counts_with_its_parent(store: PostgresStore) -> None:
+    limited = type("Outer", (shared(store, requests=3, per=AGES),), {"branches": {"inner": Agent}, "max_steps": 3})
+    assert limited(model=model(calling("inner", number=1), finish(1), finish(1)))(number=1) == 1
+    assert spent(limited())
+
+
+def test_tokens_are_settled_by_what_the_provider_says(store: PostgresStore) -> None:
+    limited = shared(store, tokens=100_000, per=AGES)
+
+    def used(tokens: int) -> Reply:
+        return Reply(calls=finish(1).calls, usage=Usage(tokens, 10))
+
+    agent = limited(max_tokens=50_000, model=model(used(10), used(10), used(10), used(60_000)))
+    with waiting_for_nothing():
+        for _ in range(4):  # by their estimates alone they would be too many
+            assert agent(number=1) == 1
+    assert spent(agent)
+
+
+def test_what_a_provider_refuses_has_used_no_tokens(store: PostgresStore) -> None:
+    agent = shared(store, tokens=10_000, per=AGES)(max_tokens=6_000)
+    with waiting_for_nothing():
+        for _ in range(3):
+            with pytest.raises(ModelError):
+                agent.using(model=model(Failure(429)))(number=1)
+        assert agent.using(model=model())(number=1) == 1
+
+
+def test_most_requests_need_not_ask_the_store(postgres: str) -> None:
+    class Counting(PostgresStore):
+        orders = 0
+
+        def take(self, order: Order) -> Any:
+            Counting.orders += bool(order.requests)
+            return super().take(order)
+
+    store = Counting(postgres)
+    agent = shared(store, requests=100_000, per=AGES)()
+    for _ in range(100):
+        assert agent.using(model=model(), store=store)(number=1) == 1
+    assert Counting.orders < 25
+    store.close()
+
+
+def test_a_wait_ends_when_it_is_cancelled_and_leaves_no_hole(store: PostgresStore) -> None:
+    agent = shared(store, requests=1, per=AGES)(model=model())
+    assert agent(number=1) == 1
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(agent.acall(number=1)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+        assert all(
+            isinstance(each, asyncio.CancelledError) for each in await asyncio.gather(*tasks, return_exceptions=True)
+        )
+
+    with waiting_for_nothing():
+        asyncio.run(main())
+
+
+# A store that is away
+
+
+def test_a_store_that_does_not_answer_is_told_and_nothing_is_sent(postgres: str) -> None:
+    class Away(PostgresStore):
+        def take(self, order: Order) -> Any:
+            raise StoreError("`it` did not answer for 30 s")
+
+    asked = model()
+    agent = shared(Away(postgres), requests=5, per=AGES)(model=asked)
+    with pytest.raises(StoreError, match=r"A request of `Limited` was not sent.*did not answer"):
+        agent(number=1)
+    with pytest.raises(StoreError, match="was not sent"):
+        asyncio.run(agent.acall(number=1))
+    assert not asked.requests
+
+
+# Many processes
+
+
+class Senders:
+    """Processes that send so many requests each, and what they have sent."""
+
+    def __init__(self, url: str, log: Path, processes: int, limit: dict[str, Any], count: int) -> None:
+        self._log = log
+        command = [sys.executable, str(CHILD), url, str(log), json.dumps(limit), str(count)]
+        self._children = [subprocess.Popen(command) for _ in range(processes)]
+
+    def sent(self) -> list[tuple[float, int]]:
+        """When, and how many tokens."""
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        return sorted((float(at), int(used)) for at, used in map(str.split, lines))
+
+    def kill(self) -> None:
+        for child in self._children:
+            child.kill()
+            child.wait()
+
+    def join(self) -> None:
+        for child in self._children:
+            assert child.wait(AGES) == 0
+
+
+def most_in_any_window(sent: list[tuple[float, int]], per: float) -> tuple[int, int]:
+    """Requests and tokens."""
+    first, tokens, most = 0, 0, (0, 0)
+    for last, (moment, used) in enumerate(sent):
+        tokens += used
+        while moment - sent[first][0] >= per:
+            tokens -= sent[first][1]
+            first += 1
+        most = max(most[0], last - first + 1), max(most[1], tokens)
+    return most
+
+
+def test_processes_are_never_over_in_any_window(postgres: str, tmp_path: Path) -> None:
+    senders = Senders(postgres, tmp_path / "sent", 3, {"requests": 30, "per": 1.0}, 25)
+    senders.join()
+    sent = senders.sent()
+    assert len(sent) == 75
+    assert most_in_any_window(sent, 1.0)[0] <= 30
+
+
+def test_what_a_dead_process_had_taken_comes_back(postgres: str, tmp_path: Path) -> None:
+    limit = {"requests": 5, "per": 2.0}
+    senders = Senders(postgres, tmp_path / "sent", 1, limit, 1000)
+    assert comes_true(lambda: len(senders.sent()) >= 5)
+    senders.kill()
+    before = len(senders.sent())
+    others = Senders(postgres, tmp_path / "sent", 1, limit, 6)
+    others.join()
+    assert len(others.sent()) == before + 6
+    assert most_in_any_window(others.sent(), 2.0)[0] <= 5
+
+
+@pytest.mark.skipif(not os.environ.get("ACORN_TORTURE"), reason="long, and no test of ordinary days: it judges speed")
+@pytest.mark.parametrize("limit", [{"requests": 600, "per": 10.0}, {"tokens": 60_000, "per": 10.0}])
+def test_eight_processes_use_what_they_may_and_no_more(postgres: str, tmp_path: Path, limit: dict[str, Any]) -> None:
+    senders = Senders(postgres, tmp_path / "sent", 8, limit, 450)  # six windows
+    senders.join()
+    sent = senders.sent()
+    requests, tokens = most_in_any_window(sent, 10.0)
+    assert requests <= limit.get("requests", 600 + 12)
+    assert tokens <= 60_000 + 60_000 // 50
+    assert len(sent) == 8 * 450
+    first, last = sent[0][0] + 10.0, sent[-1][0] - 10.0  # while none has only begun, or is done
+    assert sum(first <= at < last for at, _ in sent) >= 0.95 * 60 * (last - first)

@@ -1,0 +1,227 @@
+"""What `make release` refuses and makes, without building anything; the long version builds and tries it all."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from tools import release, sbom
+
+import acorn
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LOCK = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
+CHANGELOG = "# Changelog\n\nWords.\n\n## Unreleased\n\n### Added\n- A thing.\n\n## 0.1.0 (2026-01-02)\n\n- The first.\n"
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ["-c", "user.name=Anna", "-c", "user.email=anna@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A clean tree of version 0.1.0, with all that is read before anything is built."""
+    (tmp_path / "src/acorn").mkdir(parents=True)
+    (tmp_path / "src/acorn/__init__.py").write_text('__version__ = "0.1.0"\n', encoding="utf-8")
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG, encoding="utf-8")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "All of it")
+    return tmp_path
+
+
+def dry_run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "tools/release.py"), "--dry-run", "--root", str(root), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+# The version
+
+
+def test_the_version_is_written_in_one_place() -> None:
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert "version" not in PROJECT["project"]
+    assert ROOT / PROJECT["tool"]["hatch"]["version"]["path"] == ROOT / "src/acorn/__init__.py"
+    assert release.version_of(ROOT) == acorn.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc|\.dev)\d+)?", acorn.__version__)
+
+
+def test_a_package_without_a_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "src/acorn").mkdir(parents=True)
+    (tmp_path / "src/acorn/__init__.py").write_text("x = 1\n", encoding="utf-8")
+    with pytest.raises(release.ReleaseError, match="has no line `__version__"):
+        release.version_of(tmp_path)
+
+
+# The tree and the changelog
+
+
+def test_a_clean_tree_with_a_changelog_part_may_be_released(repository: Path) -> None:
+    done = dry_run(repository)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "would release acorn 0.1.0\n\n- The first.\n"
+    assert not (repository / "dist").exists()
+
+
+@pytest.mark.parametrize("name", ["CHANGELOG.md", "new.py"])
+def test_a_tree_with_changes_is_refused_and_they_are_named(repository: Path, name: str) -> None:
+    with (repository / name).open("a", encoding="utf-8") as opened:
+        opened.write("\n")
+    done = dry_run(repository)
+    assert done.returncode == 1
+    assert done.stderr.startswith("no release: the tree has changes that are not committed")
+    assert name in done.stderr
+
+
+def test_a_rehearsal_takes_the_tree_as_it_is_and_the_part_of_what_is_unreleased(repository: Path) -> None:
+    (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
+    done = dry_run(repository, "--rehearse")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "would release acorn 0.2.0\n\n### Added\n- A thing.\n"
+
+
+def test_a_version_without_a_changelog_part_is_refused(repository: Path) -> None:
+    (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
+    git(repository, "commit", "--quiet", "--all", "--message", "Next")
+    done = dry_run(repository)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "no release: CHANGELOG.md has no part `## 0.2.0` (it has: `Unreleased`, `0.1.0`); "
+        "give the changes their heading\n"
+    )
+
+
+@pytest.mark.parametrize("heading", ["## 1.2.0", "## [1.2.0]", "## 1.2.0 - 2026-01-02", "##  1.2.0 (a day)"])
+def test_headings_of_a_changelog_are_read_in_every_common_form(heading: str) -> None:
+    assert release.changelog_part(f"{heading}\n\n- New.\n\n### Fixed\n- Old.\n\n## 1.1.0\n- x\n", "1.2.0") == (
+        "- New.\n\n### Fixed\n- Old."
+    )
+
+
+def test_an_empty_part_and_a_changelog_without_parts_are_refused() -> None:
+    with pytest.raises(release.ReleaseError, match=r"says nothing under `## 1\.0`"):
+        release.changelog_part("## 1.0\n\n## 0.9\n- x\n", "1.0")
+    with pytest.raises(release.ReleaseError, match="it has: none"):
+        release.changelog_part("# Changelog\n", "1.0")
+
+
+def test_our_own_changelog_has_a_part_for_the_next_release() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert any(f"## {name}" in text for name in (release.UNRELEASED, acorn.__version__))
+
+
+# What is built
+
+
+def test_a_wheel_that_lacks_a_file_or_has_a_strange_one_is_refused() -> None:
+    release.judge_sets("the wheel", {"acorn/a.py"}, {"acorn/a.py"})
+    with pytest.raises(release.ReleaseError, match=r"the wheel lacks: acorn/py.typed; .* not tracked: acorn/x.py"):
+        release.judge_sets("the wheel", {"acorn/x.py"}, {"acorn/py.typed"})
+
+
+def test_a_source_archive_that_makes_another_wheel_is_refused(tmp_path: Path) -> None:
+    wheels = [tmp_path / place / "acorn-1-py3-none-any.whl" for place in ("one", "two")]
+    for wheel, text in zip(wheels, ("x = 1", "x = 2"), strict=True):
+        wheel.parent.mkdir()
+        with zipfile.ZipFile(wheel, "w") as opened:
+            opened.writestr("acorn/__init__.py", text)
+    release.judge_same(wheels[0], wheels[0])
+    with pytest.raises(release.ReleaseError, match=r"it differs in: \['acorn/__init__\.py'"):
+        release.judge_same(*wheels)
+
+
+def test_a_command_that_fails_tells_what_it_said_and_no_path() -> None:
+    with pytest.raises(release.ReleaseError) as caught:
+        release.said([sys.executable, "-c", "raise SystemExit('the words')"], cwd=ROOT)
+    assert "the words" in str(caught.value)
+    assert sys.executable not in str(caught.value)
+
+
+@pytest.mark.skipif(os.environ.get("ACORN_TORTURE") != "1", reason="minutes, and the network")
+def test_a_rehearsal_of_the_whole_release_succeeds(tmp_path: Path) -> None:
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "acorn")], check=True, timeout=120)
+    command = [sys.executable, "tools/release.py", "--rehearse"]
+    done = subprocess.run(command, cwd=tmp_path / "acorn", capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = sorted(path.name for path in (tmp_path / "acorn/dist").iterdir())
+    stem = f"acorn_agents-{acorn.__version__}"
+    assert names == [f"{stem}-py3-none-any.whl", f"{stem}.cdx.json", f"{stem}.tar.gz"]
+
+
+# The bill of materials
+
+
+@pytest.fixture(scope="module")
+def bill() -> dict[str, Any]:
+    return sbom.bill("acorn-agents")
+
+
+def test_the_bill_names_every_direct_need_in_the_version_that_is_here(bill: dict[str, Any]) -> None:
+    listed = {canonicalize_name(each["name"]): each["version"] for each in bill["components"]}
+    for each in map(Requirement, PROJECT["project"]["dependencies"]):
+        assert listed[canonicalize_name(each.name)] == installed_version(each.name)
+
+
+def test_the_bill_has_no_tools_of_development_and_nothing_of_this_machine(bill: dict[str, Any]) -> None:
+    listed = {each["name"] for each in bill["components"]}
+    assert not listed & {"pytest", "ruff", "mypy", "hypothesis", "playwright", "acorn-agents"}
+    assert str(ROOT) not in str(bill)
+    assert "file:" not in str(bill)
+
+
+def test_every_edge_of_the_bill_leads_to_something_that_is_in_it(bill: dict[str, Any]) -> None:
+    known = {each["bom-ref"] for each in bill["components"]} | {bill["metadata"]["component"]["bom-ref"]}
+    assert {edge["ref"] for edge in bill["dependencies"]} == known
+    for edge in bill["dependencies"]:
+        assert set(edge["dependsOn"]) <= known - {edge["ref"]}
+    assert len(known) == len(bill["components"]) + 1
+
+
+def test_the_same_environment_has_the_same_bill(bill: dict[str, Any]) -> None:
+    assert sbom.bill("acorn-agents") == bill
+    assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", bill["serialNumber"])
+    assert all(each["purl"].startswith("pkg:pypi/") for each in bill["components"])
+
+
+# The lock
+
+
+def locked() -> dict[str, Requirement]:
+    lines = [line.removesuffix("\\").strip() for line in LOCK.splitlines() if not line.startswith(" ")]
+    return {canonicalize_name(each.name): each for each in map(Requirement, lines)}
+
+
+def test_the_lock_fits_what_is_asked_for() -> None:
+    asked = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
+    asked = [line for line in asked if line and not line.startswith("#")] + PROJECT["project"]["dependencies"]
+    asked += [each for extra in PROJECT["project"]["optional-dependencies"].values() for each in extra]
+    there = locked()
+    for each in map(Requirement, asked):
+        name = canonicalize_name(each.name)
+        if name == "acorn-agents":
+            continue
+        assert name in there, f"`{each.name}` is not in requirements-dev.lock; run `make lock`"
+        pinned = str(there[name].specifier).removeprefix("==")
+        assert each.specifier.contains(pinned, prereleases=True), f"`{each}` is locked to {pinned}; run `make lock`"
+
+
+def test_every_line_of_the_lock_is_a_version_with_hashes() -> None:
+    requirements = re.split(r"\n(?=\S)", LOCK.strip())
+    for each in requirements:
+        assert re.fullmatch(r"[\w.-]+==[\w.]+( ; [^\\]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+", each), each[:200]
+
+
+def test_the_lock_tells_no_index_and_no_machine() -> None:
+    assert not re.search(r"://|--(extra-)?index|find-links|\s/|file:", LOCK)

@@ -9,7 +9,7 @@ HASHED := --require-hashes --requirement requirements-dev.lock
 WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo docs reference picture browser test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
+.PHONY: demo docs reference picture shots browser test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
 
 help:
 	@echo "make demo     a tour of a minute, on a language model inside the process"
@@ -23,6 +23,7 @@ help:
 	@echo "make reference  the pages of the documentation that are written from docstrings"
 	@echo "make torture  the long versions of the property tests"
 	@echo "make picture  the pictures of the documentation"
+	@echo "make shots    the pictures of the page, light and dark; they need a browser"
 	@echo "make prices   the table of prices, from LiteLLM's"
 	@echo "make release  wheel, source archive and bill of materials in dist/, tried in empty environments"
 	@echo "make lock     requirements-dev.lock: what development needs, with hashes"
@@ -49,6 +50,9 @@ demo: $(VENV)/.installed
 picture: $(VENV)/.installed
 	$(BIN)/python tools/live_picture.py
 	$(BIN)/python tools/draw_pictures.py
+
+shots: browser
+	$(BIN)/python tools/page_pictures.py
 
 reference: $(VENV)/.installed-dev
 	$(BIN)/python tools/write_reference.py

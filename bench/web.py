@@ -151,8 +151,9 @@ def _server(file: Path) -> Iterator[Line]:
 
 
 def _static() -> Iterator[Line]:
-    for page in ("play.js", "runs.js", "view.js"):
+    for page in ("play.js", "runs.js", "view.js", "compare.js", "fork.js", "fleet.js"):
         names, left = {"index.html", "app.css", "acorn.svg"}, ["app.js", page]
+        names |= set() if page == "play.js" else {"runs.css"}
         while left:
             each = left.pop()
             names.add(each)

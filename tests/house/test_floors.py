@@ -117,6 +117,7 @@ LATE_IMPORTS = {
     ("cli/commands/mcp", "acorn"),  # which brings the drivers, for one command of many
     ("cli/commands/web", "acorn"),  # the server, which no other command needs
     ("cli/commands/serve", "acorn"),  # the same
+    ("cli/commands/show", "acorn"),  # the page, for one form of many
 }
 
 PUBLIC = [

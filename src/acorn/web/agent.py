@@ -20,6 +20,7 @@ from acorn._schema.shape import Shape
 from acorn._secrets import secrets_in
 from acorn._spec import Spec
 from acorn.stores.port import Store
+from acorn.web.forking import Wanted, forked
 
 Agent = module[Any, Any]
 _LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
@@ -108,7 +109,15 @@ def checked(agent: Agent, given: Any) -> BaseModel:
 
 
 def begun(
-    agent: Agent, store: Store, given: Any, run_id: str, chat: BatchItem, after: str | None, model: str | None
+    agent: Agent,
+    store: Store,
+    given: Any,
+    run_id: str,
+    chat: BatchItem,
+    *,
+    after: str | None = None,
+    model: str | None = None,
+    fork: Wanted | None = None,
 ) -> Any:
     """The chunks of a new run, which begins when they are asked for; what is wrong is told now."""
     changes: dict[str, Any] = {"store": store, "run_id": run_id}
@@ -117,7 +126,11 @@ def begun(
     if after is not None:
         changes["history"] = acorn.runs(store).get(after)
     named = agent.using(**changes)
+    if fork is not None:
+        named = forked(named, acorn.runs(store).get(fork.run), fork)
     vars(named)[BROUGHT] = replace(brought_by(named), item=chat)
+    if fork is not None:
+        return named.astream()
     made, shape = checked(named, given), spec_of(named).input
     return named.astream() if shape.is_empty else named.astream(shape.unwrap(made))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -19,11 +20,13 @@ from acorn._data import described as shortened
 from acorn._json import shorten, words_of
 from acorn.stores.port import Status
 from acorn.web.agent import described
+from acorn.web.align import aligned
+from acorn.web.forking import wanted
 from acorn.web.guard import TooLongError
 from acorn.web.live import Live
 from acorn.web.pages import SHELL, given, read_pages, shell
 from acorn.web.shelf import Book, StoreShelf
-from acorn.web.site import BusyError, Site
+from acorn.web.site import MOST, BusyError, Site
 from acorn.web.wire import CUT, WHOLE, Coming, Veil, dumped, entry_event, sent, squeeze
 
 _BATCH = 1 / 30
@@ -68,6 +71,10 @@ def routes(site: Site) -> Router:
         "/api/runs/{id}/find": api.find,
         "/api/runs/{id}/talk": api.talk,
         "/api/runs/{id}/file": api.file,
+        "/api/runs/{id}/fork": api.fork,
+        "/api/runs/{id}/python": api.python,
+        "/api/compare": api.compare,
+        "/api/fleet": api.fleet,
     }
     posts: Mapping[str, Answer] = {
         "/api/runs": api.begin,
@@ -75,7 +82,7 @@ def routes(site: Site) -> Router:
         "/api/runs/{id}/resume": api.resume,
         "/api/requests/{id}": api.answer,
     }
-    found = [Route(path, page) for path in ("/", "/runs/", "/runs/{id}")]
+    found = [Route(path, page) for path in ("/", "/runs/", "/runs/{id}", "/compare", "/fork", "/fleet")]
     found += [Route("/static/{name}", static)]
     found += [Route(path, api.told(act)) for path, act in gets.items()]
     found += [Route(path, api.told(act), methods=["POST"]) for path, act in posts.items()]
@@ -126,12 +133,16 @@ class _Api:
     async def agent(self, request: Request) -> Response:
         site = self._site
         found = None if site.agent is None else await run_in_threadpool(described, site.agent)
-        return _json(200, site.veil(), {"agent": found, "store": site.shelf.name, "version": acorn.__version__})
+        about = {"store": site.shelf.name, "fleet": site.has_fleet, "version": acorn.__version__}
+        return _json(200, site.veil(), {"agent": found, **about})
 
     async def begin(self, request: Request) -> Response:
-        body = await _body(request, {"input", "after", "model"})
+        body = await _body(request, {"input", "after", "model", "fork"})
         after, model = _text(body, "after"), _text(body, "model")
-        run_id = await run_in_threadpool(self._site.begin, body.get("input", {}), after, model)
+        fork = wanted(body["fork"]) if "fork" in body else None
+        if fork is not None and (after or "input" in body):
+            raise _WrongError(422, "A fork has the input of its run, so it takes neither `input` nor `after`.")
+        run_id = await run_in_threadpool(self._site.begin, body.get("input", {}), after, model, fork)
         return _json(201, self._site.veil(), {"id": run_id})
 
     async def stop(self, request: Request) -> Response:
@@ -225,8 +236,36 @@ class _Api:
         body = await run_in_threadpool(site.veil().json, plain, 10**9)
         return Response(body, media_type="application/json", headers=headers)
 
-    async def _book(self, request: Request) -> Book:
-        book = await run_in_threadpool(self._site.shelf.book, request.path_params["id"])
+    # What is made of a run
+
+    async def fork(self, request: Request) -> Response:
+        """What a fork would keep, and what may be called again."""
+        given = request.query_params.get("before", "")
+        before = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else None
+        run_id = (await self._book(request)).head["id"]
+        return _json(200, self._site.veil(), await run_in_threadpool(self._site.forkable, run_id, before), WHOLE + 1)
+
+    async def python(self, request: Request) -> Response:
+        run_id = (await self._book(request)).head["id"]
+        text = await run_in_threadpool(self._site.python, run_id)
+        return _json(200, self._site.veil(), {"text": text}, MOST)
+
+    async def compare(self, request: Request) -> Response:
+        """Two runs side by side."""
+        left = await self._book(request, request.query_params.get("a", ""))
+        right = await self._book(request, request.query_params.get("b", ""))
+        found = await run_in_threadpool(_compared, left, right, self._site.veil())
+        return Response(dumped(found), media_type="application/json")
+
+    async def fleet(self, request: Request) -> Response:
+        found = await run_in_threadpool(self._site.fleet)
+        if found is None:
+            raise _WrongError(404, f"{self._site.shelf.name} has no workers: a PostgreSQL store has.")
+        return _json(200, self._site.veil(), found)
+
+    async def _book(self, request: Request, run_id: str | None = None) -> Book:
+        named = request.path_params["id"] if run_id is None else run_id
+        book = await run_in_threadpool(self._site.shelf.book, named)
         if book is None:
             raise _WrongError(404, _UNKNOWN)
         return book
@@ -340,6 +379,24 @@ def viewed(book: Book, veil: Veil, *, is_own: bool = False, requests: Sequence[A
         head = veil.plain({**book.plain_head(), "own": is_own})
         version = len(book.rows.entries)
     return dumped({"head": head, "rows": rows, "version": version, "requests": veil.plain(list(requests))})
+
+
+def _compared(left: Book, right: Book, veil: Veil) -> dict[str, Any]:
+    with ExitStack() as held:
+        for lock in sorted({left.lock, right.lock}, key=id):  # in one order, whoever else compares the same two
+            held.enter_context(lock)
+        pairs = aligned(left.rows, right.rows)
+        one, other = (
+            {"head": veil.plain(book.plain_head()), "rows": [row.plain(veil) for row in book.rows.all]}
+            for book in (left, right)
+        )
+    return {
+        "a": one,
+        "b": other,
+        "pairs": [
+            [pair.left and pair.left.id, pair.right and pair.right.id, pair.depth, int(pair.is_same)] for pair in pairs
+        ],
+    }
 
 
 def _earlier(shelf: StoreShelf, batch: str, book: Book) -> list[dict[str, Any]]:

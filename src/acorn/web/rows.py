@@ -37,7 +37,7 @@ from acorn.journal import (
     ToolBegun,
     ToolReturned,
 )
-from acorn.types import TOOL_ERROR, Usage
+from acorn.types import TOOL_ERROR, ForkedFrom, Usage
 from acorn.web.wire import CUT, PREVIEW, Veil
 
 _BAD = ("error", "skipped", "stopped")
@@ -116,6 +116,7 @@ class Rows:
         self.cost: float | None = None
         self.steps = 0
         self.seconds = 0.0
+        self.forked_from: ForkedFrom | None = None
         self._runs: dict[str, _Known] = {}
         self._root = ""
         self._changed: dict[int, Row] = {}
@@ -204,6 +205,7 @@ class Rows:
         row = run.opening
         if isinstance(entry, RunBegun):
             row.preview = first_text(entry.input)
+            self.forked_from = entry.forked_from if entry.run_id == self._root else self.forked_from
         elif not row.preview and entry.messages:
             row.preview = _text(entry.messages[-1].get("content"))
         return row

@@ -65,6 +65,8 @@ class Book:
         """What the run is at now; while it goes on, the sums are those of its entries."""
         rows = self.rows
         head = {**self.head, "status": self.status, "entries": len(rows.entries)}
+        if (fork := rows.forked_from) is not None:
+            head["forked_from"] = fork._asdict()
         if self.goes_on or head.get("usage") is None:
             head |= {"usage": fields_of(rows.usage), "cost": rows.cost, "steps": rows.steps, "seconds": rows.seconds}
         return head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import threading
@@ -18,12 +19,16 @@ from acorn._record_json import written_request
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
+from acorn.testing.as_python import as_python
 from acorn.web import agent as calls
+from acorn.web.forking import Wanted, forkable
 from acorn.web.live import Live
 from acorn.web.shelf import Book, FileShelf, Shelf, StoreShelf
 from acorn.web.wire import Veil
 
 AT_ONCE = 4
+MOST = 10**9
+"""Letters of a text that is not cut."""
 CHAT = "chat "
 """How the batch is called that the runs of one conversation belong to."""
 
@@ -54,22 +59,22 @@ class Site:
 
     # Runs that are driven here
 
-    def begin(self, given: Any, after: str | None, model: str | None) -> str:
+    def begin(self, given: Any, after: str | None, model: str | None, fork: Wanted | None = None) -> str:
         """Start a run; its id."""
         agent, store = self._playable()
+        if fork is not None:
+            self._own(fork.run, "fork")
         run_id = os.urandom(16).hex()
         with self._lock:
             self._check_room()
-            chunks = calls.begun(agent, store, given, run_id, self._chat(after), after, model)
+            chunks = calls.begun(agent, store, given, run_id, self._chat(after), after=after, model=model, fork=fork)
             self._drive(Live(run_id, lambda: chunks))
         return run_id
 
     def resume(self, run_id: str) -> None:
         """Go on with a run that was stopped, or whose requests are answered."""
         agent, store = self._playable()
-        book = self.shelf.book(run_id)
-        if book is None or not self.is_own(book):
-            raise StoreError(f"The run `{run_id}` is none of this agent's; go on with it by `acorn resume {run_id}`.")
+        book = self._own(run_id, "resume")
         with self._lock:
             if run_id in self.lives and not self.lives[run_id].is_over:
                 return
@@ -119,6 +124,48 @@ class Site:
     def is_own(self, book: Book) -> bool:
         """Whether a run is one of the agent's, so that it can go on here."""
         return self.agent is not None and book.head.get("agent") == agent_name(type(self.agent))
+
+    def forkable(self, run_id: str, before: int | None) -> dict[str, Any]:
+        """What would be kept of a run by a fork."""
+        agent, store = self._playable()
+        self._own(run_id, "fork")
+        return forkable(agent.using(store=store), acorn.runs(store).get(run_id), before)
+
+    def python(self, run_id: str) -> str:
+        """A run as a test; a store knows where its class is, and what the instance had set."""
+        if self.store is None:
+            raise StoreError(f"A file is written as Python by `acorn show {run_id}.json --python`.")
+        birth = self.store.read(run_id)[0].birth
+        settings = json.loads(birth.overrides).get("settings", {}) if birth.overrides else {}
+        hide = self.veil().text
+        return as_python(
+            acorn.runs(self.store).get(run_id),
+            module=birth.agent,
+            settings=settings,
+            hide=lambda text: hide(text, MOST),
+        )
+
+    def fleet(self) -> dict[str, Any] | None:
+        """The workers of the store, and what they have to do; None where it has none."""
+        look: Any = getattr(self.store, "fleet", None)
+        if look is None:
+            return None
+        workers, agents = look()
+        return {
+            "workers": [{**each._asdict(), "since": each.since.isoformat()} for each in workers],
+            "agents": [each._asdict() for each in agents],
+            "requests": self.requests(),
+        }
+
+    @property
+    def has_fleet(self) -> bool:
+        return hasattr(self.store, "fleet")
+
+    def _own(self, run_id: str, what: str) -> Book:
+        book = self.shelf.book(run_id)
+        if book is None or not self.is_own(book):
+            raise StoreError(f"The run `{run_id}` is none of this agent's; `acorn {what} {run_id}` finds its class.")
+        return book
 
     def _playable(self) -> tuple[module[Any, Any], Store]:
         if self.agent is None or self.store is None:

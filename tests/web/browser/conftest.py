@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,15 @@ def home(store: MemoryStore, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             Mount("/", acorn.web.app(Desk(), store=store, key=KEY)),
         ]
     )
+    with served(pages) as address:
+        yield address
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """An application on a port of its own."""
     on = bound("127.0.0.1", 0, is_given=True)
-    server = Server(pages, lambda: None)
+    server = Server(app, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [on]}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{on.getsockname()[1]}"
@@ -91,8 +99,10 @@ def told() -> Told:
 def open_page(chromium: Any, home: str, told: Told) -> Iterator[Callable[..., Any]]:
     """`open_page("/runs/", width=320, dark=True)` is a page in a browser of its own that has the key."""
     contexts: list[Any] = []
+    ours = {home}
 
-    def opened(path: str = "/", *, width: int = 1280, dark: bool = False) -> Any:
+    def opened(path: str = "/", *, width: int = 1280, dark: bool = False, at: str = home) -> Any:
+        ours.add(at)
         look = "dark" if dark else "light"
         context = chromium.new_context(
             viewport={"width": width, "height": 800}, color_scheme=look, reduced_motion="reduce"
@@ -102,14 +112,16 @@ def open_page(chromium: Any, home: str, told: Told) -> Iterator[Callable[..., An
         page = context.new_page()
         watch(page)
         context.on("page", watch)
-        page.goto(f"{home}/login?key={KEY}&next={path}")
+        page.goto(f"{at}/login?key={KEY}&next={path}")
         page.wait_for_url(lambda url: "/login" not in url)
         return page
 
     def watch(page: Any) -> None:
         page.on("console", lambda said: told.errors.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: told.errors.append(str(error)))
-        page.on("request", lambda asked: None if asked.url.startswith(home) else told.elsewhere.append(asked.url))
+        page.on(
+            "request", lambda asked: None if asked.url.startswith(tuple(ours)) else told.elsewhere.append(asked.url)
+        )
 
     yield opened
     for context in contexts:

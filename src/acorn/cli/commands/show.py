@@ -19,7 +19,7 @@ from acorn import Run
 from acorn._data import described, without_data
 from acorn._record_json import read_entries
 from acorn.cli.commands.runs import StoreOption
-from acorn.cli.exit import FINE, CommandError, print_json, without_keys, write
+from acorn.cli.exit import FINE, CommandError, print_json, without_keys, write, write_line
 from acorn.cli.safe_text import clean, one_line, plural, totals_text
 from acorn.cli.stored import named_store, short, store_of, told, whole_id
 from acorn.cli.view.drawing import Pen, draw
@@ -51,13 +51,19 @@ def show(
     python: Annotated[
         bool, typer.Option("--python", help="Print the run as a test with a scripted model, ready to paste.")
     ] = False,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="OUT.html", help="Write the run and its viewer into one file.")
+    ] = None,
     store: StoreOption = None,
 ) -> int:
     """Show a run that was kept step by step, its branches as a tree."""
     run: Run[Any] | None
-    forms = [name for name, is_wanted in (("--xml", xml), ("--json", as_json), ("--python", python)) if is_wanted]
+    wanted = (("--xml", xml), ("--json", as_json), ("--python", python), ("--html", html), ("--follow", follow))
+    forms = [name for name, is_wanted in wanted if is_wanted]
     if len(forms) > 1:
         raise CommandError(f"`{forms[0]}` and `{forms[1]}` exclude each other")
+    if html is not None:
+        return _write_html(file, store, html)
     if named_store(store) is not None and not Path(file).is_file():
         book = store_of(store)
         run_id = whole_id(book, file)
@@ -89,6 +95,33 @@ def show(
         write(sys.stdout, f"{clean(text) if sys.stdout.isatty() else text}\n")
     else:
         _print(Path(file).name, events, None if run is None else run.forked_from)
+    return FINE
+
+
+def _write_html(source: str, option: str | None, out: str) -> int:
+    try:
+        from acorn.web.shelf import StoreShelf, read_file
+        from acorn.web.single import single_page
+        from acorn.web.wire import Veil
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "starlette":
+            raise
+        raise CommandError("`acorn show --html` needs the extra `web`: pip install 'acorn-agents[web]'") from error
+    with told():
+        if named_store(option) is not None and not Path(source).is_file():
+            kept = store_of(option)
+            book = StoreShelf(kept).book(whole_id(kept, source))
+        elif Path(source).is_file():
+            book = read_file(Path(source), Path(source).stem)
+        else:
+            raise CommandError(f"there is no store here, and no file `{source}`; say which store by `--store`")
+    if book is None:
+        raise CommandError(f"`{source}` is the run of a branch; show the run that began it")
+    try:
+        Path(out).write_bytes(single_page(book, Veil()))
+    except OSError as error:
+        raise CommandError(f"`{out}` cannot be written: {error.strerror or error}") from error
+    write_line(f"written: {one_line(out)}")
     return FINE
 
 

@@ -90,7 +90,7 @@ def web(
         )
     first = "127.0.0.1" if is_loopback or host in ("0.0.0.0", "::") else _bracketed(host)
     address = f"http://{first}:{number}"
-    goal = "/" if agent is not None else "/runs/"
+    goal = "/" if agent is not None else "/fleet" if site.has_fleet else "/runs/"
     write_line(f"acorn web: {address}/login?key={key}{'' if goal == '/' else f'&next={quote(goal)}'}")
     write_line("Ctrl-C ends it")
     opened = _open(f"{address}/login?key={key}&next={quote(goal)}") if open_it else None

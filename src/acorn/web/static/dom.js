@@ -2,6 +2,9 @@
 
 export const base = document.querySelector('meta[name="acorn-base"]').content;
 
+/** In a file that was made of a run, what it would ask the site for; else null. */
+export const kept = JSON.parse(document.getElementById("kept")?.textContent ?? "null");
+
 const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
   check: "M3 8.500l3.200 3.200L13 4.800",
@@ -22,6 +25,8 @@ const PATHS = {
   again: "M13 8a5 5 0 11-1.600-3.700M13 2.500v2.300h-2.300",
   talk: "M3 3.500h10v7H7.500L4.500 13v-2.500H3z",
   keys: "M2 4.500h12v7H2zM4.500 7h.1M7 7h.1M9.500 7h.1M11.500 7h.1M5 9.300h6",
+  sides: "M3 3h4v10H3zM9 3h4v10H9z",
+  code: "M6 4.500L2.500 8 6 11.500M10 4.500L13.500 8 10 11.500",
   find: "M7 3a4 4 0 100 8 4 4 0 000-8zM10 10l3.200 3.200",
   edit: "M3 13l.6-2.800 7-7 2.200 2.200-7 7z",
   list: "M3 4.500h10M3 8h10M3 11.500h7",
@@ -55,6 +60,11 @@ export function put(node, ...children) {
 export function fill(node, ...children) {
   node.replaceChildren();
   return put(node, ...children);
+}
+
+/** Loads a further file of styles; settles when it counts. */
+export function sheet(name) {
+  return new Promise((settle) => document.head.append(el("link", { rel: "stylesheet", href: `${base}/static/${name}`, on: { load: settle, error: settle } })));
 }
 
 export function icon(name, label) {
@@ -112,6 +122,7 @@ export function say(words) {
 
 /** Asks the site; an answer that is none has `error`, and perhaps `problems`. */
 export async function ask(path, { method = "GET", body, signal } = {}) {
+  if (kept) return fromFile(path);
   const options = { method, signal, credentials: "same-origin" };
   if (method !== "GET") {
     options.headers = { "Content-Type": "application/json" };
@@ -131,6 +142,23 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
     found = { error: `The server answered ${response.status}.` };
   }
   return response.ok ? found : { ...found, error: found.error ?? "It failed.", status: response.status };
+}
+
+function fromFile(path) {
+  const [where, query] = path.split("?");
+  const wanted = new URLSearchParams(query);
+  const row = Number(wanted.get("row"));
+  const what = where.split("/").at(-1);
+  if (what === "view") return kept.view;
+  if (what === "details") return kept.details[row];
+  if (what === "find") return { rows: kept.details.filter((each) => JSON.stringify([each.entries, each.results]).toLowerCase().includes(wanted.get("q"))).map((each) => each.row) };
+  const sent = kept.sent[row];
+  let turn = sent, messages = sent.messages;
+  for (let most = sent.keep; most > 0; most = Math.min(most, turn.keep)) {
+    turn = kept.sent[turn.before];
+    messages = [...turn.messages.slice(0, Math.max(0, most - turn.keep)), ...messages];
+  }
+  return { ...sent, messages };
 }
 
 /** Events of a run: closed while nobody looks, and taken up where it was. */

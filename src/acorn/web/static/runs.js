@@ -1,6 +1,6 @@
 // The list of runs: what there is, found by state, agent and text.
 
-import { ask, button, chip, el, fill, link, put } from "./dom.js";
+import { ask, base, button, chip, el, fill, link, put } from "./dom.js";
 import { ago, className, count, many, money, oneLine, seconds, short, when } from "./text.js";
 
 const STATES = [["", "all"], ["running", "running"], ["waiting", "waiting"], ["done", "done"], ["failed", "failed"], ["stopped", "stopped"]];
@@ -10,6 +10,7 @@ export function runsPage(main, site) {
   document.title = "Runs · acorn";
   const wanted = new URLSearchParams(location.search);
   const query = { status: wanted.get("status") ?? "", agent: wanted.get("agent") ?? "", q: wanted.get("q") ?? "" };
+  const chosen = [];
   let runs = [], before = null, asked = 0, isLong = false;
 
   const search = el("input", { type: "search", placeholder: "Search", "aria-label": "Search runs", is: { value: query.q } });
@@ -19,12 +20,14 @@ export function runsPage(main, site) {
   const state = el("p", { class: "quiet", role: "status" });
   const more = button("Older ones", () => load(true));
   more.hidden = true;
+  const beside = link("Compare", "/compare", { class: "button primary" });
+  const choice = el("div", { class: "actions choice", hidden: true }, el("span", { role: "status" }), beside);
   const known = new Set(query.agent ? [query.agent] : []);
   drawAgents();
 
   fill(main, el("div", { class: "runs" },
     el("div", { class: "runs-head" }, el("h1", {}, "Runs"), chip(site.store, "mono"), el("div", { class: "filters" }, states, agents, search)),
-    state, list, el("div", { class: "actions" }, more)));
+    state, list, el("div", { class: "actions" }, more), choice));
 
   let typing;
   search.addEventListener("input", () => {
@@ -68,14 +71,30 @@ export function runsPage(main, site) {
 
   function draw() {
     const at = document.activeElement?.closest?.(".run-line")?.getAttribute("href");
-    fill(list, runs.map((each) => el("li", {}, line(each))));
+    fill(list, runs.map((each) => el("li", { class: "run-item" }, box(each), line(each))));
     list.hidden = !runs.length;
     state.textContent = runs.length ? "" : query.q || query.status || query.agent ? "Nothing fits." : "There are no runs yet.";
     if (at) [...list.querySelectorAll(".run-line")].find((each) => each.getAttribute("href") === at)?.focus();
   }
 
+  /** Two are chosen to be compared; a third takes the place of the first. */
+  function box(run) {
+    const made = el("input", { type: "checkbox", "aria-label": `Choose ${oneLine(run.input, 60) || short(run.id)} to compare`, is: { checked: chosen.includes(run.id) } });
+    made.addEventListener("change", () => {
+      if (made.checked) chosen.push(run.id);
+      else chosen.splice(chosen.indexOf(run.id), 1);
+      if (chosen.length > 2) chosen.shift();
+      for (const [at, each] of list.querySelectorAll("input").entries()) each.checked = chosen.includes(runs[at].id);
+      choice.hidden = !chosen.length;
+      choice.firstChild.textContent = chosen.length === 2 ? "Two runs are chosen" : "Choose another to compare";
+      const [a, b] = chosen.map(encodeURIComponent);
+      beside.href = `${base}/compare?a=${a}${b ? `&b=${b}` : ""}`;
+    });
+    return made;
+  }
+
   document.addEventListener("keydown", (event) => {
-    if (event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) {
+    if (event.target.closest("input:not([type=checkbox]), select, textarea") || event.ctrlKey || event.metaKey || event.altKey) {
       if (event.key === "Escape") event.target.blur?.();
       return;
     }
@@ -83,6 +102,7 @@ export function runsPage(main, site) {
       event.preventDefault();
       search.focus();
     }
+    if (event.key === "c") document.activeElement?.closest?.(".run-item")?.querySelector("input").click();
     const step = { j: 1, ArrowDown: 1, k: -1, ArrowUp: -1 }[event.key];
     if (!step) return;
     event.preventDefault();

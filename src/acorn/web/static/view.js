@@ -3,7 +3,7 @@
 // Rows come light, without what they hold; that is asked for when a row is chosen. Up to 400 rows all are in the page, so
 // that the browser finds in them; above, only those in sight, and the page finds by itself.
 
-import { ask, base, button, chip, copyButton, el, fill, follow, icon, link, put, say, tabs } from "./dom.js";
+import { ask, base, button, chip, copyButton, el, fill, follow, icon, kept, link, put, say, tabs } from "./dom.js";
 import { requestCard } from "./people.js";
 import { className, count, gist, many, money, oneLine, parsed, problemsIn, seconds, short, when } from "./text.js";
 import { eitherView, jsonView, preView, textView, valueView } from "./value.js";
@@ -32,6 +32,8 @@ export const KEYS = [
   [["n"], "the next that was found", (view) => view.nextHit(1)],
   [["z"], "zoom to the row", (view) => view.zoomRow()],
   [["0"], "the whole run", (view) => view.zoom(0, view.total)],
+  [["f"], "fork before the row", (view) => view.fork()],
+  [["c"], "compare with another run", (view) => view.compare()],
   [["?"], "this list", (view) => view.showKeys()],
 ];
 
@@ -103,7 +105,7 @@ class View {
     this.body.focus({ preventScroll: true });
     this.fromHash();
     if (this.selected === null && this.flat.length) this.select(this.flat[0].i, { isLinked: false });
-    if (!["running", "queued"].includes(found.head.status)) return;
+    if (kept || !["running", "queued"].includes(found.head.status)) return;
     this.shut = follow(`${this.path}/rows?after=${found.version}`, (news) => {
       this.take(news);
       if (this.selected !== null && news.rows.some((row) => row.i === this.selected)) this.showDetail();
@@ -136,17 +138,21 @@ class View {
     const part = (name, value, title) => value && el("span", { class: "chip", title }, name, el("b", {}, value));
     fill(this.chips,
       !head.own && part("", className(head.agent), head.agent),
+      head.forked_from && this.origin(head.forked_from),
       part("time", seconds(head.seconds), head.started && when(head.started)),
       part("steps", String(head.steps ?? 0)),
       part("tokens", count(tokens), `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${cached}`),
       part("cost", money(head.cost)), part("", head.model));
-    const goesOn = ["running", "queued"].includes(head.status);
+    const goesOn = !kept && ["running", "queued"].includes(head.status);
     const address = encodeURIComponent(this.id);
     fill(this.acts,
       head.own && link([icon("play"), el("span", {}, "In Play")], `/?run=${address}`, { class: "button small" }),
       goesOn && button("Stop", () => this.act("stop", "POST"), { look: "small", picture: "stop" }),
       head.own && ["stopped", "failed"].includes(head.status) && button("Go on", () => this.act("resume", "POST"), { look: "small", picture: "again" }),
-      el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
+      !kept && button("", () => this.compare(), { look: "bare small", picture: "sides", label: "Compare with another run", title: "Compare  c" }),
+      head.own && button("", () => this.fork(), { look: "bare small", picture: "branch", label: "Fork", title: "Fork  f" }),
+      head.root !== undefined && button("", () => this.python(), { look: "bare small", picture: "code", label: "As Python", title: "As Python" }),
+      !kept && el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
       button("", () => this.showKeys(), { look: "bare small", picture: "keys", label: "Keys", title: "Keys  ?" }),
       !goesOn && head.root !== undefined && button("", () => this.remove(), { look: "bare small danger", picture: "bin", label: "Delete this run", title: "Delete this run" }));
     if (requests) {
@@ -154,6 +160,33 @@ class View {
       fill(this.waits, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
     }
     if (head.status !== "waiting") this.waits.hidden = true;
+  }
+
+  origin({ run, before }) {
+    const words = `forked before step ${before}`;
+    return el("span", { class: "chip" }, icon("branch"), run && !kept ? link(words, `/runs/${encodeURIComponent(run)}`) : words,
+      run && !kept && link("compare", `/compare?a=${encodeURIComponent(run)}&b=${encodeURIComponent(this.id)}`));
+  }
+
+  compare() {
+    if (!kept) location.assign(`${base}/compare?a=${encodeURIComponent(this.id)}`);
+  }
+
+  /** Before a turn, and behind a call of it, whose result may then be another. */
+  fork() {
+    if (!this.head.own) return say(`acorn fork ${short(this.id)} --before 2 makes one: this page has no agent of that run`);
+    let row = this.rows.get(this.selected);
+    const isTurn = row?.u === undefined;
+    while (row?.u !== undefined) row = this.rows.get(row.u);
+    const step = Math.max(1, (row?.s ?? 0) + (isTurn ? 0 : 1));
+    return location.assign(`${base}/fork?run=${encodeURIComponent(this.id)}&before=${step}`);
+  }
+
+  async python() {
+    const found = await ask(`${this.path}/python`);
+    if (found.error) return say(found.error);
+    const box = el("dialog", { class: "broad", "aria-labelledby": "as-python" }, el("h2", { id: "as-python" }, "As a test"), preView(found.text), el("div", { class: "actions" }, copyButton(() => found.text, "Copy"), button("Close", () => box.close())));
+    return this.dialog(box);
   }
 
   async act(what, method) {
@@ -406,7 +439,7 @@ class View {
     const what = el("div", { class: "what" }, el("span", { class: "fold" }, below && icon("right")), el("span", { class: "square" }), el("span", { class: "vname" }, row.n), row.s && ["model", "answer"].includes(row.k) && el("span", { class: "step" }, row.s), el("span", { class: "peek" }, row.p && oneLine(row.p)));
     what.style.paddingLeft = `${8 + Math.min(row.depth, 12) * 16}px`;
     const node = el("div", {
-      class: `vrow k-${row.k}${row.x ? " is-bad-row" : ""}${this.hits.has(row.i) ? " is-hit" : ""}`,
+      class: `vrow k-${row.k}${this.isKept(row) ? " is-kept" : ""}${row.x ? " is-bad-row" : ""}${this.hits.has(row.i) ? " is-hit" : ""}`,
       id: `row-${row.i}`,
       role: "treeitem",
       "data-row": row.i,
@@ -417,6 +450,14 @@ class View {
     }, what, lane);
     if (isWindowed) node.style.top = `${at * HIGH}px`;
     return node;
+  }
+
+  /** Whether a row is one of those that a fork has from the run before it. */
+  isKept(row) {
+    const before = this.head.forked_from?.before;
+    let top = row;
+    while (before && top.u !== undefined) top = this.rows.get(top.u);
+    return before !== undefined && top.s !== undefined && top.s < before;
   }
 
   goesOn() {
@@ -506,10 +547,10 @@ class View {
     });
     this.holder = el("div", { role: "tabpanel", id: `pane-${this.tab}`, "aria-labelledby": `tab-${this.tab}`, tabindex: 0 });
     const facts = [
-      row.s && chip(`step ${row.s}`), row.a !== undefined && chip(`at ${seconds(row.a)}`), row.b > row.a && chip(`took ${seconds(row.b - row.a)}`),
+      this.isKept(row) && chip("kept"), row.s && chip(`step ${row.s}`), row.a !== undefined && chip(`at ${seconds(row.a)}`), row.b > row.a && chip(`took ${seconds(row.b - row.a)}`),
       row.t && chip(`${count(row.t[0])} in, ${count(row.t[1])} out`), row.c !== undefined && chip(money(row.c))];
     const head = el("div", { class: `detail-head k-${row.k}${row.x ? " is-bad-row" : ""}` }, el("h2", {}, row.n), facts,
-      copyButton(() => `${location.origin}${location.pathname}#row-${number}`, "Copy the link to this row"),
+      copyButton(() => `${location.href.split("#")[0]}#row-${number}`, "Copy the link to this row"),
       button("", () => this.detail.classList.remove("is-open"), { look: "bare small close", picture: "cross", label: "Close" }));
     fill(this.detail, head, made.node, this.holder);
     made.choose(this.tab);

@@ -1,0 +1,115 @@
+"""Two runs compared, a run forked, and a run as Python, as somebody does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from tests.patience import PATIENCE
+from tests.web.browser.test_play import assert_good, status
+from tests.web.desk import Desk
+
+from acorn.stores.memory import MemoryStore
+
+Open = Callable[..., Any]
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+@pytest.fixture(scope="session")
+def two(store: MemoryStore) -> None:
+    """Two runs that differ, one of them hostile."""
+    agent = Desk(store=store)
+    agent.using(run_id="oaks").run(question="search oaks", limit=3)
+    agent.using(run_id="beeches").run(question="search beeches", limit=3)
+    agent.using(run_id="evil").run(question="hostile")
+
+
+@pytest.mark.usefixtures("two")
+def test_two_runs_of_the_list_are_chosen_and_compared(open_page: Open) -> None:
+    page = open_page("/runs/")
+    page.get_by_label("Choose search oaks to compare").check()
+    expect(page.locator(".choice")).to_contain_text("Choose another")
+    page.get_by_label("Choose search beeches to compare").check()
+    page.get_by_role("link", name="Compare", exact=True).click()
+    expect(page.get_by_role("heading", name="Two runs")).to_be_visible()
+    expect(page.locator("tr.is-other", has_text="question")).to_contain_text("search beeches")
+    expect(page.locator("tr:not(.is-other)", has_text="limit")).to_have_count(1)
+    expect(page.locator("tr.is-other", has_text="answer").first).to_contain_text("search oaks")
+    expect(page.locator("tr", has_text="cost")).to_contain_text("$")
+    expect(page.locator(".pairs > li.is-other").first).to_be_visible()
+    page.locator("a.cell", has_text="search").last.click()
+    expect(page.locator(".vrow[aria-selected='true']")).to_be_visible()
+
+
+@pytest.mark.usefixtures("two")
+def test_a_key_compares_with_another_run_and_what_is_the_same_is_folded(open_page: Open) -> None:
+    page = open_page("/runs/oaks")
+    expect(page.locator(".vrow").first).to_be_visible()
+    page.keyboard.press("c")
+    page.locator(".run-line", has_text="search beeches").click()
+    expect(page.locator(".pairs > li").first).to_be_visible()
+    page.goto(page.url.replace("b=beeches", "b=oaks"))
+    page.get_by_role("button", name="4 rows the same").click()
+    expect(page.locator(".pairs > li")).to_have_count(4)
+
+
+@pytest.mark.usefixtures("two")
+def test_a_run_is_forked_with_another_result_and_compared_with_its_origin(open_page: Open) -> None:
+    page = open_page("/runs/oaks%23row-2")
+    expect(page.locator(".vrow[aria-selected='true']")).to_have_attribute("id", "row-2")
+    page.keyboard.press("f")
+    expect(page.get_by_label("goes on at")).to_have_value("2")
+    expect(page.locator(".note")).to_contain_text("Tools are really called again if the model asks: `search`")
+    expect(page.locator(".note")).to_contain_text("Usage and limits begin at zero")
+    page.get_by_label("1 search returned").fill("There are no oaks.")
+    page.get_by_label("prompt").fill("Answer in verse.")
+    page.get_by_role("button", name="Fork").click()
+    expect(status(page)).to_have_text("finished")
+    page.get_by_role("link", name="Timeline").click()
+    expect(page.locator(".chip", has_text="forked before step 2")).to_be_visible()
+    expect(page.locator(".vrow.is-kept")).to_have_count(2)
+    page.locator(".vrow", has_text="search").nth(1).click()
+    expect(page.locator(".detail")).to_contain_text("There are no oaks.")
+    page.get_by_role("link", name="compare", exact=True).click()
+    expect(page.locator(".pairs > li.is-other", has_text="search").first).to_be_visible()
+
+
+@pytest.mark.usefixtures("two")
+def test_a_fork_that_cannot_be_is_told(open_page: Open, told: Any) -> None:
+    told.allowed += ["422", "404"]
+    page = open_page("/fork?run=oaks%26before=2")
+    page.get_by_label("1 it called search").fill("no object")
+    page.get_by_role("button", name="Fork").click()
+    expect(page.get_by_role("alert")).to_contain_text("no JSON object")
+    page.goto(page.url.partition("/fork")[0] + "/fork?run=nothing")
+    expect(page.locator("main")).to_contain_text("There is no such run here.")
+    page.goto(page.url.partition("/fork")[0] + "/compare?a=nothing&b=oaks")
+    expect(page.locator("main")).to_contain_text("There is no such run here.")
+
+
+@pytest.mark.usefixtures("two")
+def test_a_run_is_shown_as_python(open_page: Open) -> None:
+    page = open_page("/runs/oaks")
+    page.get_by_role("button", name="As Python").click()
+    expect(page.get_by_role("dialog")).to_contain_text("ScriptedModel")
+    assert_good(page)
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [320, 1280])
+def test_the_pages_are_for_everybody_fit_and_have_no_markup(open_page: Open, width: int, dark: bool) -> None:
+    page = open_page("/compare?a=evil%26b=oaks", width=width, dark=dark)
+    home = page.url.partition("/compare")[0]
+    expect(page.locator(".pairs > li").first).to_be_visible()
+    assert_good(page)
+    page.goto(f"{home}/compare?a=oaks")
+    expect(page.locator(".run-line").first).to_be_visible()
+    assert_good(page)
+    page.goto(f"{home}/fork?run=evil&before=2")
+    expect(page.get_by_role("button", name="Fork")).to_be_visible()
+    assert_good(page)
+    assert page.locator("main img[src='x'], main script").count() == 0
+    assert "broken" not in page.title()

@@ -1,0 +1,108 @@
+"""Two runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from tests.web.desk import Desk
+from tests.web.test_rows import JOURNALS
+
+import acorn
+from acorn.testing import Reply, ScriptedModel, call, finish
+from acorn.web.align import Pair, aligned
+from acorn.web.rows import Row, Rows, rows_of
+
+
+def run(*replies: Reply) -> Rows:
+    heard: list[Any] = []
+    with acorn.listen(heard.append):
+        Desk(model=ScriptedModel(list(replies)), store="memory").run(question="why")
+    return rows_of(heard)
+
+
+def look(query: str) -> Reply:
+    return call("search", query=query)
+
+
+END = finish(answer="so", confidence=1.0)
+
+
+def shown(row: Row | None) -> str:
+    return "" if row is None else row.call.arguments.partition(":")[2][1:-2] if row.call else row.kind
+
+
+def sides(pairs: Sequence[Pair]) -> list[tuple[str, str, bool]]:
+    return [(shown(pair.left), shown(pair.right), pair.is_same) for pair in pairs]
+
+
+@settings(max_examples=80)
+@given(JOURNALS, JOURNALS)
+def test_each_row_stands_once_in_its_own_order_below_its_own(left: list[Any], right: list[Any]) -> None:
+    one, other = rows_of(left), rows_of(right)
+    pairs = aligned(one, other)
+    for rows, found in ((one, [pair.left for pair in pairs]), (other, [pair.right for pair in pairs])):
+        here = [row for row in found if row is not None]
+        assert sorted(row.id for row in here) == [row.id for row in rows.all]
+        for up in {row.up for row in here}:
+            below = [row.id for row in here if row.up == up]
+            assert below == sorted(below)
+    for pair in pairs:
+        assert pair.left or pair.right
+        if pair.left and pair.right:
+            assert (pair.left.kind, pair.left.name) == (pair.right.kind, pair.right.name)
+        else:
+            assert not pair.is_same
+
+
+@settings(max_examples=40)
+@given(JOURNALS)
+def test_a_run_beside_itself_is_the_same_throughout(written: list[Any]) -> None:
+    pairs = aligned(rows_of(written), rows_of(written))
+    assert all(pair.is_same and pair.left and pair.right and pair.left.id == pair.right.id for pair in pairs)
+
+
+def test_what_one_has_more_stands_alone() -> None:
+    pairs = aligned(run(look("a") & look("b") & look("c"), END), run(look("b") & look("c"), END))
+    assert sides(pairs) == [
+        ("input", "input", True),
+        ("model", "model", False),
+        ("a", "", False),
+        ("b", "b", True),
+        ("c", "c", True),
+        ("answer", "answer", True),
+    ]
+
+
+def test_what_differs_stands_side_by_side() -> None:
+    other = finish(answer="not so", confidence=1.0)
+    pairs = aligned(run(look("a"), END), run(look("z"), other))
+    assert sides(pairs)[1:] == [("model", "model", False), ("a", "z", False), ("answer", "answer", False)]
+
+
+def test_a_turn_more_does_not_shift_the_others() -> None:
+    pairs = aligned(run(look("a"), look("c"), END), run(look("a"), look("b"), look("c"), END))
+    assert [each for each in sides(pairs) if not each[2]] == [("", "model", False), ("", "b", False)]
+
+
+def test_results_count_as_well_as_what_was_asked_for() -> None:
+    class Other(Desk):
+        """Answer the question."""
+
+    @acorn.tool
+    def search(query: str) -> str:
+        """Search the web."""
+        return "something else"
+
+    heard: list[Any] = []
+    with acorn.listen(heard.append):
+        Other(model=ScriptedModel([look("a"), END]), tools=[search], store="memory").run(question="why")
+    pairs = aligned(run(look("a"), END), rows_of(heard))
+    assert ("a", "a", False) in sides(pairs)
+
+
+def test_what_was_done_in_another_order_stands_alone() -> None:
+    pairs = aligned(run(look("a") & look("b") & look("c"), END), run(look("c") & look("a") & look("b"), END))
+    calls = [each for each in sides(pairs) if each[0] in "abc" and each[1] in "abc"]
+    assert sorted(calls) == [("", "c", False), ("a", "a", True), ("b", "b", True), ("c", "", False)]

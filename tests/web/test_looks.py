@@ -1,0 +1,135 @@
+"""Comparing, forking, and a run as Python, without a browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.web.desk import Check, Desk, begin, ended, events, get, post, site
+
+import acorn
+from acorn.stores.memory import MemoryStore
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def app(store: MemoryStore) -> Any:
+    return site(Desk(), store=store)
+
+
+def fork(app: Any, run: str, before: int, **more: Any) -> Any:
+    return post(app, "/api/runs", {"fork": {"run": run, "before": before, **more}})
+
+
+def test_two_runs_are_put_side_by_side(app: Any) -> None:
+    one, other = (ended(app, question)["run_id"] for question in ("search acorns", "search oaks"))
+    found = get(app, f"/api/compare?a={one}&b={other}").json()
+    assert [found[side]["head"]["id"] for side in "ab"] == [one, other]
+    assert [pair[:3] for pair in found["pairs"]] == [[0, 0, 0], [1, 1, 0], [2, 2, 1], [3, 3, 0]]
+    assert not any(pair[3] for pair in found["pairs"])
+    itself = get(app, f"/api/compare?a={one}&b={one}").json()
+    assert all(pair[3] for pair in itself["pairs"])
+
+
+@pytest.mark.parametrize("query", ["", "?a=x&b=y", "?a={}", "?b={}&a=nothing"])
+def test_what_cannot_be_compared_is_told(app: Any, query: str) -> None:
+    run_id = ended(app, "search")["run_id"]
+    assert get(app, f"/api/compare{query.format(run_id)}").status_code == 404
+
+
+def test_what_a_fork_keeps_and_may_call_again_is_told_before(app: Any) -> None:
+    run_id = ended(app, "search acorns")["run_id"]
+    told = get(app, f"/api/runs/{run_id}/fork?before=2").json()
+    assert (told["before"], told["most"]) == (2, 2)
+    assert told["prompt"] == "Answer the question."
+    assert [(each["kind"], each["name"], each["edits"]) for each in told["events"]] == [
+        ("input", "user", False),
+        ("assistant", "assistant", True),
+        ("call", "search", True),
+        ("result", "search", True),
+    ]
+    assert {"search", "check"} <= set(told["tools"])
+    assert told["called"] == {}
+    assert get(app, f"/api/runs/{run_id}/fork?before=1").json()["called"] == {"search": 1}
+    assert get(app, f"/api/runs/{run_id}/fork?before=99").json()["before"] == 2
+
+
+def test_a_fork_goes_on_with_what_was_edited(app: Any, store: MemoryStore) -> None:
+    run_id = ended(app, "search acorns")["run_id"]
+    kept = get(app, f"/api/runs/{run_id}/fork?before=2").json()["events"]
+    at = {each["kind"]: str(each["at"]) for each in kept}
+    edits = {at["result"]: "nothing at all", at["assistant"]: "I try.", at["call"]: '{"query": "oaks"}'}
+    made = fork(app, run_id, 2, edits=edits, prompt="Answer in verse.")
+    assert made.status_code == 201, made.text
+    new = made.json()["id"]
+    head = events(app, new)[-1]["head"]
+    assert head["status"] == "done"
+    assert head["forked_from"] == {"run": run_id, "before": 2}
+    assert head["steps"] == 1
+    messages = acorn.runs(store).get(new).history
+    assert "Answer in verse." in str(messages[0])
+    assert [words in str(messages) for words in ("nothing at all", "I try.", "oaks", "found acorns")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert "found acorns" in str(acorn.runs(store).get(run_id).history)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {},
+        {"before": 1},
+        {"run": "here"},
+        {"run": "here", "before": "2"},
+        {"run": "here", "before": True},
+        {"run": "here", "before": 0},
+        {"run": "here", "before": 9},
+        {"run": "here", "before": 2, "edits": []},
+        {"run": "here", "before": 2, "edits": {"3": 5}},
+        {"run": "here", "before": 2, "edits": {"99": "x"}},
+        {"run": "here", "before": 2, "edits": {"-1": "x"}},
+        {"run": "here", "before": 1, "edits": {"2": "x"}},
+        {"run": "here", "before": 2, "edits": {"1": "another input"}},
+        {"run": "here", "before": 2, "edits": {"3": "no object"}},
+        {"run": "here", "before": 2, "prompt": ""},
+        {"run": "here", "before": 2, "more": 1},
+    ],
+)
+def test_a_fork_that_makes_no_sense_is_refused_before_anything_is_asked(
+    app: Any, store: MemoryStore, wanted: Any
+) -> None:
+    Desk(store=store).using(run_id="here").run(question="search acorns")
+    refused = post(app, "/api/runs", {"fork": wanted})
+    assert refused.status_code == 422, refused.text
+    assert len(get(app, "/api/runs").json()["runs"]) == 1
+
+
+def test_a_fork_has_its_input_and_the_agent_of_its_run(app: Any, store: MemoryStore) -> None:
+    run_id = ended(app, "search")["run_id"]
+    body = {"fork": {"run": run_id, "before": 1}, "input": {"question": "x"}}
+    assert post(app, "/api/runs", body).status_code == 422
+    Check(store=store).using(run_id="other").run("a claim")
+    assert fork(app, "other", 1).status_code == 409
+    assert get(app, "/api/runs/other/fork").status_code == 409
+    assert fork(app, "nothing", 1).status_code == 409
+    assert fork(site(store=store), run_id, 1).status_code == 422
+
+
+def test_a_run_is_written_as_python(app: Any) -> None:
+    run_id = begin(app, "search acorns")
+    events(app, run_id)
+    text = get(app, f"/api/runs/{run_id}/python").json()["text"]
+    assert "ScriptedModel" in text
+    compile(text, "test_run.py", "exec")
+
+
+def test_a_store_without_workers_has_no_fleet(app: Any) -> None:
+    assert get(app, "/api/agent").json()["fleet"] is False
+    assert get(app, "/api/fleet").status_code == 404

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -29,7 +29,10 @@ from acorn.stores.memory import MemoryStore  # noqa: E402
 from acorn.testing import Reply, ScriptedModel, call, finish  # noqa: E402
 from acorn.web.served import Server, bound  # noqa: E402
 
-SIZE = {"width": 1200, "height": 760}
+if TYPE_CHECKING:
+    from playwright.sync_api import ViewportSize
+
+SIZE: ViewportSize = {"width": 1200, "height": 760}
 PATIENCE = 30_000
 HALF = threading.Event()
 """Set when the picture of the half answer is taken."""

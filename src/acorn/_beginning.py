@@ -26,7 +26,8 @@ from acorn._loop.run import Loop
 from acorn._loop.settings import OBJECT, written_settings
 from acorn._override import held, spec_within
 from acorn._planning import Agent, check_deps_below, check_shared, new_loop, plan_for, refuse_queueing
-from acorn._spec import SETTINGS, Spec
+from acorn._settings import SETTINGS
+from acorn._spec import Spec
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.open import open_store
 from acorn.stores.port import Kept, Store

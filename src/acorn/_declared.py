@@ -20,7 +20,8 @@ from acorn._brackets import MADE_WITH, brackets_of
 from acorn._json import excerpt, safe_repr, shorten
 from acorn._schema.media import without_media
 from acorn._schema.shape import Shapes
-from acorn._spec import SETTINGS, Spec, compile_spec, revise_spec
+from acorn._settings import SETTINGS
+from acorn._spec import Spec, compile_spec, revise_spec
 from acorn._tools.agent import AgentTool
 from acorn._tools.collect import is_tool_name
 from acorn._tools.declare import ToolOptions, options_of

@@ -21,7 +21,8 @@ from acorn._json import compact, to_plain
 from acorn._module import module
 from acorn._schema.generate import JsonSchema, followed
 from acorn._secrets import redact, secrets_in
-from acorn._spec import SETTINGS, Spec
+from acorn._settings import SETTINGS
+from acorn._spec import Spec
 from acorn._tools.collect import FINISH
 from acorn._tools.hosted import name_of
 from acorn._tools.people import asks_people

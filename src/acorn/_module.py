@@ -32,7 +32,7 @@ from acorn._declared import (
 from acorn._drive.record import LAST, last_run
 from acorn._sampling import overruled, said_in
 from acorn._schema.shape import SHAPES
-from acorn._spec import SETTINGS
+from acorn._settings import SETTINGS
 from acorn._tools.agent import AS_TOOL
 from acorn.errors import AcornError, InputError
 from acorn.record import Run, run_of

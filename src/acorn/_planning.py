@@ -23,7 +23,8 @@ from acorn._declared import (
 from acorn._loop.plan import BranchTool, Plan
 from acorn._loop.run import Loop
 from acorn._override import Overrides, held, prompt_within, spec_within
-from acorn._spec import SETTINGS, Prompt, Spec
+from acorn._settings import SETTINGS
+from acorn._spec import Prompt, Spec
 from acorn._tools.agent import AgentTool
 from acorn._tools.people import asks_people, is_question
 from acorn._tools.port import Tool

@@ -21,7 +21,7 @@ from acorn._override import held, spec_within
 from acorn._planning import OPTIONS, Agent
 from acorn._record_json import restored
 from acorn._schema.shape import Shape
-from acorn._spec import SETTINGS
+from acorn._settings import SETTINGS
 from acorn.errors import DeclarationError
 from acorn.stores.port import Birth, Medium, Queued, Store
 

@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from acorn._content import Parts
 from acorn._loop.finish import judge_fields
 from acorn._sampling import adopted, check_said_once, in_force, overruled, said_in
-from acorn._spec import check_setting
+from acorn._settings import check_setting
 from acorn._tools.collect import FINISH, make_tool
 from acorn._tools.port import Tool
 from acorn._xml.encode import encode

@@ -49,6 +49,7 @@ FLOORS = {
     "_tools": 3,
     "_sampling": 3,
     "_rate_limit": 3,
+    "_settings": 3,
     "_spec": 3,
     "_brackets": 3,
     "_declared": 3,

@@ -29,7 +29,7 @@ from acorn.stores.memory import MemoryStore  # noqa: E402
 from acorn.testing import Reply, ScriptedModel, call, finish  # noqa: E402
 from acorn.web.served import Server, bound  # noqa: E402
 
-SIZE = {"width": 1200, "height": 760}
+SIZE: Any = {"width": 1200, "height": 760}
 PATIENCE = 30_000
 HALF = threading.Event()
 """Set when the picture of the half answer is taken."""

@@ -297,9 +297,19 @@ class View {
     if (centre) this.fall.scrollTop = top - room / 2;
     else if (top < scrollTop) this.fall.scrollTop = top;
     else if (top + HIGH > scrollTop + room) this.fall.scrollTop = top + HIGH - room;
-    this.drawRows(true);
+    this.drawRows(unfolded);
+    this.markRow();
     this.showDetail();
     if (opens) this.detail.classList.add("is-open");
+  }
+
+  /** The chosen row among those that are drawn, without drawing them anew. */
+  markRow() {
+    for (const each of this.body.querySelectorAll("[aria-selected='true']")) each.setAttribute("aria-selected", "false");
+    const row = document.getElementById(`row-${this.selected}`);
+    if (!row) return;
+    row.setAttribute("aria-selected", "true");
+    this.body.setAttribute("aria-activedescendant", row.id);
   }
 
   openDetail() {

@@ -99,7 +99,10 @@ bench-peers: $(VENV)/.installed-dev
 	PYTHONPATH=bench $(BIN)/python -m peers.run $(ARGS)
 
 torture: $(VENV)/.installed-dev
-	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/crash tests/contract/test_local.py tests/contract/*store*.py
+	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/crash tests/contract/test_local.py tests/contract/*store*.py \
+	  tests/contract/test_wire_streaming.py tests/web/test_hostile.py tests/house/test_release.py
+	@echo 'Now, one after the other, what needs the machine for itself.'
+	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/contract/test_shared_limits.py tests/fleet
 
 litellm-range: $(VENV)/.installed
 	$(BIN)/python tests/live/try_litellm_range.py

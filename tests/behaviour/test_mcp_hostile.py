@@ -261,3 +261,28 @@ def test_choices_that_hide_something_are_not_offered(tmp_path: Path) -> None:
     (result,) = results(Human(model=model, tools=[server]).run("x"))
     assert "hides characters that nobody can see in the choices" in result
     assert not asked
+
+
+@pytest.mark.parametrize(
+    ("honest", "hostile", "sent"),
+    [
+        ('"default": None', r'"default": "a\u200b"', "accept {'name': 'Ada', 'age': 30, 'news': True}"),
+        ('"default": None', '"default": {"a": 1}', "accept {'name': 'Ada', 'age': 30, 'news': True}"),
+        ('"In years"', '"In years" + "x" * 9000', "argument `age` is missing"),
+    ],
+    ids=["unseen", "of no kind", "cut off"],
+)
+def test_a_default_that_the_person_was_not_shown_is_not_sent(
+    tmp_path: Path, honest: str, hostile: str, sent: str
+) -> None:
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            return {"name": "Ada"}
+
+    program = (SERVERS / "quick.py").read_text(encoding="utf-8")
+    assert honest in program
+    (tmp_path / "quick.py").write_text(program.replace(honest, hostile), encoding="utf-8")
+    server = MCPServer(sys.executable, [str(tmp_path / "quick.py"), str(tmp_path / "diary")])
+    model = ScriptedModel([calling("survey"), finish("done")])
+    (result,) = results(Human(model=model, tools=[server]).run("x"))
+    assert sent in result

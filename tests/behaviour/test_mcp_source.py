@@ -560,6 +560,24 @@ def test_an_answer_that_does_not_fit_the_form_does_not_reach_the_server(script: 
     assert "expected one of" in result
 
 
+def test_what_is_left_out_of_a_form_has_the_default_that_the_person_was_shown(
+    call: Call, script: Script, odd: Odd
+) -> None:
+    asked: list[str] = []
+
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            asked.append(request.question)
+            return {"name": "Ada"} if len(asked) == 1 else {"name": "Ada", "age": 36, "news": False}
+
+    model = script(calling("survey"), calling("survey"), finish("done"))
+    defaults, given = results(call.run(Human(model=model, tools=[odd.server]), "x"))
+    assert defaults == "accept {'name': 'Ada', 'age': 30, 'news': True}"
+    assert given == "accept {'name': 'Ada', 'age': 36, 'news': False}"
+    fields = ["- name: string", "- age: In years (default: 30)", "- news: boolean (default: true)", "- nick: string"]
+    assert asked[0] == "\n".join(["Who are you?", "Answer with a dict of:", *fields])
+
+
 def test_a_run_without_on_human_has_nobody_to_ask(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("ask"), finish("done"))
     (result,) = results(call.run(Worker(model=model, tools=[odd.server]), "x"))

@@ -12,7 +12,7 @@ import uvicorn
 from mcp import MCPError
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from quick import FORM, answer, begin, given, page, said, write  # type: ignore[import-not-found]
+from quick import FORMS, answer, begin, given, page, said, write  # type: ignore[import-not-found]
 
 
 async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
@@ -34,7 +34,7 @@ async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> Any:
             return result(said("done"))
         case "refuse":
             raise MCPError(-32000, arguments["text"])
-        case "ask":
+        case "ask" | "survey":
             return await ask(ctx, params)
         case "sample":
             known = ctx.session.client_params.capabilities.model_dump(exclude_none=True)
@@ -49,13 +49,14 @@ def result(plain: dict[str, Any]) -> types.CallToolResult:
 
 async def ask(ctx: Any, params: types.CallToolRequestParams) -> Any:
     """In the newer protocol a call that wants to know something returns, and is made again with the answer."""
+    question, schema = FORMS[params.name]
     if ctx.protocol_version < "2026":
-        heard: Any = await ctx.session.elicit_form("Which colour?", FORM)
+        heard: Any = await ctx.session.elicit_form(question, schema)
     elif params.input_responses:
         heard = next(iter(params.input_responses.values()))
     else:
-        form = types.ElicitRequestFormParams(message="Which colour?", requested_schema=FORM)
-        wanted: Any = {"colour": types.ElicitRequest(params=form)}
+        form = types.ElicitRequestFormParams(message=question, requested_schema=schema)
+        wanted: Any = {"asked": types.ElicitRequest(params=form)}
         return types.InputRequiredResult(input_requests=wanted, request_state="state")
     return result(said(f"{heard.action} {heard.content}"))
 

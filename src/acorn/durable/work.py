@@ -43,6 +43,8 @@ _AGAIN = 1.0
 """Seconds after which an engine that lost its database begins anew."""
 _GLANCE = 2.0
 """Seconds between two looks for what was lost, at most."""
+_GRACE = 10.0
+"""Seconds that one that was told to stop waits for a database that does not answer, or a lease."""
 _POLL = 2.0
 """Seconds between two looks for jobs whose time has come; new ones are heard of at once."""
 _CONNECTIONS = 3
@@ -51,6 +53,10 @@ _CONNECTIONS = 3
 Said = Callable[[str], None]
 Ran = Callable[[str, str, "Ended | None", float, str], None]
 """Told of each run that was driven: its id, its class, what it has come to, the seconds, and words on what is wrong."""
+
+
+class StrandedError(StoreError):
+    """A worker was to stop, and its database does not answer. Threads of it may still wait for it."""
 
 
 class Worker:
@@ -68,7 +74,7 @@ class Worker:
         self.heard = time.monotonic()
         """When the database last answered."""
         self._say, self._ran = say, ran
-        self._stop = threading.Event()
+        self._stop, self._told = threading.Event(), asyncio.Event()
         self._engine: EngineWorker | None = None
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="acorn-run")
 
@@ -84,11 +90,31 @@ class Worker:
     def stop(self) -> None:
         """Take no more runs; those under way stop at their next commit, and go back to the queue."""
         self._stop.set()
+        self._told.set()
         if self._engine is not None:
             self._engine.stop()  # type: ignore[no-untyped-call]
 
     async def run(self) -> None:
         """Work until `stop`; what is wrong with the store at the beginning is raised."""
+        work, watch = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._miss_database())
+        await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise StrandedError(f"{self.store.name} does not answer.")
+        watch.cancel()
+        await work
+
+    async def _miss_database(self) -> None:
+        """Until the worker was told to stop, and its database has not answered for a while."""
+        await self._told.wait()
+        grace = min(lease(), _GRACE)
+        heard = time.monotonic()
+        while time.monotonic() - heard < grace:
+            with suppress(StoreError, TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self.store.statuses, []), grace)  # which waits for a server
+                heard = time.monotonic()
+            await asyncio.sleep(min(grace / 4, _AGAIN))
+
+    async def _work(self) -> None:
         here, store = this_process(), self.store
         await asyncio.to_thread(store.prepare_engine)
         await asyncio.to_thread(store.beat, here, lease())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acorn import AcornError
-from acorn.cli.exit import FINE, INTERRUPTED, CommandError, message_of, write_line
+from acorn.cli.exit import FAILED, FINE, INTERRUPTED, CommandError, message_of, write_line
 from acorn.cli.load_target import load
 from acorn.cli.options.arguments import OWN
 from acorn.cli.safe_text import one_line, plural, seconds_text
@@ -40,8 +40,8 @@ def work(
 ) -> int:
     """Drive the runs of these modules that were submitted to a PostgreSQL store.
 
-    Ctrl-C and SIGTERM: no new runs; those under way stop at their next commit and go back to the queue. Once more: at
-    once.
+    Ctrl-C and SIGTERM: no new runs; those under way stop at their next commit and go back to the queue. Once more, or
+    while the database does not answer: without that.
     """
     address = None if health is None else _address(health)
     agents = [load(each, debug=debug) for each in targets]
@@ -59,6 +59,8 @@ def work(
 
 
 async def _serve(worker: Worker, address: tuple[str | None, int] | None) -> None:
+    from acorn.durable.work import StrandedError
+
     _obey_signals(worker)
     async with AsyncExitStack() as stack:
         if address is not None:
@@ -66,7 +68,15 @@ async def _serve(worker: Worker, address: tuple[str | None, int] | None) -> None
 
             port = await stack.enter_async_context(serve_health(*address, lambda: (worker.is_well, _facts(worker))))
             write_line(f"health on port {port}")
-        await worker.run()
+        try:
+            await worker.run()
+        except StrandedError as error:
+            held = plural(len(worker.running), "run")
+            write_line(
+                f"error: {message_of(error)} Stopped without it: {held} under way; each stands in the store at its "
+                f"last commit, and goes on with another worker when the database is back."
+            )
+            os._exit(FAILED)  # what waits in threads would keep the process for long
     write_line("stopped")
 
 

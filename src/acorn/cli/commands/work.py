@@ -17,10 +17,11 @@ from acorn.cli.exit import FAILED, FINE, INTERRUPTED, CommandError, message_of, 
 from acorn.cli.load_target import load
 from acorn.cli.options.arguments import OWN
 from acorn.cli.safe_text import one_line, plural, seconds_text
-from acorn.cli.stored import STORE_HELP, short, store_of
+from acorn.cli.stored import STORE_HELP, VARIABLE, named_store, short, store_of
 
 if TYPE_CHECKING:
     from acorn.durable.work import Worker
+    from acorn.stores import Store
 
 _ONE_AND_THE_SAME = 0.5
 """Seconds in which a signal is not another one: some who start processes send it to the process and to its group."""
@@ -44,8 +45,8 @@ def work(
     while the database does not answer: without that.
     """
     address = None if health is None else _address(health)
+    book = _postgres(store)
     agents = [load(each, debug=debug) for each in targets]
-    book = store_of(store)
     try:
         from acorn.durable.work import Worker
 
@@ -56,6 +57,17 @@ def work(
     except OSError as error:
         raise CommandError(f"`--health {health}` cannot be served: {error.strerror or error}", debug=debug) from error
     return FINE
+
+
+def _postgres(store: str | None) -> Store:
+    named = named_store(store)
+    if named is None or "://" not in named:  # whether there is such a file does not matter
+        found = "there is no store here" if named is None else f"`{named}` is none"
+        raise CommandError(
+            f"workers need a PostgreSQL store, and {found}; say `--store postgresql://user@host/name`, or set "
+            f"`{VARIABLE}`; without one, `acorn batch` drives many rows in one process"
+        )
+    return store_of(named)
 
 
 async def _serve(worker: Worker, address: tuple[str | None, int] | None) -> None:

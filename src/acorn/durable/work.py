@@ -159,8 +159,7 @@ class Worker:
 
     def _say_lost(self, error: Exception) -> None:
         if not self.is_stopping:
-            words = " ".join(words_of(error.__cause__ or error).split())
-            self._say(f"the engine lost its database, and tries again: {words}")
+            self._say(f"the engine lost its database, and tries again: {_words(error)}")
 
     def _app(self) -> procrastinate.App:
         connector = _Connector(
@@ -216,7 +215,7 @@ class Worker:
                 await self._take_up()
                 self.heard = time.monotonic()
             except (StoreError, ConnectorException) as error:
-                self._say(f"the database does not answer: {words_of(error)}")
+                self._say(f"the database does not answer: {_words(error)}")
 
     async def _take_up(self) -> None:
         engine = self._engine
@@ -228,7 +227,8 @@ class Worker:
                         await manager.retry_job(job)
         found = await asyncio.to_thread(self.store.find_lost, list(self.agents), lease())
         if found:
-            self._say(f"{len(found)} runs that nobody drove are delivered anew")
+            runs = "1 run that nobody drove is" if len(found) == 1 else f"{len(found)} runs that nobody drove are"
+            self._say(f"{runs} delivered anew")
 
 
 # The engine, which goes on when its database was away: by itself it would not hear of jobs any more, would not be heard
@@ -264,6 +264,12 @@ class _Engine(EngineWorker):
 async def _commit_each(connection: AsyncConnection[Any]) -> None:
     """Each statement of the engine is a whole; a worker that froze before a commit would keep its jobs locked."""
     await connection.set_autocommit(True)
+
+
+def _words(error: Exception) -> str:
+    """On one line; the engine's own errors say nothing, and what is behind them does."""
+    told = error if isinstance(error, StoreError) else error.__cause__ or error
+    return " ".join(words_of(told).split())
 
 
 class _Again(procrastinate.BaseRetryStrategy):

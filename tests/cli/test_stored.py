@@ -120,6 +120,14 @@ def test_a_run_is_cancelled_and_deleted(acorn: Acorn, store: Path) -> None:
         (["delete", "--before", "soon", "--store", "{store}"], "is no date"),
         (["answer", "zzz", "1", "--store", "{store}"], "zzz"),
         (["resume", "x", "--yes", "--no", "y", "--store", "{store}"], "exclude each other"),
+        (
+            ["work", "desk.py", "--store", "none.db"],
+            "workers need a PostgreSQL store, and `none.db` is none; say `--store postg",
+        ),
+        (["work", "desk.py", "--store", "{store}"], "without one, `acorn batch` drives many rows in one process"),
+        (["work", "desk.py", "--store", "memory"], "and `memory` is none"),
+        (["work", "desk.py"], "workers need a PostgreSQL store, and there is no store here"),
+        (["work", "desk.py", "--store", "mysql://me:secret@host/db"], "got 'mysql://...'"),
         (["runs", "--store", "postgresql://me:secret@host/db"], "extra `postgres`"),
     ],
 )

@@ -171,6 +171,33 @@ def test_a_worker_whose_database_was_away_goes_on_as_before(fleet: Fleet, postgr
     assert "pool" not in worker.said()
 
 
+def test_a_worker_whose_database_is_gone_for_good_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    server = OwnServer()
+    try:
+        with Fleet(server.url, tmp_path) as fleet:
+            idle, busy = fleet.start("Desk"), fleet.start("Lingering")
+            handle = named(Lingering, fleet.store).submit(question="Wait.")
+            assert comes_true(lambda: fleet.begun("linger"))
+            server.crash()
+            for worker in (idle, busy):
+                assert comes_true(partial(_has_lost, worker))
+                worker.send(signal.SIGTERM)
+            for worker, under_way in ((idle, "0 runs"), (busy, "1 run")):
+                assert worker.ends() == 1
+                assert f"does not answer. Stopped without it: {under_way} under way" in worker.said()
+                assert "Traceback" not in worker.said()
+            server.start()
+            Path(f"{fleet.log}.go").touch()
+            fleet.start("Lingering")
+            assert handle.result(timeout=PATIENCE).answer == "went"  # it was not lost
+    finally:
+        server.close()
+
+
+def _has_lost(worker: Worker) -> bool:
+    return "the engine lost its database" in worker.said()
+
+
 def test_a_worker_leaves_alone_what_it_does_not_know_and_what_does_not_fit_its_class(
     fleet: Fleet, tmp_path: Path
 ) -> None:

@@ -43,6 +43,8 @@ _AGAIN = 1.0
 """Seconds after which an engine that lost its database begins anew."""
 _GLANCE = 2.0
 """Seconds between two looks for what was lost, at most."""
+_GRACE = 10.0
+"""Seconds that one that was told to stop waits for a database that does not answer, or a lease."""
 _POLL = 2.0
 """Seconds between two looks for jobs whose time has come; new ones are heard of at once."""
 _CONNECTIONS = 3
@@ -51,6 +53,10 @@ _CONNECTIONS = 3
 Said = Callable[[str], None]
 Ran = Callable[[str, str, "Ended | None", float, str], None]
 """Told of each run that was driven: its id, its class, what it has come to, the seconds, and words on what is wrong."""
+
+
+class StrandedError(StoreError):
+    """A worker was to stop, and its database does not answer. Threads of it may still wait for it."""
 
 
 class Worker:
@@ -68,7 +74,7 @@ class Worker:
         self.heard = time.monotonic()
         """When the database last answered."""
         self._say, self._ran = say, ran
-        self._stop = threading.Event()
+        self._stop, self._told = threading.Event(), asyncio.Event()
         self._engine: EngineWorker | None = None
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="acorn-run")
 
@@ -84,11 +90,31 @@ class Worker:
     def stop(self) -> None:
         """Take no more runs; those under way stop at their next commit, and go back to the queue."""
         self._stop.set()
+        self._told.set()
         if self._engine is not None:
             self._engine.stop()  # type: ignore[no-untyped-call]
 
     async def run(self) -> None:
         """Work until `stop`; what is wrong with the store at the beginning is raised."""
+        work, watch = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._miss_database())
+        await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise StrandedError(f"{self.store.name} does not answer.")
+        watch.cancel()
+        await work
+
+    async def _miss_database(self) -> None:
+        """Until the worker was told to stop, and its database has not answered for a while."""
+        await self._told.wait()
+        grace = min(lease(), _GRACE)
+        heard = time.monotonic()
+        while time.monotonic() - heard < grace:
+            with suppress(StoreError, TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self.store.statuses, []), grace)  # which waits for a server
+                heard = time.monotonic()
+            await asyncio.sleep(min(grace / 4, _AGAIN))
+
+    async def _work(self) -> None:
         here, store = this_process(), self.store
         await asyncio.to_thread(store.prepare_engine)
         await asyncio.to_thread(store.beat, here, lease())
@@ -133,8 +159,7 @@ class Worker:
 
     def _say_lost(self, error: Exception) -> None:
         if not self.is_stopping:
-            words = " ".join(words_of(error.__cause__ or error).split())
-            self._say(f"the engine lost its database, and tries again: {words}")
+            self._say(f"the engine lost its database, and tries again: {_words(error)}")
 
     def _app(self) -> procrastinate.App:
         connector = _Connector(
@@ -190,7 +215,7 @@ class Worker:
                 await self._take_up()
                 self.heard = time.monotonic()
             except (StoreError, ConnectorException) as error:
-                self._say(f"the database does not answer: {words_of(error)}")
+                self._say(f"the database does not answer: {_words(error)}")
 
     async def _take_up(self) -> None:
         engine = self._engine
@@ -202,7 +227,8 @@ class Worker:
                         await manager.retry_job(job)
         found = await asyncio.to_thread(self.store.find_lost, list(self.agents), lease())
         if found:
-            self._say(f"{len(found)} runs that nobody drove are delivered anew")
+            runs = "1 run that nobody drove is" if len(found) == 1 else f"{len(found)} runs that nobody drove are"
+            self._say(f"{runs} delivered anew")
 
 
 # The engine, which goes on when its database was away: by itself it would not hear of jobs any more, would not be heard
@@ -238,6 +264,12 @@ class _Engine(EngineWorker):
 async def _commit_each(connection: AsyncConnection[Any]) -> None:
     """Each statement of the engine is a whole; a worker that froze before a commit would keep its jobs locked."""
     await connection.set_autocommit(True)
+
+
+def _words(error: Exception) -> str:
+    """On one line; the engine's own errors say nothing, and what is behind them does."""
+    told = error if isinstance(error, StoreError) else error.__cause__ or error
+    return " ".join(words_of(told).split())
 
 
 class _Again(procrastinate.BaseRetryStrategy):

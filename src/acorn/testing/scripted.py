@@ -218,9 +218,10 @@ class ScriptedModel:
         return self._script[at], at
 
     def _unexpected(self, at: int) -> str:
-        what = "for turn {}" if self._by_turn else "{} times"
+        what = f"for turn {at + 1}" if self._by_turn else "once" if at == 0 else f"{at + 1} times"
+        count = len(self._script)
         return (
-            f"`{self.name}` was asked {what.format(at + 1)}, but its script has {len(self._script)} replies. "
+            f"`{self.name}` was asked {what}, but its script has {count} {'reply' if count == 1 else 'replies'}. "
             f"The last message was: {str(self.requests[-1 if self._by_turn else at].messages[-1])[:300]}"
         )
 

@@ -9,7 +9,13 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import expect
 from tests.patience import PATIENCE
-from tests.web.desk import GATES
+from tests.web.browser.conftest import served
+from tests.web.desk import GATES, KEY, Desk
+
+import acorn.web
+from acorn.stores.memory import MemoryStore
+from acorn.testing import ScriptedModel
+from acorn.testing import call as calling
 
 Open = Callable[..., Any]
 expect.set_options(timeout=PATIENCE * 1000)
@@ -108,6 +114,18 @@ def test_a_failure_is_told(open_page: Open) -> None:
     ask(page, "fail")
     expect(status(page)).to_have_text("failed")
     expect(page.locator(".note.bad")).to_contain_text("the provider says no")
+
+
+def test_a_single_turn_that_called_a_tool_is_not_shown_as_finished(open_page: Open) -> None:
+    agent = Desk(model=ScriptedModel(calling("search", query="acorns")), max_steps=None)
+    with served(acorn.web.app(agent, store=MemoryStore(), key=KEY)) as home:
+        page = open_page(at=home)
+        ask(page, "search acorns")
+        expect(status(page)).to_have_text("not finished")
+        expect(status(page)).to_have_class("status is-unfinished")
+        expect(page.locator(".note.bad")).to_contain_text("not finished")
+        page.reload()
+        expect(status(page)).to_have_text("not finished")
 
 
 def test_a_reload_in_the_middle_and_a_second_tab_show_the_same(open_page: Open) -> None:

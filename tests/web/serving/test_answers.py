@@ -221,6 +221,7 @@ def test_one_run_too_many_is_refused_and_told_when_to_come_back() -> None:
         await begun.wait()
         refused = await asked(service, "POST", "/run", content=b'"x"')
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert "1 run is under way" in refused.text
         assert (await asked(service, "GET", "/health")).status_code == 200
         let.set()
         assert (await first).json() == "done"

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acorn import AcornError
-from acorn.cli.exit import FINE, INTERRUPTED, CommandError, message_of, write_line
+from acorn.cli.exit import FAILED, FINE, INTERRUPTED, CommandError, message_of, write_line
 from acorn.cli.load_target import load
 from acorn.cli.options.arguments import OWN
 from acorn.cli.safe_text import one_line, plural, seconds_text
-from acorn.cli.stored import STORE_HELP, short, store_of
+from acorn.cli.stored import STORE_HELP, VARIABLE, named_store, short, store_of
 
 if TYPE_CHECKING:
     from acorn.durable.work import Worker
+    from acorn.stores import Store
 
 _ONE_AND_THE_SAME = 0.5
 """Seconds in which a signal is not another one: some who start processes send it to the process and to its group."""
@@ -40,12 +41,12 @@ def work(
 ) -> int:
     """Drive the runs of these modules that were submitted to a PostgreSQL store.
 
-    Ctrl-C and SIGTERM: no new runs; those under way stop at their next commit and go back to the queue. Once more: at
-    once.
+    Ctrl-C and SIGTERM: no new runs; those under way stop at their next commit and go back to the queue. Once more, or
+    while the database does not answer: without that.
     """
     address = None if health is None else _address(health)
+    book = _postgres(store)
     agents = [load(each, debug=debug) for each in targets]
-    book = store_of(store)
     try:
         from acorn.durable.work import Worker
 
@@ -58,7 +59,20 @@ def work(
     return FINE
 
 
+def _postgres(store: str | None) -> Store:
+    named = named_store(store)
+    if named is None or "://" not in named:  # whether there is such a file does not matter
+        found = "there is no store here" if named is None else f"`{named}` is none"
+        raise CommandError(
+            f"workers need a PostgreSQL store, and {found}; say `--store postgresql://user@host/name`, or set "
+            f"`{VARIABLE}`; without one, `acorn batch` drives many rows in one process"
+        )
+    return store_of(named)
+
+
 async def _serve(worker: Worker, address: tuple[str | None, int] | None) -> None:
+    from acorn.durable.work import StrandedError
+
     _obey_signals(worker)
     async with AsyncExitStack() as stack:
         if address is not None:
@@ -66,7 +80,15 @@ async def _serve(worker: Worker, address: tuple[str | None, int] | None) -> None
 
             port = await stack.enter_async_context(serve_health(*address, lambda: (worker.is_well, _facts(worker))))
             write_line(f"health on port {port}")
-        await worker.run()
+        try:
+            await worker.run()
+        except StrandedError as error:
+            held = plural(len(worker.running), "run")
+            write_line(
+                f"error: {message_of(error)} Stopped without it: {held} under way; each stands in the store at its "
+                f"last commit, and goes on with another worker when the database is back."
+            )
+            os._exit(FAILED)  # what waits in threads would keep the process for long
     write_line("stopped")
 
 

@@ -57,7 +57,8 @@ class Service:
         if self.is_closing:
             raise WrongError(503, "stopping", "The server is ending; ask again when it is back.", wait=1)
         if self._count >= self._concurrency:
-            words = f"{self._concurrency} runs are under way, which is all that this server takes; ask again later."
+            count = "1 run is" if self._concurrency == 1 else f"{self._concurrency} runs are"
+            words = f"{count} under way, which is all that this server takes; ask again later."
             raise WrongError(429, "busy", words, wait=1)
         self._count += 1
         try:

@@ -193,7 +193,7 @@ class Play {
   }
 
   set(status) {
-    const words = { running: "running", queued: "queued", done: "finished", waiting: "waits for you", failed: "failed", stopped: "stopped", cancelled: "cancelled", lost: "the server is gone" };
+    const words = { running: "running", queued: "queued", done: "finished", unfinished: "not finished", waiting: "waits for you", failed: "failed", stopped: "stopped", cancelled: "cancelled", lost: "the server is gone" };
     this.state = status;
     this.status.className = `status is-${status}`;
     fill(this.status, el("span", { class: "dot" }), words[status] ?? status);
@@ -215,7 +215,7 @@ class Play {
     this.story.end();
     this.busy(false);
     const head = event.head;
-    this.set(head?.status ?? "failed");
+    this.set(head?.status === "done" && this.story.isUnfinished ? "unfinished" : (head?.status ?? "failed"));
     this.told(head ?? undefined);
     fill(this.asked, event.requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
     if (head && !head.own) this.notOwn(head);

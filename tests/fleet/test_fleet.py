@@ -182,9 +182,9 @@ def test_a_worker_whose_database_is_gone_for_good_ends_when_it_is_told_to(tmp_pa
             for worker in (idle, busy):
                 assert comes_true(partial(_has_lost, worker))
                 worker.send(signal.SIGTERM)
-            for worker, under_way in ((idle, "0 runs"), (busy, "1 run")):
+            for worker, under_way in ((idle, "0 runs under way."), (busy, "1 run under way; each stands")):
                 assert worker.ends() == 1
-                assert f"does not answer. Stopped without it: {under_way} under way" in worker.said()
+                assert f"does not answer. Stopped without it: {under_way}" in worker.said()
                 assert "Traceback" not in worker.said()
             server.start()
             Path(f"{fleet.log}.go").touch()

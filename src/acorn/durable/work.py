@@ -108,10 +108,13 @@ class Worker:
         await self._told.wait()
         grace = min(lease(), _GRACE)
         heard = time.monotonic()
-        while time.monotonic() - heard < grace:
-            with suppress(StoreError, TimeoutError):
+        while True:
+            try:
                 await asyncio.wait_for(asyncio.to_thread(self.store.statuses, []), grace)  # which waits for a server
                 heard = time.monotonic()
+            except (StoreError, TimeoutError):  # only now, as this process may have been frozen
+                if time.monotonic() - heard >= grace:
+                    return
             await asyncio.sleep(min(grace / 4, _AGAIN))
 
     async def _work(self) -> None:
@@ -130,7 +133,7 @@ class Worker:
                     await asyncio.sleep(_AGAIN)
         finally:
             recovery.cancel()
-            self._pool.shutdown(wait=True)
+            await asyncio.to_thread(self._pool.shutdown)
             let_go(store, "")
             with suppress(StoreError):
                 await asyncio.to_thread(store.end_work, here)

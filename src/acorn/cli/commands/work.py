@@ -84,10 +84,9 @@ async def _serve(worker: Worker, address: tuple[str | None, int] | None) -> None
             await worker.run()
         except StrandedError as error:
             held = plural(len(worker.running), "run")
-            write_line(
-                f"error: {message_of(error)} Stopped without it: {held} under way; each stands in the store at its "
-                f"last commit, and goes on with another worker when the database is back."
-            )
+            rest = "each stands in the store at its last commit, and goes on elsewhere when the database is back"
+            kept = f"; {rest}" if worker.running else ""
+            write_line(f"error: {message_of(error)} Stopped without it: {held} under way{kept}.")
             os._exit(FAILED)  # what waits in threads would keep the process for long
     write_line("stopped")
 

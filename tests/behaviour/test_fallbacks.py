@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -934,15 +932,6 @@ def test_a_saved_run_keeps_who_answered_and_a_list_without_its_secrets() -> None
     assert answered(again.run) == answered(loop.run)
     assert answered(again.run)[0].fallbacks[0].to == "second"
     assert [model.name for model in again.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]
-
-
-def test_the_list_of_the_docs_can_be_declared() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "fallbacks.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    names: dict[str, Any] = {"module": module, "Question": Answer, "Answer": Answer}
-    exec(compile(block, "fallbacks.md", "exec"), names)
-    shown = "['anthropic/claude-sonnet-4-5', 'openai/gpt-4o', 'local/smollm2']"
-    assert repr(names["Researcher"]()) == f"<Researcher model={shown}>"
 
 
 def test_a_chain_is_a_model_of_the_port() -> None:

@@ -92,7 +92,7 @@ def test_weights_are_announced_before_they_are_fetched(tmp_path: Path) -> None:
 
 def test_the_picture_of_the_readme_is_made_by_its_script(tmp_path: Path) -> None:
     target = tmp_path / "live.svg"
-    done = typed([str(ROOT / "docs" / "picture.py"), str(target)])
+    done = typed([str(ROOT / "tools" / "live_picture.py"), str(target)])
     assert (done.returncode, done.stderr) == (0, "")
     for picture in (target, ROOT / "docs" / "live.svg"):
         text = "".join(ElementTree.parse(picture).getroot().itertext()).replace("\xa0", " ")

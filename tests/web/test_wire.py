@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acorn.web.wire import PREVIEW, Coming, Open, Veil, dumped, sent, squeeze
@@ -92,6 +92,7 @@ SECRETS = ("canary-in-the-mine", "two words", "sk-ABCDEFGH12345678", "Bearer abc
 
 
 @given(st.sampled_from(SECRETS), st.sampled_from(["", "a ", "x=", "é: "]), st.lists(st.integers(1, 6), max_size=30))
+@example("two words", "", [1, 2, 6])
 def test_a_secret_that_comes_in_pieces_is_not_seen(secret: str, before: str, cuts: list[int]) -> None:
     veil, coming = Veil(["canary-in-the-mine", "two words"]), Coming()
     text, seen = f"{before}{secret} and more", ""

@@ -383,7 +383,7 @@ def put(transaction: Transaction, runs: Sequence[Queued], deliver: bool) -> list
 _ANSWERED = b"""
     UPDATE acorn.runs SET asks = asks - 1, updated = clock_timestamp(),
       status = CASE WHEN is_delivered AND status = 'waiting' THEN 'queued' ELSE status END
-    WHERE number = $1 RETURNING id, status
+    WHERE number = $1 RETURNING id, is_delivered AND status = 'queued'
 """
 
 
@@ -409,7 +409,7 @@ def answer(transaction: Transaction, request_id: str, text: str, name: str) -> R
         [text, root, request_id],
     )
     row = transaction.execute(_ANSWERED, [root]).fetchone()
-    if row is not None and row[1] == "queued":
+    if row is not None and row[1]:
         deliver_again(transaction, row[0])
     return rows.request(tuple(first))
 

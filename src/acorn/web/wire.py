@@ -89,6 +89,14 @@ class Veil:
         )
         return max(lengths, default=0)
 
+    def beside(self, text: str, count: int) -> int:
+        """Where to cut a text that was to be cut here: before a secret that the cut would go through."""
+        for secret in sorted(self._secrets, key=len):
+            at = text.find(secret, max(0, count - len(secret) + 1))
+            if 0 <= at < count < at + len(secret):
+                return self.beside(text, at)
+        return count
+
     def json(self, value: Any, limit: int = WHOLE) -> bytes:
         """Plain data as JSON that any reader takes."""
         return dumped(self.plain(value, limit))
@@ -135,7 +143,7 @@ class Coming:
             kind, run_id = event["entry"], event["run_id"]
             if kind in ("text", "think"):
                 text = self._held.pop((kind, run_id), "") + event["s"]
-                count = min(len(text) - veil.begun(text), _last_word(text))
+                count = veil.beside(text, min(len(text) - veil.begun(text), _last_word(text)))
                 self._held[kind, run_id] = text[count:]
                 made += [{**event, "s": text[:count]}] if count else []
                 continue

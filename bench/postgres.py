@@ -65,7 +65,7 @@ def raw(
             with connection.pipeline():
                 connection.execute("BEGIN", prepare=False)
                 connection.execute(_TURN, ("raw", since))
-                facts = ("running", "openai/gpt-4o", since, 10, 20, 0, 0, 1, 0.25, 1.5, None, None)
+                facts = ("running", "openai/gpt-4o", since, 10, 20, 0, 0, 1, 0, 0.25, 1.5, None, None)
                 kept = (since + len(entries), None, state, entries, run_id, since, holder)
                 went = connection.execute(_GO_ON, (*facts, *kept))
                 assert went.fetchone() is not None
@@ -77,7 +77,7 @@ def raw(
 
 def step_over_raw(url: str) -> float:
     """Taken in turn, so that noise hits both alike."""
-    assert len(rows.CHANGED.split(", ")) == 13, "the same columns"
+    assert len(rows.CHANGED.split(", ")) == 14, "the same columns"
     with closing(PostgresStore(url)) as store:
         ours = stored(store)
         begin(store, "raw")

@@ -168,6 +168,34 @@ def test_ctrl_c_says_how_to_go_on_and_it_goes_on(tmp_path: Path, store: Path) ->
     assert (process.returncode, json.loads(out)) == (0, "awake"), errors
 
 
+IN_TROUBLE = """
+from acorn import module, tool
+from acorn.testing import Failure, ScriptedModel, call
+
+
+@tool
+def look() -> str:
+    \"\"\"Look.\"\"\"
+    return "seen"
+
+
+class Unlucky(module[str, str]):
+    model = ScriptedModel([call("look"), *[Failure(503)] * 9])
+    tools = [look]
+    max_steps = 3
+"""
+
+
+def test_a_provider_in_trouble_leaves_a_run_that_goes_on_and_it_is_told_how(tmp_path: Path, store: Path) -> None:
+    agent = tmp_path / "unlucky.py"
+    agent.write_text(IN_TROUBLE)
+    process = start("run", agent, "x", "--store", store)
+    _, errors = process.communicate(timeout=PATIENCE)
+    (facts,) = library.runs(store).list()
+    assert process.returncode == 1
+    assert f"stopped at step 1; go on with: acorn resume {facts.id[:8]} --store {store}" in errors
+
+
 def test_a_run_of_another_process_is_followed(tmp_path: Path, store: Path) -> None:
     busy, go = tmp_path / "busy", tmp_path / "go"
     process = start("run", f"{DESK}:Slow", "x", "--store", store, SLOW_BUSY=busy, SLOW_GO=go)

@@ -179,6 +179,8 @@ class WatchedRun:
             # Neither a failure nor from outside: `sys.exit()` in a tool, say, which means us as little as the model.
             words = message = f"the agent's code ended the program: {words}"
         self._print_error(described(error, message, self._hide))
+        if isinstance(error, ModelError) and error.retryable:
+            self._say_how_to_go_on()
         raise self._error(words, FAILED) from error
 
     def _finished(self) -> int:

@@ -7,7 +7,7 @@ code begins stands in the same tree as those that the model calls.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -99,6 +99,8 @@ class Tree:
             hang_records(root.run, self._saved.values())
         self.loops: dict[str, Loop] = {root.run.id: root}
         self._lives: dict[str, _Life] = {}
+        self._branches: dict[str, list[str]] = {}
+        """By the id of a run, those of the runs right below it."""
         self.siblings = Siblings()
         self._lock = threading.RLock()
         self.lost: Exception | None = None
@@ -159,11 +161,12 @@ class Tree:
         if self.trace is not None:
             self.trace.first_chunk(run_id, ask_id)
 
-    def asks(self, run_id: str) -> Sequence[Ask]:
+    def asks(self, run_id: str) -> Mapping[str, Ask]:
+        """What a run asks for, by the ids; while it is the same object, there is nothing new in it."""
         loop = self.loops[run_id]
         if loop.run.error is not None and isinstance(loop.run.error, ParentEndedError):
             raise loop.run.error  # or it would seem to have ended well
-        return loop.asks(monotonic() - self._lives[run_id].began)
+        return loop.listed(monotonic() - self._lives[run_id].began)
 
     def begin(self, run_id: str, ask_id: str) -> None:
         life = self._lives[run_id]
@@ -182,10 +185,9 @@ class Tree:
         life = self._lives[run_id]
         with self._lock:
             loop, now = self.loops[run_id], monotonic() - life.began
-            asks = loop.asks(now)
-            if len(asks) != 1 or (self.leave is not None and self.is_leaving):
+            ask = loop.only_ask(now)
+            if ask is None or (self.leave is not None and self.is_leaving):
                 return None
-            ask = asks[0]
             if isinstance(ask, AskTool):
                 if ask.seconds != inf:
                     return None
@@ -310,7 +312,11 @@ class Tree:
             else:
                 child = parent.branch(context, plan)
             self.loops[context.run_id] = child
-            _hang(parent.run.branches, child.run)
+            self._branches.setdefault(context.parent_id, []).append(context.run_id)
+            if saved is None:
+                parent.run.branches.append(child.run)
+            else:
+                _hang(parent.run.branches, child.run)
 
     def birth(self, place: Place, parent_id: str, place_id: str, name: str, plan: Plan, given: Any) -> BranchContext:
         """A branch that the user's code begins, inside of one of its asks."""
@@ -337,7 +343,7 @@ class Tree:
         loop = self.loops[place.run_id]
         depth = 0 if loop.context is None else loop.context.depth
         if place.run_id == run_id:
-            ask = next((ask for ask in loop.asks(self.now(run_id)) if ask.id == place.ask_id), None)
+            ask = loop.asked(place.ask_id)
             return (ask.call.id if isinstance(ask, AskTool) else None), depth
         while loop.context is not None and loop.context.parent_id != run_id:
             loop = self.loops[loop.context.parent_id]
@@ -354,10 +360,9 @@ class Tree:
                 self._hand_over(context.parent_id)
 
     def _below(self, run_id: str) -> Iterator[str]:
-        for loop in list(self.loops.values()):
-            if loop.context is not None and loop.context.parent_id == run_id:
-                yield loop.run.id
-                yield from self._below(loop.run.id)
+        for branch_id in tuple(self._branches.get(run_id, ())):
+            yield branch_id
+            yield from self._below(branch_id)
 
     def lineage(self, run_id: str) -> Iterator[tuple[Any, Run[Any]]]:
         """An instance and its run, and then those that it is a branch of."""

@@ -7,6 +7,7 @@ is begun any more once it is interrupted.
 
 from __future__ import annotations
 
+import heapq
 import math
 import queue
 import time
@@ -90,10 +91,6 @@ class _Busy:
         self.returned: _Returned | None = None
         """What came of it, until the machine knows."""
 
-    @property
-    def until(self) -> float:
-        return self.began + self.ask.seconds if isinstance(self.ask, AskTool) else math.inf
-
 
 def _nothing() -> None:
     """A thread cannot be ended."""
@@ -135,6 +132,8 @@ class SyncWalk(Walk):
         self._aside: Aside | None = None
         """Does what takes long, where somebody may want the run cancelled meanwhile."""
         self._sources: dict[str, OpenSources] = {}
+        self._deadlines: list[tuple[float, Key]] = []
+        """When the time of a tool is up, the soonest first; of those that have returned as well."""
 
     def let_be_woken(self) -> None:
         self._aside = aside = Aside()
@@ -157,6 +156,7 @@ class SyncWalk(Walk):
                 and not self.streams(self.tree.loops[self.root])
             ):
                 self._go_alone()
+                self._unseen[self.root] = None
             ready = [] if self.ended else self.ready()
             if self.ended:
                 continue
@@ -171,7 +171,7 @@ class SyncWalk(Walk):
                 for key, busy, loop in new:
                     self._start(key, busy, loop)
                 if self.busy:
-                    yield from self._wait()
+                    yield from self._hear_news()
             elif self.has_come_to_rest():
                 return
 
@@ -320,6 +320,8 @@ class SyncWalk(Walk):
         key = (loop.run.id, ask.id)
         busy = self.busy[key] = _Busy(ask)
         self.tree.begin(*key)
+        if isinstance(ask, AskTool) and ask.seconds != math.inf:
+            heapq.heappush(self._deadlines, (busy.began + ask.seconds, key))
         return key, busy, loop
 
     def _start(self, key: Key, busy: _Busy, loop: Loop) -> None:
@@ -358,6 +360,13 @@ class SyncWalk(Walk):
         except BaseException as error:
             self._return(busy, _Returned(key, None, error))
 
+    def _hear_news(self) -> Generator[StreamChunk[Any]]:
+        """Wait for the next news; what has come by then is taken in with it, to be kept in one go."""
+        yield from self._wait()
+        if not self.iterates:
+            for _ in range(self._news.qsize()):
+                yield from self._wait()
+
     def _wait(self) -> Generator[StreamChunk[Any]]:
         """Wait for the next news, and take it in."""
         news = self._next_news()
@@ -380,18 +389,22 @@ class SyncWalk(Walk):
 
     def _next_news(self) -> _Returned | StreamChunk[Any] | WokenError | None:
         """The next news; None when the time of a tool is up."""
-        until = min(busy.until for busy in self.busy.values())
+        deadlines, busy = self._deadlines, self.busy
+        while deadlines and deadlines[0][1] not in busy:
+            heapq.heappop(deadlines)
+        seconds = deadlines[0][0] - time.monotonic() if deadlines else math.inf
         try:
-            return next_of(self._news, until - time.monotonic())
+            return next_of(self._news, seconds)
         except queue.Empty:
             return None
 
     def _end_late_ones(self) -> Generator[StreamChunk[Any]]:
         now = time.monotonic()
-        for key, busy in list(self.busy.items()):
-            if busy.until <= now and isinstance(busy.ask, AskTool):
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, key = heapq.heappop(self._deadlines)
+            busy = self.busy.pop(key, None)
+            if busy is not None:
                 busy.end()
-                del self.busy[key]
                 yield from self._take(key[0], busy.ask, too_long(busy.ask, now - busy.began))
 
     def stop(self) -> None:

@@ -90,6 +90,43 @@ def test_a_loop_that_is_left_ends_what_is_under_way(store: Any) -> None:
     assert echo(store).map(range(8), id="b").results() == list(range(8))
 
 
+def test_what_is_left_of_a_call_does_not_touch_a_run_that_goes_on_elsewhere(store: Any) -> None:
+    """Both are this process, as the store sees it; the run is driven by whoever took it last."""
+    began, may_end, goes_on, may_go_on = (threading.Event() for _ in range(4))
+
+    def slow(request: ModelRequest) -> Reply:
+        began.set()
+        assert may_end.wait(PATIENCE)
+        return echoed(request)
+
+    def slow_again(request: ModelRequest) -> Reply:
+        goes_on.set()
+        assert may_go_on.wait(PATIENCE)
+        return echoed(request)
+
+    def rows() -> Iterator[int]:
+        yield 0
+        assert began.wait(PATIENCE)
+        raise RuntimeError("no more")
+
+    before = set(threading.enumerate())
+    with pytest.raises(RuntimeError, match="no more"):
+        echo(store, slow).map(rows(), id="b").results()
+    left = [thread for thread in threading.enumerate() if thread not in before and thread.name == "acorn-call"]
+    assert left
+    came: list[Any] = []
+    thread = threading.Thread(target=lambda: came.extend(echo(store, slow_again).map(range(1), id="b").results()))
+    thread.start()
+    assert goes_on.wait(PATIENCE)
+    may_end.set()
+    for each in left:
+        each.join(PATIENCE)
+    may_go_on.set()
+    thread.join(PATIENCE)
+    assert came == [0]
+    assert [facts.status for facts in acorn.runs(store).list()] == ["done"]
+
+
 class Stuck(ScriptedModel):
     """Answers the first row, and the others never."""
 

@@ -20,6 +20,8 @@ from acorn.types import Fallback, Request, ToolCall, ToolResult, Usage
 
 Phase = Literal["new", "prompt", "start", "compact", "model", "tools", "branches", "step", "judge", "done"]
 
+_OF_CALLS = frozenset(("response", "calls", "results", "branches", "under_way"))
+
 
 @dataclass
 class State:
@@ -87,6 +89,11 @@ class State:
             "spent": vars(self.meter.spent),
         }
         return plain
+
+    def small(self) -> dict[str, Any]:
+        """What does not grow with the calls of the step, to compare."""
+        plain = {name: value for name, value in vars(self).items() if name not in _OF_CALLS}
+        return {**plain, "requests": {call_id: each.id for call_id, each in self.requests.items()}}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> State:

@@ -23,7 +23,7 @@ from acorn._drive.record import Whereabouts, close_record, open_record
 from acorn._drive.resting import check_answers, check_rest
 from acorn._drive.siblings import Siblings
 from acorn._log import logger
-from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
+from acorn._loop.asks import Ask, AskTool, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
@@ -180,18 +180,19 @@ class Tree:
             if life.is_heard:
                 self._hand_over(run_id)
 
-    def begin_alone(self, run_id: str) -> Ask | None:
-        """Begin what is asked for, if it is one thing that can be done in place and may take its time."""
+    def is_heard(self, run_id: str) -> bool:
+        """Whether somebody listens to a run, in the thread in which things happen."""
+        return bool(self._lives[run_id].heard)
+
+    def begin_alone(self, run_id: str, kinds: tuple[type[Ask], ...]) -> Ask | None:
+        """Begin what is asked for, if it is one thing of these kinds, can be done in place, and may take its time."""
         life = self._lives[run_id]
         with self._lock:
             loop, now = self.loops[run_id], monotonic() - life.began
             ask = loop.only_ask(now)
-            if ask is None or (self.leave is not None and self.is_leaving):
+            if not isinstance(ask, kinds) or (self.leave is not None and self.is_leaving):
                 return None
-            if isinstance(ask, AskTool):
-                if ask.seconds != inf:
-                    return None
-            elif isinstance(ask, AskBranch):
+            if isinstance(ask, AskTool) and ask.seconds != inf:
                 return None
             if loop.run.stop_reason is not None:
                 raise ParentEndedError

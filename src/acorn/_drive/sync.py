@@ -119,6 +119,11 @@ class _PulledAside:
         self._aside.finish(getattr(self._stream, "close", _nothing))
 
 
+_LONG: tuple[type[Ask], ...] = (AskModel, AskTool)
+_SHORT: tuple[type[Ask], ...] = (AskHook, AskSource)
+_IN_PLACE = (*_LONG, *_SHORT)
+
+
 def _is_timed(ask: Ask) -> bool:
     return isinstance(ask, AskTool) and ask.seconds != math.inf
 
@@ -189,18 +194,34 @@ class SyncWalk(Walk):
         yield from self._take(run_id, ask, outcome)
 
     def _go_alone(self) -> None:
-        """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else."""
+        """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else.
+
+        What may take long is done aside where the run may be cancelled, from one hook to the next in one go: a change
+        of threads costs more than a step.
+        """
+        aside = self._aside
+        if aside is None or self.tree.is_heard(self.root):
+            self._go(_IN_PLACE, aside)
+            return
+        while self._away(aside, self._go, _LONG) is not None and self._go(_SHORT):
+            pass
+
+    def _go(self, kinds: tuple[type[Ask], ...], aside: Aside | None = None) -> int | None:
+        """Do what is asked for while it is of these kinds; how many there were, None where one went wrong."""
         tree, run_id = self.tree, self.root
-        while (ask := tree.begin_alone(run_id)) is not None:
+        count = 0
+        while (ask := tree.begin_alone(run_id, kinds)) is not None:
             if tree.keeper is not None:
                 self._keep()
             try:
-                outcome = self._call(tree.loops[run_id], ask, self._aside)
+                outcome = self._call(tree.loops[run_id], ask, aside)
             except BaseException as error:
                 self.miss(run_id, ask.id, error)
-                return
+                return None
             else:
                 tree.tell(run_id, ask.id, outcome)
+            count += 1
+        return count
 
     def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""

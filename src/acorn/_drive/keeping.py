@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from acorn._data import Shelf, to_saved, written
+from acorn._data import Shelf, Written, all_written, to_saved, written
 from acorn._json import shorten, words_of
 from acorn._loop.progress import Progress
 from acorn._loop.run import Loop
@@ -161,7 +161,8 @@ class Keeper:
         new, state, progress = save_new(loop, since or 0, self._progress.pop(run.id, None))
         if progress is not None:
             self._progress[run.id] = progress
-        entries = [self._text(entry) for entry in new]
+        texts = [self._text_of(each) for each in all_written(new if state is None else [*new, state])]
+        entries = texts[: len(new)]
         self._entries[run.id] = (since or 0) + len(entries)
         status = status_of(loop)
         # While it goes on, the facts beside it say all that changes of the record.
@@ -173,7 +174,7 @@ class Keeper:
             since or 0,
             entries,
             None if record is None else self._text(record),
-            None if state is None else self._text(state),
+            None if state is None else texts[-1],
             status,
             run.model,
             run.steps,
@@ -186,7 +187,10 @@ class Keeper:
 
     def _text(self, plain: Any) -> str:
         """What is kept of plain data; what is no text in it goes into the commit by itself."""
-        text, found = written(plain)
+        return self._text_of(written(plain))
+
+    def _text_of(self, made: Written) -> str:
+        text, found = made
         for data in found:
             if data.sha256 not in self._media:
                 self._media.add(data.sha256)

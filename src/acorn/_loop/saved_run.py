@@ -64,7 +64,7 @@ def save_new(
         if after is not None:
             return [progress.written_with_result(entry, state) for entry in new], None, after
     after = progress.begin(state, turn)
-    memory = {**state.to_json(), "turn": turn}
+    memory = state.to_json(turn)
     if after is not None:
         memory[progress.LENGTH] = len(loop.journal.entries)
     return [written_entry(entry) for entry in new], memory, after
@@ -105,11 +105,12 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     if state.phase == "done":
         _close(run, plan, kept)
         loop.is_counted = True
-    if state.response is not None:
+    turn = None if state.turn is None else run._book.messages[state.turn]
+    if turn is None and state.response is not None:
         # The user has removed the turn where it is not in the history, or may yet put it back.
         called = [Called(call.id, call.name, call.raw_arguments) for call in state.calls]
-        made = messages.assistant(state.response.content, called, state.response.extra)
-        turn = made if state.turn is None else run._book.messages[state.turn]
+        turn = messages.assistant(state.response.content, called, state.response.extra)
+    if turn is not None:
         is_open = state.phase in ("tools", "branches", "step") or (
             state.phase == "judge" and state.answered_by is not None
         )

@@ -227,13 +227,13 @@ class Loop(Phases):
         match state.phase:
             case "model":
                 return (AskModel(f"model {state.turns + 1}", self.model, self._next_request(now)),)
-            case "compact":
-                return (AskModel(f"compact {state.turns + 1}", self.model, self._summary_request(now), is_quiet=True),)
             case "tools":
                 return self._list_tools(now)
             case "step":
                 assert plan.on_step is not None
                 return (AskHook(f"on_step {run.steps}", plan.on_step, (self._the_step(),)),)
+            case "compact":
+                return (AskModel(f"compact {state.turns + 1}", self.model, self._summary_request(now), is_quiet=True),)
             case "branches":
                 return [*self._list_branches(), *self._list_tools(now)]
             case "judge":

@@ -13,16 +13,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
-from traceback import format_tb
 from typing import TYPE_CHECKING, Any
 
 from acorn._data import to_saved
 from acorn._drive.keeping import Keeper
+from acorn._drive.life import Life
 from acorn._drive.log import is_wanted, log
-from acorn._drive.record import Whereabouts, close_record, open_record
+from acorn._drive.record import close_record, open_record
 from acorn._drive.resting import check_answers, check_rest
 from acorn._drive.siblings import Siblings
-from acorn._log import logger
 from acorn._loop.asks import Ask, AskTool, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.branch_context import BranchContext
@@ -31,7 +30,7 @@ from acorn._loop.run import Loop
 from acorn._loop.saved_run import hang_records, load
 from acorn._telemetry.switch import begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
-from acorn.record import Heard, Place, Run, listeners, unheard
+from acorn.record import Heard, Place, Run, listeners
 from acorn.stores.port import RunCancelledError
 from acorn.stores.words import unwanted
 from acorn.types import ToolCall
@@ -49,28 +48,6 @@ class ParentEndedError(BaseException):
 
     def __str__(self) -> str:
         return "the run above has ended"
-
-
-class _Life:
-    """What a run has while it goes on, beside its machine."""
-
-    __slots__ = ("began", "failed", "handed", "heard", "is_closed", "is_heard", "where")
-
-    def __init__(
-        self, began: float, where: Whereabouts, heard: tuple[Heard, ...], handed: int, *, is_kept: bool
-    ) -> None:
-        self.began = began
-        """The reading of the clock from which its seconds count."""
-        self.where = where
-        """The task and the thread that it began in."""
-        self.heard = heard
-        self.is_heard = bool(heard) or is_kept
-        """Who listens to it."""
-        self.handed = handed
-        """How many of its entries they have heard."""
-        self.failed: list[Heard] = []
-        """Whose failure was told of."""
-        self.is_closed = False
 
 
 class Tree:
@@ -98,7 +75,7 @@ class Tree:
         if self._saved:
             hang_records(root.run, self._saved.values())
         self.loops: dict[str, Loop] = {root.run.id: root}
-        self._lives: dict[str, _Life] = {}
+        self._lives: dict[str, Life] = {}
         self._branches: dict[str, list[str]] = {}
         """By the id of a run, those of the runs right below it."""
         self.siblings = Siblings()
@@ -137,7 +114,7 @@ class Tree:
             if self.trace is not None:
                 heard = (*heard, self._traced(self.trace, run_id))
             handed, is_kept = len(run.journal.entries), self.keeper is not None
-            self._lives[run_id] = life = _Life(began, where, heard, handed, is_kept=is_kept)
+            self._lives[run_id] = life = Life(began, where, heard, handed, is_kept=is_kept)
             loop, now = self.loops[run_id], self.now(run_id)
             with self._vital():
                 loop.start(now, datetime.now(UTC))
@@ -440,28 +417,12 @@ class Tree:
             if life is not None and not life.heard:
                 life.handed = len(entries)
                 return
-        while life is not None and life.handed < len(entries):
-            entry = entries[life.handed]
-            life.handed += 1
-            for heard in life.heard:
-                try:
-                    with unheard(heard):
-                        heard.callback(entry)
-                except Exception as error:
-                    if heard.is_vital and self.lost is None:
-                        self.lost = error
-                        raise
-                    if not any(each is heard for each in life.failed):
-                        life.failed.append(heard)
-                        _tell_of_failure(run_id, heard, error)
-
-
-def _tell_of_failure(run_id: str, heard: Heard, error: Exception) -> None:
-    """Say once where a listener fails; its words may hold what was said, and are for who asks for everything."""
-    name = getattr(heard.callback, "__qualname__", type(heard.callback).__qualname__)
-    where = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
-    logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, where)
-    logger.debug("The listener's error:", exc_info=error)
+        if life is not None:
+            try:
+                life.hand_over(run_id, entries, is_lost=self.lost is not None)
+            except Exception as error:  # of a vital listener
+                self.lost = error
+                raise
 
 
 def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool:

@@ -11,26 +11,22 @@ import heapq
 import math
 import queue
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 from acorn._drive.aside import Aside, WokenError
-from acorn._drive.bridge import call_sync, is_async, result_of, start_on_loop, start_thread
-from acorn._drive.run_tree import Tree, raise_if_late
-from acorn._drive.tool_sources import OpenSources
-from acorn._drive.tools import aattempt, attempt, too_long
-from acorn._drive.walk import CloseFailure, Key, Walk
-from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
+from acorn._drive.bridge import is_async, result_of, start_on_loop, start_thread
+from acorn._drive.performing import Performing
+from acorn._drive.run_tree import Tree
+from acorn._drive.tools import aattempt, too_long
+from acorn._drive.walk import Key
+from acorn._loop.asks import Ask, AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
-from acorn._loop.stream import Streamer
 from acorn._waiting import Ending, ending, next_of
 from acorn.chunk import StreamChunk
-from acorn.errors import ModelError
-from acorn.models.assemble import as_deltas
-from acorn.models.port import Delta, ModelResponse, can_stream
 from acorn.record import Place
 from acorn.types import ToolResult
 
@@ -96,29 +92,6 @@ def _nothing() -> None:
     """A thread cannot be ended."""
 
 
-def _complete(ask: AskModel) -> ModelResponse:
-    return ask.model.complete(ask.request)
-
-
-class _PulledAside:
-    """A stream whose pieces are waited for beside the caller's thread, one when it is wanted."""
-
-    def __init__(self, stream: Any, aside: Aside, away: Callable[..., Any]) -> None:
-        self._stream, self._deltas = stream, iter(stream)
-        self._aside, self._away = aside, away
-
-    def __iter__(self) -> Iterator[Delta]:
-        while (delta := self._away(self._aside, self._next, None)) is not None:
-            yield delta
-
-    def _next(self, _: object) -> Delta | None:
-        return next(self._deltas, None)
-
-    def close(self) -> None:
-        """When what was left behind has returned, where something was."""
-        self._aside.finish(getattr(self._stream, "close", _nothing))
-
-
 _LONG: tuple[type[Ask], ...] = (AskModel, AskTool)
 _SHORT: tuple[type[Ask], ...] = (AskHook, AskSource)
 _IN_PLACE = (*_LONG, *_SHORT)
@@ -128,7 +101,7 @@ def _is_timed(ask: Ask) -> bool:
     return isinstance(ask, AskTool) and ask.seconds != math.inf
 
 
-class SyncWalk(Walk):
+class SyncWalk(Performing):
     """A walk on the caller's thread."""
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
@@ -136,7 +109,6 @@ class SyncWalk(Walk):
         self._news: queue.SimpleQueue[_Returned | StreamChunk[Any] | WokenError] = queue.SimpleQueue()
         self._aside: Aside | None = None
         """Does what takes long, where somebody may want the run cancelled meanwhile."""
-        self._sources: dict[str, OpenSources] = {}
         self._deadlines: list[tuple[float, Key]] = []
         """When the time of a tool is up, the soonest first; of those that have returned as well."""
 
@@ -238,102 +210,6 @@ class SyncWalk(Walk):
                 yield self._show(loop, ask_id, StreamChunk(tool_result=replace(result)))
             except BaseException as error:
                 self.fail(loop.run.id, error)
-
-    def _perform(self, loop: Loop, ask: Ask, aside: Aside | None = None) -> Generator[StreamChunk[Any], None, Any]:
-        if isinstance(ask, AskModel) and not ask.is_quiet and self.streams(loop):
-            return (yield from self._stream(loop, ask, aside))
-        return self._call(loop, ask, aside)
-
-    def _call(self, loop: Loop, ask: Ask, aside: Aside | None) -> Any:
-        """Do one thing that gives no chunks."""
-        # Not `match`, which takes twice as long and is on the way of every ask.
-        if isinstance(ask, AskModel):
-            try:
-                if self.tree.trace is None:
-                    return ask.model.complete(ask.request) if aside is None else self._away(aside, _complete, ask)
-                with self.tree.inside(loop.run.id, ask.id):
-                    return ask.model.complete(ask.request) if aside is None else self._away(aside, _complete, ask)
-            except ModelError as error:
-                raise_if_late(loop, error, self.tree.now(loop.run.id))
-                raise
-        elif isinstance(ask, AskTool):
-            with Place(self.tree, loop.run.id, ask.id):
-                return attempt(ask) if aside is None else self._away(aside, attempt, ask)
-        elif isinstance(ask, AskHook):
-            try:
-                with Place(self.tree, loop.run.id, ask.id):
-                    return call_sync(ask.function, *ask.arguments)
-            except ask.forgives as error:
-                return error
-        elif isinstance(ask, AskSource):
-            return self._open_source(loop, ask)
-        elif isinstance(ask, AskBranch):
-            raise AssertionError("a branch is walked, not performed")
-        else:
-            assert_never(ask)
-
-    def _away(self, aside: Aside, act: Callable[[A], T], given: A) -> T:
-        """Beside the caller's thread, which waits until it is done, or the run was cancelled."""
-        try:
-            return aside.call(act, given)
-        except WokenError:
-            assert self.tree.lost is not None
-            raise self.tree.lost from None
-
-    def _stream(
-        self, loop: Loop, ask: AskModel, aside: Aside | None
-    ) -> Generator[StreamChunk[Any], None, ModelResponse]:
-        streamer = Streamer(loop.spec.output)
-        with closing(self._deltas(loop, ask, aside)) as deltas:
-            for delta in deltas:
-                for chunk in streamer.add(delta):
-                    yield self._show(loop, ask.id, chunk)
-        response, last = streamer.end()
-        yield self._show(loop, ask.id, last)
-        return response
-
-    def _deltas(self, loop: Loop, ask: AskModel, aside: Aside | None) -> Generator[Delta]:
-        try:
-            if not can_stream(ask.model):
-                with self.tree.inside(loop.run.id, ask.id):
-                    response = _complete(ask) if aside is None else self._away(aside, _complete, ask)
-                yield from as_deltas(response)
-                return
-            stream: Any = ask.model.stream(ask.request)
-            if aside is not None:
-                stream = _PulledAside(stream, aside, self._away)
-            is_timed = ask.request.timeout is not None
-            try:
-                for delta in stream if self.tree.trace is None else self._traced(loop, ask, stream):
-                    if is_timed:  # an answer that is whole may come to its end
-                        is_timed = delta.stop_reason is None
-                        if is_timed:
-                            raise_if_late(loop, None, self.tree.now(loop.run.id))
-                    yield delta
-            finally:
-                getattr(stream, "close", lambda: None)()
-        except ModelError as error:
-            raise_if_late(loop, error, self.tree.now(loop.run.id))
-            raise
-
-    def _traced(self, loop: Loop, ask: AskModel, stream: Iterable[Delta]) -> Iterator[Delta]:
-        """To begin a stream is to ask; a span must not be left current when a piece is handed out."""
-        deltas = iter(stream)
-        with self.tree.inside(loop.run.id, ask.id):
-            first = next(deltas, None)
-        if first is not None:
-            self.tree.first_chunk(loop.run.id, ask.id)
-            yield first
-            yield from deltas
-
-    def _show(self, loop: Loop, ask_id: str, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
-        """A chunk, when the listener of the run has seen it."""
-        self.marked(loop, chunk)
-        listener = loop.plan.on_stream
-        if listener is not None:
-            with Place(self.tree, loop.run.id, ask_id):
-                call_sync(listener, chunk)
-        return chunk
 
     # Beside each other
 
@@ -467,12 +343,7 @@ class SyncWalk(Walk):
         finally:
             self.let_go()
 
-    # Sources and ends
-
-    def _open_source(self, loop: Loop, ask: AskSource) -> Any:
-        opened = self._sources.setdefault(loop.run.id, OpenSources(loop.plan.agent))
-        with Place(self.tree, loop.run.id, ask.id):
-            return opened.open(ask.source)
+    # Ends
 
     def _end_branches(self) -> Generator[StreamChunk[Any]]:
         while self.ended:
@@ -481,16 +352,6 @@ class SyncWalk(Walk):
             if shown is not None:
                 loop, ask, result = shown
                 yield from self._show_result(loop, ask.id, result)
-
-    def _close_sources(self, run_id: str) -> Exception | None:
-        """Close what a run has opened; what goes wrong then fails a run that was well until now."""
-        opened = self._sources.pop(run_id, None)
-        if opened is None:
-            return None
-        failed = CloseFailure(self.tree, run_id)
-        with Place(self.tree, run_id, "close"):
-            opened.close(failed)
-        return failed.error
 
     def close(self) -> None:
         """The walk is over, one way or the other."""

@@ -167,6 +167,40 @@ def test_wherever_the_store_fails_the_run_ends_with_that_and_goes_on_later(
     assert most > 15
 
 
+@pytest.mark.parametrize("way", [called, awaited])
+def test_a_branch_that_ends_last_leaves_the_error_its_record_of_the_whole_run(way: Way) -> None:
+    error = StoreError("The disk is full.")
+    at_its_end, held = threading.Event(), Future[None]()
+
+    class Full(MemoryStore):
+        def commit(self, commit: Commit) -> Future[None]:
+            if any(change.run_id != "a" and change.status == "done" for change in commit.changes):
+                at_its_end.set()
+                return held
+            if not at_its_end.is_set():
+                return super().commit(commit)
+            failed: Future[None] = Future()
+            failed.set_exception(error)
+            return failed
+
+    class Waiting(Desk):
+        """Answer."""
+
+        @tool
+        def late(self) -> str:
+            """Wait until the end of the branch is about to be kept."""
+            assert at_its_end.wait(PATIENCE)
+            return "late"
+
+    before = threading.active_count()
+    came = outcome(way, Waiting(model=model(call("dig") & call("late")), store=Full()))
+    assert came is error
+    assert came.run.id == "a"
+    held.set_exception(error)
+    assert comes_true(lambda: threading.active_count() <= before)
+    assert came.run.id == "a"
+
+
 def test_a_store_that_fails_is_the_error_of_that_item() -> None:
     store = Brittle(3, StoreError("The disk is full."), at_once=False)
     agent = Desk(model=model(finish(answer="x")), store=store)

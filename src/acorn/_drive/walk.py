@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from acorn._drive.keeping import HandedBackError
+from acorn._drive.record import hang_on
 from acorn._drive.resting import RestingError
 from acorn._drive.run_tree import ParentEndedError, Tree
 from acorn._json import words_of
@@ -198,7 +199,7 @@ class Walk:
         first = run.error
         if first is None:
             self.tree.spoil(self.root, error)
-            error.run = run  # type: ignore[attr-defined]
+            hang_on(error, run)
             raise error
         if isinstance(first, RunCancelledError):  # nobody was to write any more
             return

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
 AGES = 4 * PATIENCE
 """Seconds that something takes for which nobody may wait."""

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.behaviour.conftest import Call, Script
-from tests.patience import AGES
+from tests.patience import AGES, PATIENCE
 
 from acorn import AcornError, Run, Step, module
 from acorn._drive.tool_sources import kept_open
@@ -421,7 +421,7 @@ def test_a_source_that_died_in_the_block_is_opened_anew_by_the_next_call() -> No
 
     async def main() -> Any:
         async with agent:
-            await asyncio.wait({source.die()}, timeout=20)
+            await asyncio.wait({source.die()}, timeout=PATIENCE)
             return await agent.arun()
 
     with agent:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
-from tests.patience import AGES
+from tests.patience import AGES, PATIENCE
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import (
@@ -1032,7 +1032,7 @@ def test_a_deep_copy_of_a_run_under_way_goes_no_further(call: Call, script: Scri
 
 
 def test_runs_at_the_same_time_do_not_mix() -> None:
-    barrier = threading.Barrier(8, timeout=20)
+    barrier = threading.Barrier(8, timeout=PATIENCE)
 
     def meet(name: str) -> str:
         """Meet the others."""
@@ -1087,5 +1087,5 @@ def test_the_thread_can_be_read_while_the_run_goes_on() -> None:
         reader.start()
         Looker(model=model, max_steps=200, loop_guard=None)(question="?")
         stop.set()
-        reader.join(20)
+        reader.join()
     assert trouble == []

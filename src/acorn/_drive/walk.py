@@ -182,6 +182,12 @@ class Walk:
         self.take(parent_id, ask.id, end)
         return self.tree.loops[parent_id], ask, branch_result(ask.call, end)
 
+    def begin_end(self) -> None:
+        """Nothing more is taken in; whoever wanted the tree to end was heard."""
+        self.is_over = True
+        if self.root == self.tree.root:
+            self.tree.is_ending = True
+
     def end(self, error: BaseException, returned: Iterable[tuple[Key, Any]]) -> None:
         """The walk is over: its runs end here, and with them all that is below. What had returned by now is kept."""
         try:

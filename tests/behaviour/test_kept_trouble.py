@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 import subprocess
 import sys
@@ -325,6 +326,33 @@ def test_a_task_that_is_cancelled_while_it_commits_leaves_a_run_that_goes_on() -
     asyncio.run(cancelled())
     assert acorn.runs(store).list()[0].status == "stopped"
     assert asyncio.run(agent.acall(question="why?")) == Answer(answer="x")
+
+
+def test_a_claim_that_fails_when_nobody_waits_for_it_any_more_is_nobodys_trouble() -> None:
+    class Failing(MemoryStore):
+        def claim(self, run_id: str, holder: Holder) -> Any:
+            began.set()
+            assert may_go_on.wait(PATIENCE)
+            raise StoreError("Away.")
+
+    began, may_go_on = threading.Event(), threading.Event()
+    told: list[Any] = []
+
+    async def cancelled() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        agent = Desk(model=model(), store=Failing()).using(run_id="a")
+        task = asyncio.ensure_future(agent.acall(question="why?"))
+        assert await asyncio.to_thread(began.wait, PATIENCE)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        gc.collect()
+
+    asyncio.run(cancelled())
+    assert told == []
 
 
 @pytest.mark.parametrize("error", [None, StoreError("Away."), RuntimeError("Away.")])

@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.commits import begin, birth
-from tests.fleet.crew import Deadly, Desk, Lingering, Scout
+from tests.fleet.crew import Deadly, Desk, Lingering, Minding, Scout
 from tests.fleet.fleet import LEASE, Fleet, Worker
 from tests.patience import PATIENCE, comes_true
 from tests.postgres_server import OwnServer
@@ -338,6 +338,23 @@ def test_a_run_is_cancelled_from_another_process_and_a_second_signal_ends_a_work
 
     assert comes_true(strikes)
     assert worker.ends() == 130
+
+
+def test_a_run_that_is_cancelled_in_a_hook_is_so_for_everybody_before_the_hook_ends(fleet: Fleet) -> None:
+    worker = fleet.start("Minding", concurrency=1)
+    agent, go = named(Minding, fleet.store), Path(f"{fleet.log}.go")
+    handle = agent.using(run_id="run-a").submit(question="run-a")
+    assert comes_true(lambda: fleet.begun("linger"))
+    handle.cancel()
+    assert comes_true(lambda: handle.status() == "cancelled")
+    with pytest.raises(RunCancelledError):
+        handle.result()
+    assert "run-a" not in worker.said()  # it waits for the hook, which nobody can end for it
+    go.touch()
+    assert comes_true(lambda: "cancelled" in worker.said())
+    other = agent.using(run_id="run-b").submit(question="run-b")
+    assert other.result(timeout=PATIENCE).answer == "run-b ok"
+    assert handle.status() == "cancelled"
 
 
 def test_rows_in_bulk_go_through_a_fleet_and_so_does_what_the_engine_lost(fleet: Fleet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import signal
@@ -20,6 +21,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from procrastinate.manager import JobManager
+from procrastinate.worker import Worker as EngineWorker
 from tests.commits import begin, birth
 from tests.fleet.crew import Deadly, Desk, Lingering, Minding, Scout
 from tests.fleet.fleet import LEASE, Fleet, Worker
@@ -173,6 +176,13 @@ def test_a_worker_whose_database_was_away_goes_on_as_before(fleet: Fleet, postgr
     assert long.result(timeout=PATIENCE).answer == "went"
     assert "Traceback" not in worker.said()
     assert "pool" not in worker.said()
+
+
+@pytest.mark.parametrize("name", ["fetch_job", "update_heartbeat"])
+def test_the_engine_asks_its_jobs_by_the_names_that_a_worker_makes_patient(name: str) -> None:
+    words = f"Procrastinate does not call `job_manager.{name}` any more; `_Jobs` of `durable/work.py` has to follow it"
+    assert callable(getattr(JobManager, name, None)), words
+    assert f"job_manager.{name}(" in inspect.getsource(EngineWorker), words
 
 
 def test_a_worker_whose_database_is_gone_for_good_ends_when_it_is_told_to(tmp_path: Path) -> None:

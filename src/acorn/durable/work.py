@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 from acorn._declared import agent_name, class_of
 from acorn._json import words_of
@@ -30,6 +30,7 @@ try:
     import procrastinate
     from procrastinate.exceptions import ConnectorException
     from procrastinate.jobs import Job
+    from procrastinate.manager import JobManager
     from procrastinate.worker import Worker as EngineWorker
     from psycopg import AsyncConnection
 except ImportError as missing:
@@ -158,7 +159,7 @@ class Worker:
         """Until it is stopped, or something goes wrong with it."""
         try:
             async with self._app().open_async() as app:
-                self._engine = _Engine(
+                self._engine = EngineWorker(
                     app,
                     [queue_of(name) for name in self.agents],
                     f"{this_process().host}-{this_process().pid}",
@@ -190,6 +191,7 @@ class Worker:
             configure=_commit_each,
         )
         app = procrastinate.App(connector=connector)
+        app.job_manager = _Jobs(connector)
         app.task(name=TASK, retry=_Again())(self._deliver)
         return app
 
@@ -287,15 +289,15 @@ class _Connector(procrastinate.PsycopgConnector):
                 await asyncio.sleep(_AGAIN)
 
 
-class _Engine(EngineWorker):
-    async def _update_heartbeat(self) -> NoReturn:
-        while True:
-            with suppress(ConnectorException):
-                await super()._update_heartbeat()  # type: ignore[no-untyped-call]
+class _Jobs(JobManager):
+    async def update_heartbeat(self, worker_id: int) -> None:
+        with suppress(ConnectorException):  # it is heard of again soon
+            await super().update_heartbeat(worker_id)
 
-    async def _fetch_and_process_jobs(self) -> None:
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         with suppress(ConnectorException):  # it looks again soon
-            await super()._fetch_and_process_jobs()  # type: ignore[no-untyped-call]
+            return await super().fetch_job(queues, worker_id)
+        return None
 
 
 async def _commit_each(connection: AsyncConnection[Any]) -> None:

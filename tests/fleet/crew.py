@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from acorn import current_run, module, tool
+from acorn import Step, current_run, module, tool
 from acorn.journal import ModelAnswered, ToolReturned
 from acorn.models import ModelRequest
 from acorn.stores.open import open_store
@@ -126,6 +126,13 @@ class Lingering(Desk):
 
     model = ScriptedModel(lambda request: call("linger") if len(request.messages) < 4 else finish(answer="went"))
     tools = [linger]
+
+
+class Minding(Desk):
+    """Waits in a hook."""
+
+    def on_step(self, step: Step) -> None:
+        linger()
 
 
 class Deadly(Desk):

@@ -22,7 +22,7 @@ from acorn.stores.port import Status
 from acorn.web.agent import described
 from acorn.web.align import aligned
 from acorn.web.forking import wanted
-from acorn.web.guard import TooLongError
+from acorn.web.guard import TooLongError, TooSlowError
 from acorn.web.live import Live
 from acorn.web.pages import SHELL, given, read_pages, shell
 from acorn.web.shelf import Book, StoreShelf
@@ -94,8 +94,10 @@ def routes(site: Site) -> Router:
     return Router([*found, Route("/{rest:path}", nothing, methods=["GET", "HEAD", "POST", "DELETE"])])
 
 
-def _json(status: int, veil: Veil, value: Any, limit: int = WHOLE) -> Response:
-    return Response(veil.json(value, limit), status, media_type="application/json")
+def _json(
+    status: int, veil: Veil, value: Any, limit: int = WHOLE, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(veil.json(value, limit), status, headers, media_type="application/json")
 
 
 class _Api:
@@ -108,12 +110,16 @@ class _Api:
         """What goes wrong is told in JSON."""
 
         async def answer(request: Request) -> Response:
+            headers: dict[str, str] = {}
             try:
                 return await act(request)
             except _WrongError as error:
                 status, more = error.status, {"error": str(error), **error.more}
             except TooLongError:
                 status, more = 413, {"error": "The request is too long."}
+            except TooSlowError as error:
+                # The rest of the body may trickle in forever.
+                headers, status, more = {"connection": "close"}, 408, {"error": str(error)}
             except InputError as error:
                 status, more = 422, {"error": str(error), "problems": error.problems}
             except AcornError as error:
@@ -124,7 +130,7 @@ class _Api:
                 reads = request.method in ("GET", "HEAD")
                 words = "This cannot be shown, it may be damaged" if reads else "This could not be done"
                 status, more = 409 if reads else 500, {"error": f"{words}: {shorten(words_of(error))}"}
-            return _json(status, self._site.veil(), more)
+            return _json(status, self._site.veil(), more, headers=headers)
 
         return answer
 

@@ -180,8 +180,13 @@ class _Api:
             before = before.replace(tzinfo=UTC)
         agent = query.get("agent") or None
         text = query.get("q", "").strip()
-        heads, following = await run_in_threadpool(self._site.shelf.heads, status, agent, text, before)
-        return _json(200, self._site.veil(), {"runs": heads, "before": following}, 200)
+        veil = self._site.veil()
+        return _json(
+            200,
+            veil,
+            (await run_in_threadpool(self._site.shelf.heads, status, agent, text, before, veil))._asdict(),
+            200,
+        )
 
     async def talk(self, request: Request) -> Response:
         """The runs of the conversation that a run belongs to, up to itself."""

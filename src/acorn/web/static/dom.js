@@ -90,6 +90,12 @@ export function link(words, path, attrs = {}) {
   return el("a", { href: base + path, ...attrs }, words);
 }
 
+/** What a run is at, in an element that may be there already. */
+export function statusView(state, words, node = el("span")) {
+  node.className = `status is-${state}`;
+  return fill(node, el("span", { class: "dot" }), words);
+}
+
 export function chip(words, look = "", picture) {
   return el("span", { class: `chip ${look}` }, picture && icon(picture), words);
 }

@@ -24,7 +24,6 @@ export class Story {
   reset() {
     for (const node of ticking.keys()) if (this.node.contains(node)) ticking.delete(node);
     this.runs = new Map();
-    this.isUnfinished = false; // a single turn that called a tool has ended, and has no answer
     fill(this.node);
     this.answer.reset();
     this.totals = { steps: 0, tokens: 0, cost: null, began: performance.now(), at: 0 };
@@ -130,8 +129,7 @@ const HEARD = {
   Finished(event, run) {
     const value = event.form === "json" ? (parsed(event.content) ?? event.content) : event.content;
     if (this.isRoot(run)) {
-      this.isUnfinished = event.form === "error";
-      if (this.isUnfinished) run.note("bad", "not finished", event.content);
+      if (event.form === "error") run.note("bad", "not finished", event.content);
       else this.answer.done(value);
     } else run.answer(value);
   },

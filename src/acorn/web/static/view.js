@@ -3,16 +3,15 @@
 // Rows come light, without what they hold; that is asked for when a row is chosen. Up to 400 rows all are in the page, so
 // that the browser finds in them; above, only those in sight, and the page finds by itself.
 
-import { ask, base, button, chip, copyButton, el, fill, follow, icon, kept, link, put, say, tabs } from "./dom.js";
+import { ask, base, button, chip, copyButton, el, fill, follow, icon, kept, link, put, say, statusView, tabs } from "./dom.js";
 import { requestCard } from "./people.js";
-import { className, count, gist, many, money, oneLine, parsed, problemsIn, seconds, short, when } from "./text.js";
+import { className, count, gist, many, money, oneLine, parsed, problemsIn, seconds, short, stateOf, stateWords, when } from "./text.js";
 import { eitherView, jsonView, preView, textView, valueView } from "./value.js";
 
 const HIGH = 28;
 const AXIS = 38;
 const ALL = 400;
 const FINISH = "__finish__";
-const WORDS = { done: "finished", waiting: "waits for a person" };
 
 export function viewPage(main, id) {
   const view = new View(id);
@@ -130,8 +129,8 @@ class View {
     document.title = `${className(head.agent) || short(this.id)} · acorn`;
     fill(this.title, gist(head.input, 120) || short(this.id));
     this.title.title = oneLine(head.input, 600);
-    this.status.className = `status is-${head.status}`;
-    fill(this.status, el("span", { class: "dot" }), WORDS[head.status] ?? head.status);
+    const state = stateOf(head);
+    statusView(state, state === "waiting" ? "waits for a person" : stateWords(state), this.status);
     const usage = head.usage ?? {};
     const cached = usage.cached_tokens ? `, ${count(usage.cached_tokens)} cached` : "";
     const tokens = (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0);

@@ -171,14 +171,18 @@ class View {
     if (!kept) location.assign(`${base}/compare?a=${encodeURIComponent(this.id)}`);
   }
 
-  /** Before a turn, and behind a call of it, whose result may then be another. */
+  /** Before a turn, and behind a call of it, whose result may then be another; of a branch, before it is called. */
   fork() {
     if (!this.head.own) return say(`acorn fork ${short(this.id)} --before 2 makes one: this page has no agent of that run`);
-    let row = this.rows.get(this.selected);
+    let row = this.rows.get(this.selected), branch = null;
     const isTurn = row?.u === undefined;
-    while (row?.u !== undefined) row = this.rows.get(row.u);
-    const step = Math.max(1, (row?.s ?? 0) + (isTurn ? 0 : 1));
-    return location.assign(`${base}/fork?run=${encodeURIComponent(this.id)}&before=${step}`);
+    while (row?.u !== undefined) {
+      row = this.rows.get(row.u);
+      if (row.k === "branch") branch = row.n;
+    }
+    const step = Math.max(1, (row?.s ?? 0) + (isTurn || branch ? 0 : 1));
+    const inside = branch ? `&branch=${encodeURIComponent(branch)}&called=${step}` : "";
+    return location.assign(`${base}/fork?run=${encodeURIComponent(this.id)}&before=${step}${inside}`);
   }
 
   async python() {

@@ -22,9 +22,10 @@ from acorn.web.agent import described
 from acorn.web.align import aligned
 from acorn.web.forking import wanted
 from acorn.web.guard import TooLongError, TooSlowError
-from acorn.web.pages import SHELL, given, read_pages, shell
+from acorn.web.pages import given, shell
 from acorn.web.shelf import Book, StoreShelf
 from acorn.web.site import MOST, BusyError, Site
+from acorn.web.static_files import SHELL, read_pages
 from acorn.web.streams import KEPT, kept_events, live_events, row_events
 from acorn.web.wire import CUT, WHOLE, Veil, dumped, entry_event
 

@@ -13,7 +13,7 @@ def look() -> str:
 
 def reply(request: ModelRequest) -> Reply:
     names = {each["function"]["name"] for each in request.tools}
-    turns = sum(each["role"] == "assistant" for each in request.messages)
+    turns: int = sum(each["role"] == "assistant" for each in request.messages)
     if "outer" in names:
         replies: list[Reply] = [call("look"), call("outer"), finish("done")]
         return replies[turns]

@@ -378,7 +378,7 @@ class CallPart {
 }
 
 /** The answer, with all its fields from the start. */
-export class AnswerCard {
+class AnswerCard {
   constructor(output) {
     this.output = output;
     this.node = el("section", { class: "card answer", "aria-label": "Answer" });
@@ -403,10 +403,9 @@ export class AnswerCard {
   field(name, description) {
     if (this.fields.has(name)) return this.fields.get(name);
     const value = el("dd", {}, el("span", { class: "ghost" }));
-    const mark = el("span", { class: "mark" });
-    const label = el("dt", { class: name === null ? "sr" : "", title: description }, name === null ? "answer" : words(name), mark);
+    const label = el("dt", { class: name === null ? "sr" : "", title: description }, name === null ? "answer" : words(name));
     put(this.body, label, value);
-    const made = { label, value, mark, shown: undefined };
+    const made = { label, value, shown: undefined };
     this.fields.set(name, made);
     return made;
   }

@@ -19,8 +19,8 @@ export function viewPage(main, id) {
   return view.load();
 }
 
-/** What a key does, for the page and for the list of keys. Another part of the page adds its own. */
-export const KEYS = [
+/** What a key does, for the page and for the list of keys. */
+const KEYS = [
   [["j", "ArrowDown"], "the next row", (view) => view.step(1)],
   [["k", "ArrowUp"], "the row before", (view) => view.step(-1)],
   [["ArrowLeft"], "fold, or to the row above", (view) => view.foldRow(true)],

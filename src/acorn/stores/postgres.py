@@ -139,6 +139,9 @@ class PostgresStore:
     ) -> Sequence[RunFacts]:
         return self._read(lambda transaction: reads.listed(transaction, status, agent, batch, before, limit))
 
+    def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
+        return self._read(lambda transaction: reads.holding(transaction, run_ids, text))
+
     def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[Heard]]:
         return self._read(lambda transaction: reads.follow(transaction, run_id, after))
 

@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 UNRELEASED = "Unreleased"
-BUILT_WITH = ("build>=1.2,<2", "cyclonedx-python-lib[json-validation]>=10,<12", "uv>=0.9,<1")
+BUILT_WITH = ("build>=1.2,<2", "cyclonedx-python-lib[json-validation]>=10,<12", "twine>=6.1", "uv>=0.9,<1")
 
 
 class ReleaseError(Exception):
@@ -122,6 +122,8 @@ def build(root: Path, work: Path, builder: Path) -> tuple[Path, Path]:
     again = work / "again"
     said([builder, "-m", "build", "--wheel", "--outdir", again, unpacked], cwd=work, SOURCE_DATE_EPOCH=seconds)
     judge_files(root, wheel, unpacked)
+    judge_readme(metadata_of(wheel))
+    said([builder, "-m", "twine", "check", "--strict", wheel, archive], cwd=work)
     judge_same(wheel, next(again.glob("*.whl")))
     return wheel, archive
 
@@ -134,6 +136,20 @@ def judge_files(root: Path, wheel: Path, unpacked: Path) -> None:
     judge_sets("the wheel", packed, {name.removeprefix("src/") for name in tracked if name.startswith("src/acorn/")})
     sent = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
     judge_sets("the source archive", sent - {"PKG-INFO"}, tracked)
+
+
+def metadata_of(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as opened:
+        name = next(name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        return opened.read(name).decode()
+
+
+def judge_readme(shown: str) -> None:
+    """What the package index shows leads nowhere that only the repository has."""
+    pointed = re.findall(r"\]\(([^)]+)\)|(?:src|srcset|href)=\"([^\"]+)\"", shown)
+    local = sorted({link for pair in pointed for link in pair if link and not re.match(r"[a-z]+:", link)})
+    if local:
+        raise ReleaseError(f"the package index would show links and pictures that are not there: {', '.join(local)}")
 
 
 def judge_sets(name: str, has: set[str], wanted: set[str]) -> None:

@@ -21,13 +21,13 @@ from rich.tree import Tree
 
 from acorn import Run, StreamChunk, listen, module
 from acorn._spec import Spec
-from acorn.models.resolve import model_name
 from acorn.cli.exit import write_line
 from acorn.cli.safe_text import call_text, clean, one_line, seconds_text, totals_text
 from acorn.cli.stdio import Capture
 from acorn.cli.view.drawing import Pen, draw
 from acorn.cli.view.tree import Branch, Call, RunTree, Task, Turn
 from acorn.journal import Entry
+from acorn.models.resolve import model_name
 
 _PER_SECOND = 10
 

@@ -4,7 +4,7 @@ Nothing is published. The wheel, the source archive and the bill of materials co
 that is checked here holds; the changelog's part is printed for whoever publishes them.
 
     make release                   a clean tree, and a version that the changelog has a part for
-    make release ARGS=--rehearse   the same from the tree as it is, with the changelog's part `Unreleased`
+    make release ARGS=--rehearse   the same from the tree as it is, with the changelog's part `Unreleased` where it has one
     make release ARGS=--dry-run    only what is judged before anything is built
 
 What is built with, and each environment that the wheel is tried in, is made anew, away from `.venv`.
@@ -198,10 +198,11 @@ def try_wheel(root: Path, wheel: Path, work: Path, builder: Path) -> Path:
 
 def release(root: Path, *, is_rehearsal: bool, is_dry: bool) -> None:
     version = version_of(root)
-    part = UNRELEASED if is_rehearsal else version
     if not is_rehearsal:
         judge_tree(root)
-    notes = changelog_part((root / "CHANGELOG.md").read_text(encoding="utf-8"), part)
+    changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    is_unnamed = is_rehearsal and re.search(rf"^## +\[?{UNRELEASED}\b", changes, flags=re.MULTILINE)
+    notes = changelog_part(changes, UNRELEASED if is_unnamed else version)
     if is_dry:
         print(f"would release acorn {version}\n\n{notes}")
         return

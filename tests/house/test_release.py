@@ -92,6 +92,14 @@ def test_a_rehearsal_takes_the_tree_as_it_is_and_the_part_of_what_is_unreleased(
     assert done.stdout == "would release acorn 0.2.0\n\n### Added\n- A thing.\n"
 
 
+def test_a_rehearsal_on_the_eve_of_a_release_takes_the_part_of_the_version(repository: Path) -> None:
+    changes = (repository / "CHANGELOG.md").read_text(encoding="utf-8").replace("## Unreleased", "## 0.2.0")
+    (repository / "CHANGELOG.md").write_text(changes, encoding="utf-8")
+    (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
+    done = dry_run(repository, "--rehearse")
+    assert done.stdout == "would release acorn 0.2.0\n\n### Added\n- A thing.\n", done.stderr
+
+
 def test_a_version_without_a_changelog_part_is_refused(repository: Path) -> None:
     (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
     git(repository, "commit", "--quiet", "--all", "--message", "Next")

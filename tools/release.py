@@ -4,7 +4,7 @@ Nothing is published. The wheel, the source archive and the bill of materials co
 that is checked here holds; the changelog's part is printed for whoever publishes them.
 
     make release                   a clean tree, and a version that the changelog has a part for
-    make release ARGS=--rehearse   the same from the tree as it is, with the changelog's part `Unreleased` where it has one
+    make release ARGS=--rehearse   the same from the tree as it is; `Unreleased` is the part where there is one
     make release ARGS=--dry-run    only what is judged before anything is built
 
 What is built with, and each environment that the wheel is tried in, is made anew, away from `.venv`.

@@ -15,8 +15,8 @@ stands in a comment that begins with `<!-- run`.
 
 A `text` block directly behind a Python block is what that block prints, `...` in it stands for anything. A block with
 `title="agent.py"` is also a file of that name. In a `console` block, each line that begins with `$ ` is a command, and
-the lines below it are what it prints. A block that begins with a comment `# not run: why` is only compiled. A page that needs more than this is run by another test, and
-says so in a comment `<!-- run by tests/contract/test_fleet.py -->`.
+the lines below it are what it prints. A block that begins with a comment `# not run: why` is only compiled. A page that
+needs more than this is run by another test, and says so in a comment `<!-- run by tests/contract/test_fleet.py -->`.
 """
 
 from __future__ import annotations

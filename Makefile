@@ -99,8 +99,7 @@ bench-peers: $(VENV)/.installed-dev
 	PYTHONPATH=bench $(BIN)/python -m peers.run $(ARGS)
 
 torture: $(VENV)/.installed-dev
-	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/crash tests/contract/test_local.py tests/contract/*store*.py \
-	  tests/contract/test_lanes.py tests/contract/test_secrets.py tests/contract/test_wire_streaming.py \
+	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/crash $(filter-out %/test_shared_limits.py,$(wildcard tests/contract/test_*.py)) \
 	  tests/web/test_hostile.py tests/web/browser tests/house/test_release.py
 	@echo 'Now, one after the other, what needs the machine for itself.'
 	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/contract/test_shared_limits.py tests/fleet

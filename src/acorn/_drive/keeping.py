@@ -26,7 +26,7 @@ from acorn.stores.port import Birth, Change, Commit, Kept, Medium, RunCancelledE
 from acorn.stores.seats import seat_of
 from acorn.stores.words import unseated
 
-_SOON = 1.0
+_SOON = 5.0
 """Seconds in which a commit comes to something, where all is well."""
 
 

@@ -124,6 +124,7 @@ async def made_aside(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
         found[0].give_back()
 
     making = asyncio.ensure_future(asyncio.to_thread(act))
+    making.add_done_callback(lambda task: task.cancelled() or task.exception())  # or the event loop complains of it
     try:
         await asyncio.shield(making)
     except asyncio.CancelledError:

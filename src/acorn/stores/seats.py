@@ -55,6 +55,7 @@ def _begin_anew() -> None:
     """Whoever had the lock when this child was made is not here."""
     global _guard
     _guard = threading.Lock()
+    _seats.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -64,7 +64,10 @@ def planned(name: str, depth: int) -> list[list[tuple[str, dict[str, Any]]]]:
     first = [call("work", key=f"{name}-a{n}") for n in range(3)]
     second = [call("work_once", key=f"{name}-once"), call("awork", key=f"{name}-async")]
     if depth == 0:
-        third = [call("dig", name=f"{name}-left"), call("dig", name=f"{name}-right")]
+        # So many that the memory of the machine is not written with each of them.
+        many = [call("awork" if n % 3 else "work", key=f"{name}-b{n}") for n in range(8)]
+        digs = [call("dig", name=f"{name}-left"), call("dig", name=f"{name}-right")]
+        third = [*many[:4], *digs, call("work_once", key=f"{name}-b-once"), *many[4:]]
         fourth = [call("by_hand", key=f"{name}-hand")]
         return [first, second, third, fourth, [call("work", key=f"{name}-z")]]
     if depth == 1 and name.endswith("left"):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-DEAR = ("test_streaming.py", "test_clone.py")
+DEAR = ("test_clone.py", "test_local.py", "test_fleet.py", "test_quiet.py", "test_kills.py", "test_processes.py")
 """Files that take long. They are taken first, so that no process is left with one of them when the others are done."""
 HEAVY = "contract"
 """The folder whose files load what is large; half of the processes begin there, and the others need not load it."""

@@ -52,6 +52,24 @@ def test_the_list_is_searched_filtered_and_opened_by_keys(open_page: Open, kept:
     expect(page.locator(".vrow").first).to_be_visible()
 
 
+def test_a_text_is_looked_for_in_all_that_runs_hold_and_the_page_says_so(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page("/runs/?q=no%20such%20thing%20at%20all")
+    expect(page.get_by_role("status")).to_contain_text("0 of the ")
+    page.get_by_label("Search runs").fill("found KEPT")  # what a tool returned
+    expect(page.locator(".run-line", has_text="search kept")).to_be_visible()
+    expect(page.locator(".run-line", has_text="branches kept")).to_have_count(0)
+    expect(page.get_by_role("status")).to_contain_text("say “found KEPT” in what went in, was said, called or returned")
+    assert_good(page)
+
+
+def test_a_single_turn_without_an_answer_is_not_called_finished(open_page: Open, store: MemoryStore) -> None:
+    Desk(store=store, max_steps=None).using(run_id="undone").run(question="search undone")
+    page = open_page("/runs/?q=search%20undone")
+    expect(page.locator(".run-line .status")).to_have_text("not finished")
+    page.locator(".run-line").click()
+    expect(page.locator(".view-head .status")).to_have_text("not finished")
+
+
 def test_rows_are_walked_and_shown_by_keys(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/search")
     expect(page.locator(".vrow")).to_have_count(4)

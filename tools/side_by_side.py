@@ -28,6 +28,7 @@ HEAVY = "contract"
 _PATIENCE = 30.0
 """Seconds for the last words of a process that has ended; one that it left behind may hold them open."""
 _DOTS = re.compile(r"[.FEsxX]+( +\[.*\])?\s*")
+_SUMMARY = re.compile(r"(.*) in \d+\.\d+s\b.*\s*")
 _OUTCOME = re.compile(r"(\d+) (\w+)")
 _FINE = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
@@ -130,9 +131,12 @@ class _Process:
         self._reader.join(_PATIENCE)
         return code
 
-    def outcomes(self) -> Counter[str]:
-        last = self.said[-1] if self.said else ""
-        return Counter({outcome: int(count) for count, outcome in _OUTCOME.findall(last.partition(" in ")[0])})
+    def outcomes(self) -> Counter[str] | None:
+        """How many tests came out how; None where its last line does not say so, as something ended it."""
+        summary = next((found for line in self.said[-3:] if (found := _SUMMARY.fullmatch(line))), None)
+        if summary is None:
+            return None
+        return Counter({outcome: int(count) for count, outcome in _OUTCOME.findall(summary[1])})
 
 
 def main(words: Sequence[str]) -> int:
@@ -147,11 +151,13 @@ def main(words: Sequence[str]) -> int:
         codes = [process.ended() for process in processes]
     for process in processes:
         print(*process.said, sep="")
-    outcomes = sum((process.outcomes() for process in processes), Counter[str]())
+    told = [process.outcomes() for process in processes]
+    outcomes = sum((each for each in told if each is not None), Counter[str]())
     print(", ".join(f"{many} {outcome}" for outcome, many in sorted(outcomes.items())) or "no tests")
+    if None in told:
+        print(f"a process ended before its tests did; the exit codes: {', '.join(map(str, codes))}")
+        return int(pytest.ExitCode.INTERNAL_ERROR)
     bad = [code for code in codes if code not in _FINE]
-    if bad:
-        print(f"exit codes of the processes: {', '.join(map(str, codes))}")
     return bad[0] if bad else int(_FINE[0] if outcomes["passed"] else _FINE[1])
 
 

@@ -1,4 +1,4 @@
-"""The loop's own share of a step, against a raw HTTP round trip; tools side by side, against bare threads."""
+"""The loop's own share of a step, against a raw HTTP round trip; tools side by side."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from acorn import Step, Usage, module, tool
 from acorn.models import ModelRequest, ModelResponse, RawCall
+from acorn.stores.memory import MemoryStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 PARAGRAPH = "The quick brown fox jumps over the lazy dog. " * 4
@@ -126,6 +127,21 @@ async def bare_gather() -> None:
     await asyncio.gather(*(asyncio.sleep(0.05) for _ in range(20)))
 
 
+def per_call(calls: int, *, is_async: bool, store: Any = None) -> float:
+    """CPU seconds of one of so many calls in one response."""
+    model = ScriptedModel(lambda request: finish(answer="done") if len(request.messages) > 3 else looks(calls))
+    agent = Looker(model=model, store=store)
+    act = (lambda: asyncio.run(agent.acall(question="Where?"))) if is_async else (lambda: agent(question="Where?"))
+    return cpu(act, repeat=5) / calls
+
+
+def looks(count: int) -> Reply:
+    every = Reply()
+    for number in range(count):
+        every = every & call("look", f"c{number}", place="behind the tree", depth=number)
+    return every
+
+
 def lines() -> list[Line]:
     server = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("server.py"))], stdout=subprocess.PIPE, text=True
@@ -149,4 +165,8 @@ def lines() -> list[Line]:
     found.append(Line("twenty sync tools of 50 ms / bare threads, wall time", both / threads, 1.15))
     both = wall(lambda: asyncio.run(awaiting(model=ScriptedModel(naps(20))).acall()))
     found.append(Line("twenty async tools of 50 ms / bare gather, wall time", both / gathered, 1.15))
+    for way in ("sync", "async"):
+        for name, store in (("", None), (", kept", MemoryStore())):
+            few, many = (per_call(count, is_async=way == "async", store=store) for count in (10, 1000))
+            found.append(Line(f"one of 1,000 calls in a response / one of 10, {way}{name}", many / few, 1.3))
     return found

@@ -100,7 +100,8 @@ class Loopback:
         self._connections: set[socket.socket] = set()
 
     def __enter__(self) -> Loopback:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._door = threading.Thread(target=self._accept, daemon=True)
+        self._door.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,6 +111,9 @@ class Loopback:
             for waiting in (self._listener, *self._connections):
                 with suppress(OSError):  # closing alone would not wake the thread that waits on it
                     waiting.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # where that does not wake it, on other systems, a visitor does
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        self._door.join()  # or it might accept for the next server, whose listener gets the same number
         self._listener.close()
 
     @property

@@ -189,6 +189,15 @@ class Written(NamedTuple):
     data: Sequence[Data]
 
 
+def all_written(plain: Sequence[Any]) -> list[Written]:
+    """Several of them: most hold no data, and then it is looked for once."""
+    with Found() as found:
+        texts = [_json_text(each, found) for each in plain]
+    if found.data or any(type(each) is dict and _MEDIA in each for each in plain):
+        return [written(each) for each in plain]
+    return [Written(text, ()) for text in texts]
+
+
 def written(plain: Any) -> Written:
     """Plain data as JSON text, for `Shelf.read`."""
     with Found() as found:

@@ -388,6 +388,7 @@ def _read_entry(plain: Mapping[str, Any]) -> Entry:
     """An entry as it was written."""
     fields = dict(plain)
     kind: Any = _KINDS[fields.pop("entry")]
+    fields.pop("result", None)  # which is for the memory of a machine
     for name, inner in _NESTED.items():
         if name in fields:
             fields[name] = tuple([inner(*each) for each in fields[name]])

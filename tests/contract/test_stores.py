@@ -95,6 +95,16 @@ def test_a_later_commit_adds_entries_and_replaces_the_rest(store: Store) -> None
     assert (kept.facts.stop_reason, kept.facts.error) == ("error", "No luck")
 
 
+def test_a_change_without_a_state_leaves_the_one_that_is_there(store: Store) -> None:
+    begin(store, "r")
+    go_on(store, "r", 1, record=None, state=None)
+    (kept,) = store.read("r")
+    assert (kept.record, kept.state, list(kept.entries)) == ('{"record": 1}', '{"state": 1}', ["0", "1"])
+    go_on(store, "r", 2, record="{}", state=None)
+    (kept,) = store.read("r")
+    assert (kept.record, kept.state, list(kept.entries)) == ("{}", '{"state": 1}', ["0", "1", "2"])
+
+
 def test_a_tree_is_one_commit_and_is_read_in_one_go(store: Store) -> None:
     changes = [
         change("r", ["r0"], born=birth()),

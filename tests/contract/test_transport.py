@@ -272,7 +272,10 @@ class Proxy:
     def _serve(self, client: socket.socket) -> None:
         data = b""
         while b"\r\n\r\n" not in data:
-            data += client.recv(65536)
+            more = client.recv(65536)
+            if not more:
+                return
+            data += more
         method, target, _ = data.split(b"\r\n", 1)[0].decode().split(" ")
         with_key = b"Proxy-Authorization: Basic dXNlcjpzZWNyZXQ=" in data
         self.asked.append(f"{method} {target}{' with its key' if with_key else ''}")

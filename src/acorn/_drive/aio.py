@@ -193,13 +193,17 @@ class AsyncWalk(Walk):
                     key = (loop.run.id, ask.id)
                     self.busy[key] = _Busy(ask, asyncio.ensure_future(self._work(loop, ask, _Outcome(key))))
                 news = await self._news.get()
-                if isinstance(news, StreamChunk):
-                    yield news
-                self._news.task_done()
-                if isinstance(news, _Outcome) and news.key in self.busy:  # otherwise its branch has failed meanwhile
-                    shown = await self._take(self.busy.pop(news.key).ask, news)
-                    if shown is not None:
-                        yield shown
+                # What has come by then is taken in with it, to be kept in one go.
+                for left in range(0 if self.iterates else self._news.qsize(), -1, -1):
+                    if isinstance(news, StreamChunk):
+                        yield news
+                    self._news.task_done()
+                    if isinstance(news, _Outcome) and news.key in self.busy:  # otherwise its branch has failed
+                        shown = await self._take(self.busy.pop(news.key).ask, news)
+                        if shown is not None:
+                            yield shown
+                    if left:
+                        news = self._news.get_nowait()
             elif self.has_come_to_rest():
                 return
 

@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from acorn._data import Shelf, to_saved, written
+from acorn._data import Shelf, Written, all_written, to_saved, written
 from acorn._json import shorten, words_of
+from acorn._loop.progress import Progress
 from acorn._loop.run import Loop
 from acorn._loop.saved_run import save_new, save_record
 from acorn._record_json import FORMAT, fields_of, written_record
@@ -57,6 +58,8 @@ class Keeper:
         self._root, self._origin = root, origin
         self._entries = {each.facts.id: len(each.entries) for each in kept if each.has_begun}
         """By run, how many entries of its journal are kept."""
+        self._progress: dict[str, Progress] = {}
+        """By run, where entries tell what the machine would remember."""
         self._born = {each.facts.id for each in kept}
         self.changed: set[str] = set()
         """The runs in which something has happened since the last commit."""
@@ -109,6 +112,7 @@ class Keeper:
                     continue
                 for change in commit.changes:
                     self.changed.add(change.run_id)
+                    self._progress.pop(change.run_id, None)
                     self._entries[change.run_id] = min(change.since, self._entries.get(change.run_id, 0))
                     if change.birth is not None:
                         del self._entries[change.run_id]
@@ -154,8 +158,11 @@ class Keeper:
 
     def _change(self, loop: Loop) -> Change:
         run, since = loop.run, self._entries.get(loop.run.id)
-        new, state = save_new(loop, since or 0)
-        entries = [self._text(entry) for entry in new]
+        new, state, progress = save_new(loop, since or 0, self._progress.pop(run.id, None))
+        if progress is not None:
+            self._progress[run.id] = progress
+        texts = [self._text_of(each) for each in all_written(new if state is None else [*new, state])]
+        entries = texts[: len(new)]
         self._entries[run.id] = (since or 0) + len(entries)
         status = status_of(loop)
         # While it goes on, the facts beside it say all that changes of the record.
@@ -167,7 +174,7 @@ class Keeper:
             since or 0,
             entries,
             None if record is None else self._text(record),
-            self._text(state),
+            None if state is None else texts[-1],
             status,
             run.model,
             run.steps,
@@ -180,7 +187,10 @@ class Keeper:
 
     def _text(self, plain: Any) -> str:
         """What is kept of plain data; what is no text in it goes into the commit by itself."""
-        text, found = written(plain)
+        return self._text_of(written(plain))
+
+    def _text_of(self, made: Written) -> str:
+        text, found = made
         for data in found:
             if data.sha256 not in self._media:
                 self._media.add(data.sha256)

@@ -7,23 +7,22 @@ code begins stands in the same tree as those that the model calls.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
-from traceback import format_tb
 from typing import TYPE_CHECKING, Any
 
 from acorn._data import to_saved
 from acorn._drive.keeping import Keeper
+from acorn._drive.life import Life
 from acorn._drive.log import is_wanted, log
-from acorn._drive.record import Whereabouts, close_record, open_record
+from acorn._drive.record import close_record, open_record
 from acorn._drive.resting import check_answers, check_rest
 from acorn._drive.siblings import Siblings
-from acorn._log import logger
-from acorn._loop.asks import Ask, AskBranch, AskTool, BranchEnd
+from acorn._loop.asks import Ask, AskTool, BranchEnd
 from acorn._loop.branch import branch_result
 from acorn._loop.branch_context import BranchContext
 from acorn._loop.plan import Plan
@@ -31,7 +30,7 @@ from acorn._loop.run import Loop
 from acorn._loop.saved_run import hang_records, load
 from acorn._telemetry.switch import begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
-from acorn.record import Heard, Place, Run, listeners, unheard
+from acorn.record import Heard, Place, Run, listeners
 from acorn.stores.port import RunCancelledError
 from acorn.stores.words import unwanted
 from acorn.types import ToolCall
@@ -51,28 +50,6 @@ class ParentEndedError(BaseException):
 
     def __str__(self) -> str:
         return "the run above has ended"
-
-
-class _Life:
-    """What a run has while it goes on, beside its machine."""
-
-    __slots__ = ("began", "failed", "handed", "heard", "is_closed", "is_heard", "where")
-
-    def __init__(
-        self, began: float, where: Whereabouts, heard: tuple[Heard, ...], handed: int, *, is_kept: bool
-    ) -> None:
-        self.began = began
-        """The reading of the clock from which its seconds count."""
-        self.where = where
-        """The task and the thread that it began in."""
-        self.heard = heard
-        self.is_heard = bool(heard) or is_kept
-        """Who listens to it."""
-        self.handed = handed
-        """How many of its entries they have heard."""
-        self.failed: list[Heard] = []
-        """Whose failure was told of."""
-        self.is_closed = False
 
 
 class Tree:
@@ -100,7 +77,9 @@ class Tree:
         if self._saved:
             hang_records(root.run, self._saved.values())
         self.loops: dict[str, Loop] = {root.run.id: root}
-        self._lives: dict[str, _Life] = {}
+        self._lives: dict[str, Life] = {}
+        self._branches: dict[str, list[str]] = {}
+        """By the id of a run, those of the runs right below it."""
         self.siblings = Siblings()
         self._lock = threading.RLock()
         self.lost: Exception | None = None
@@ -139,7 +118,7 @@ class Tree:
             if self.trace is not None:
                 heard = (*heard, self._traced(self.trace, run_id))
             handed, is_kept = len(run.journal.entries), self.keeper is not None
-            self._lives[run_id] = life = _Life(began, where, heard, handed, is_kept=is_kept)
+            self._lives[run_id] = life = Life(began, where, heard, handed, is_kept=is_kept)
             loop, now = self.loops[run_id], self.now(run_id)
             with self._vital():
                 loop.start(now, datetime.now(UTC))
@@ -163,11 +142,12 @@ class Tree:
         if self.trace is not None:
             self.trace.first_chunk(run_id, ask_id)
 
-    def asks(self, run_id: str) -> Sequence[Ask]:
+    def asks(self, run_id: str) -> Mapping[str, Ask]:
+        """What a run asks for, by the ids; while it is the same object, there is nothing new in it."""
         loop = self.loops[run_id]
         if loop.run.error is not None and isinstance(loop.run.error, ParentEndedError):
             raise loop.run.error  # or it would seem to have ended well
-        return loop.asks(monotonic() - self._lives[run_id].began)
+        return loop.listed(monotonic() - self._lives[run_id].began)
 
     def begin(self, run_id: str, ask_id: str) -> None:
         life = self._lives[run_id]
@@ -181,19 +161,19 @@ class Tree:
             if life.is_heard:
                 self._hand_over(run_id)
 
-    def begin_alone(self, run_id: str) -> Ask | None:
-        """Begin what is asked for, if it is one thing that can be done in place and may take its time."""
+    def is_heard(self, run_id: str) -> bool:
+        """Whether somebody listens to a run, in the thread in which things happen."""
+        return bool(self._lives[run_id].heard)
+
+    def begin_alone(self, run_id: str, kinds: tuple[type[Ask], ...]) -> Ask | None:
+        """Begin what is asked for, if it is one thing of these kinds, can be done in place, and may take its time."""
         life = self._lives[run_id]
         with self._lock:
             loop, now = self.loops[run_id], monotonic() - life.began
-            asks = loop.asks(now)
-            if len(asks) != 1 or (self.leave is not None and self.is_leaving):
+            ask = loop.only_ask(now)
+            if not isinstance(ask, kinds) or (self.leave is not None and self.is_leaving):
                 return None
-            ask = asks[0]
-            if isinstance(ask, AskTool):
-                if ask.seconds != inf:
-                    return None
-            elif isinstance(ask, AskBranch):
+            if isinstance(ask, AskTool) and ask.seconds != inf:
                 return None
             if loop.run.stop_reason is not None:
                 raise ParentEndedError
@@ -314,7 +294,11 @@ class Tree:
             else:
                 child = parent.branch(context, plan)
             self.loops[context.run_id] = child
-            _hang(parent.run.branches, child.run)
+            self._branches.setdefault(context.parent_id, []).append(context.run_id)
+            if saved is None:
+                parent.run.branches.append(child.run)
+            else:
+                _hang(parent.run.branches, child.run)
 
     def birth(self, place: Place, parent_id: str, place_id: str, name: str, plan: Plan, given: Any) -> BranchContext:
         """A branch that the user's code begins, inside of one of its asks."""
@@ -341,7 +325,7 @@ class Tree:
         loop = self.loops[place.run_id]
         depth = 0 if loop.context is None else loop.context.depth
         if place.run_id == run_id:
-            ask = next((ask for ask in loop.asks(self.now(run_id)) if ask.id == place.ask_id), None)
+            ask = loop.asked(place.ask_id)
             return (ask.call.id if isinstance(ask, AskTool) else None), depth
         while loop.context is not None and loop.context.parent_id != run_id:
             loop = self.loops[loop.context.parent_id]
@@ -358,10 +342,9 @@ class Tree:
                 self._hand_over(context.parent_id)
 
     def _below(self, run_id: str) -> Iterator[str]:
-        for loop in list(self.loops.values()):
-            if loop.context is not None and loop.context.parent_id == run_id:
-                yield loop.run.id
-                yield from self._below(loop.run.id)
+        for branch_id in tuple(self._branches.get(run_id, ())):
+            yield branch_id
+            yield from self._below(branch_id)
 
     def lineage(self, run_id: str) -> Iterator[tuple[Any, Run[Any]]]:
         """An instance and its run, and then those that it is a branch of."""
@@ -443,34 +426,18 @@ class Tree:
             if life is not None and not life.heard:
                 life.handed = len(entries)
                 return
-        while life is not None and life.handed < len(entries):
-            entry = entries[life.handed]
-            life.handed += 1
-            for heard in life.heard:
-                try:
-                    with unheard(heard):
-                        heard.callback(entry)
-                except Exception as error:
-                    if heard.is_vital and self.lost is None:
-                        self.lost = error
-                        raise
-                    if not any(each is heard for each in life.failed):
-                        life.failed.append(heard)
-                        _tell_of_failure(run_id, heard, error)
+        if life is not None:
+            try:
+                life.hand_over(run_id, entries, is_lost=self.lost is not None)
+            except Exception as error:  # of a vital listener
+                self.lost = error
+                raise
 
 
 def _later(seconds: float, act: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, act)
     timer.daemon = True
     timer.start()
-
-
-def _tell_of_failure(run_id: str, heard: Heard, error: Exception) -> None:
-    """Say once where a listener fails; its words may hold what was said, and are for who asks for everything."""
-    name = getattr(heard.callback, "__qualname__", type(heard.callback).__qualname__)
-    where = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
-    logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, where)
-    logger.debug("The listener's error:", exc_info=error)
 
 
 def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool:

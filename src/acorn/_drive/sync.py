@@ -7,29 +7,26 @@ is begun any more once it is interrupted.
 
 from __future__ import annotations
 
+import heapq
 import math
 import queue
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 from acorn._drive.aside import Aside, WokenError
-from acorn._drive.bridge import call_sync, is_async, result_of, start_on_loop, start_thread
-from acorn._drive.run_tree import Tree, raise_if_late
-from acorn._drive.tool_sources import OpenSources
-from acorn._drive.tools import aattempt, attempt, too_long
-from acorn._drive.walk import CloseFailure, Key, Walk
-from acorn._loop.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
+from acorn._drive.bridge import is_async, result_of, start_on_loop, start_thread
+from acorn._drive.performing import Performing
+from acorn._drive.run_tree import Tree
+from acorn._drive.tools import aattempt, too_long
+from acorn._drive.walk import Key
+from acorn._loop.asks import Ask, AskHook, AskModel, AskSource, AskTool
 from acorn._loop.run import Loop
-from acorn._loop.stream import Streamer
 from acorn._waiting import Ending, ending, next_of
 from acorn.chunk import StreamChunk
-from acorn.errors import ModelError
-from acorn.models.assemble import as_deltas
-from acorn.models.port import Delta, ModelResponse, can_stream
 from acorn.record import Place
 from acorn.types import ToolResult
 
@@ -90,43 +87,21 @@ class _Busy:
         self.returned: _Returned | None = None
         """What came of it, until the machine knows."""
 
-    @property
-    def until(self) -> float:
-        return self.began + self.ask.seconds if isinstance(self.ask, AskTool) else math.inf
-
 
 def _nothing() -> None:
     """A thread cannot be ended."""
 
 
-def _complete(ask: AskModel) -> ModelResponse:
-    return ask.model.complete(ask.request)
-
-
-class _PulledAside:
-    """A stream whose pieces are waited for beside the caller's thread, one when it is wanted."""
-
-    def __init__(self, stream: Any, aside: Aside, away: Callable[..., Any]) -> None:
-        self._stream, self._deltas = stream, iter(stream)
-        self._aside, self._away = aside, away
-
-    def __iter__(self) -> Iterator[Delta]:
-        while (delta := self._away(self._aside, self._next, None)) is not None:
-            yield delta
-
-    def _next(self, _: object) -> Delta | None:
-        return next(self._deltas, None)
-
-    def close(self) -> None:
-        """When what was left behind has returned, where something was."""
-        self._aside.finish(getattr(self._stream, "close", _nothing))
+_LONG: tuple[type[Ask], ...] = (AskModel, AskTool)
+_SHORT: tuple[type[Ask], ...] = (AskHook, AskSource)
+_IN_PLACE = (*_LONG, *_SHORT)
 
 
 def _is_timed(ask: Ask) -> bool:
     return isinstance(ask, AskTool) and ask.seconds != math.inf
 
 
-class SyncWalk(Walk):
+class SyncWalk(Performing):
     """A walk on the caller's thread."""
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
@@ -134,7 +109,8 @@ class SyncWalk(Walk):
         self._news: queue.SimpleQueue[_Returned | StreamChunk[Any] | WokenError] = queue.SimpleQueue()
         self._aside: Aside | None = None
         """Does what takes long, where somebody may want the run cancelled meanwhile."""
-        self._sources: dict[str, OpenSources] = {}
+        self._deadlines: list[tuple[float, Key]] = []
+        """When the time of a tool is up, the soonest first; of those that have returned as well."""
 
     def let_be_woken(self) -> None:
         self._aside = aside = Aside()
@@ -157,6 +133,7 @@ class SyncWalk(Walk):
                 and not self.streams(self.tree.loops[self.root])
             ):
                 self._go_alone()
+                self._unseen[self.root] = None
             ready = [] if self.ended else self.ready()
             if self.ended:
                 continue
@@ -171,7 +148,7 @@ class SyncWalk(Walk):
                 for key, busy, loop in new:
                     self._start(key, busy, loop)
                 if self.busy:
-                    yield from self._wait()
+                    yield from self._hear_news()
             elif self.has_come_to_rest():
                 return
 
@@ -189,18 +166,34 @@ class SyncWalk(Walk):
         yield from self._take(run_id, ask, outcome)
 
     def _go_alone(self) -> None:
-        """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else."""
+        """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else.
+
+        What may take long is done aside where the run may be cancelled, from one hook to the next in one go: a change
+        of threads costs more than a step.
+        """
+        aside = self._aside
+        if aside is None or self.tree.is_heard(self.root):
+            self._go(_IN_PLACE, aside)
+            return
+        while self._away(aside, self._go, _LONG) is not None and self._go(_SHORT):
+            pass
+
+    def _go(self, kinds: tuple[type[Ask], ...], aside: Aside | None = None) -> int | None:
+        """Do what is asked for while it is of these kinds; how many there were, None where one went wrong."""
         tree, run_id = self.tree, self.root
-        while (ask := tree.begin_alone(run_id)) is not None:
+        count = 0
+        while (ask := tree.begin_alone(run_id, kinds)) is not None:
             if tree.keeper is not None:
                 self._keep()
             try:
-                outcome = self._call(tree.loops[run_id], ask, self._aside)
+                outcome = self._call(tree.loops[run_id], ask, aside)
             except BaseException as error:
                 self.miss(run_id, ask.id, error)
-                return
+                return None
             else:
                 tree.tell(run_id, ask.id, outcome)
+            count += 1
+        return count
 
     def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""
@@ -218,108 +211,14 @@ class SyncWalk(Walk):
             except BaseException as error:
                 self.fail(loop.run.id, error)
 
-    def _perform(self, loop: Loop, ask: Ask, aside: Aside | None = None) -> Generator[StreamChunk[Any], None, Any]:
-        if isinstance(ask, AskModel) and not ask.is_quiet and self.streams(loop):
-            return (yield from self._stream(loop, ask, aside))
-        return self._call(loop, ask, aside)
-
-    def _call(self, loop: Loop, ask: Ask, aside: Aside | None) -> Any:
-        """Do one thing that gives no chunks."""
-        # Not `match`, which takes twice as long and is on the way of every ask.
-        if isinstance(ask, AskModel):
-            try:
-                if self.tree.trace is None:
-                    return ask.model.complete(ask.request) if aside is None else self._away(aside, _complete, ask)
-                with self.tree.inside(loop.run.id, ask.id):
-                    return ask.model.complete(ask.request) if aside is None else self._away(aside, _complete, ask)
-            except ModelError as error:
-                raise_if_late(loop, error, self.tree.now(loop.run.id))
-                raise
-        elif isinstance(ask, AskTool):
-            with Place(self.tree, loop.run.id, ask.id):
-                return attempt(ask) if aside is None else self._away(aside, attempt, ask)
-        elif isinstance(ask, AskHook):
-            try:
-                with Place(self.tree, loop.run.id, ask.id):
-                    return call_sync(ask.function, *ask.arguments)
-            except ask.forgives as error:
-                return error
-        elif isinstance(ask, AskSource):
-            return self._open_source(loop, ask)
-        elif isinstance(ask, AskBranch):
-            raise AssertionError("a branch is walked, not performed")
-        else:
-            assert_never(ask)
-
-    def _away(self, aside: Aside, act: Callable[[A], T], given: A) -> T:
-        """Beside the caller's thread, which waits until it is done, or the run was cancelled."""
-        try:
-            return aside.call(act, given)
-        except WokenError:
-            assert self.tree.lost is not None
-            raise self.tree.lost from None
-
-    def _stream(
-        self, loop: Loop, ask: AskModel, aside: Aside | None
-    ) -> Generator[StreamChunk[Any], None, ModelResponse]:
-        streamer = Streamer(loop.spec.output)
-        with closing(self._deltas(loop, ask, aside)) as deltas:
-            for delta in deltas:
-                for chunk in streamer.add(delta):
-                    yield self._show(loop, ask.id, chunk)
-        response, last = streamer.end()
-        yield self._show(loop, ask.id, last)
-        return response
-
-    def _deltas(self, loop: Loop, ask: AskModel, aside: Aside | None) -> Generator[Delta]:
-        try:
-            if not can_stream(ask.model):
-                with self.tree.inside(loop.run.id, ask.id):
-                    response = _complete(ask) if aside is None else self._away(aside, _complete, ask)
-                yield from as_deltas(response)
-                return
-            stream: Any = ask.model.stream(ask.request)
-            if aside is not None:
-                stream = _PulledAside(stream, aside, self._away)
-            is_timed = ask.request.timeout is not None
-            try:
-                for delta in stream if self.tree.trace is None else self._traced(loop, ask, stream):
-                    if is_timed:  # an answer that is whole may come to its end
-                        is_timed = delta.stop_reason is None
-                        if is_timed:
-                            raise_if_late(loop, None, self.tree.now(loop.run.id))
-                    yield delta
-            finally:
-                getattr(stream, "close", lambda: None)()
-        except ModelError as error:
-            raise_if_late(loop, error, self.tree.now(loop.run.id))
-            raise
-
-    def _traced(self, loop: Loop, ask: AskModel, stream: Iterable[Delta]) -> Iterator[Delta]:
-        """To begin a stream is to ask; a span must not be left current when a piece is handed out."""
-        deltas = iter(stream)
-        with self.tree.inside(loop.run.id, ask.id):
-            first = next(deltas, None)
-        if first is not None:
-            self.tree.first_chunk(loop.run.id, ask.id)
-            yield first
-            yield from deltas
-
-    def _show(self, loop: Loop, ask_id: str, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
-        """A chunk, when the listener of the run has seen it."""
-        self.marked(loop, chunk)
-        listener = loop.plan.on_stream
-        if listener is not None:
-            with Place(self.tree, loop.run.id, ask_id):
-                call_sync(listener, chunk)
-        return chunk
-
     # Beside each other
 
     def _begin(self, loop: Loop, ask: Ask) -> tuple[Key, _Busy, Loop]:
         key = (loop.run.id, ask.id)
         busy = self.busy[key] = _Busy(ask)
         self.tree.begin(*key)
+        if isinstance(ask, AskTool) and ask.seconds != math.inf:
+            heapq.heappush(self._deadlines, (busy.began + ask.seconds, key))
         return key, busy, loop
 
     def _start(self, key: Key, busy: _Busy, loop: Loop) -> None:
@@ -358,6 +257,13 @@ class SyncWalk(Walk):
         except BaseException as error:
             self._return(busy, _Returned(key, None, error))
 
+    def _hear_news(self) -> Generator[StreamChunk[Any]]:
+        """Wait for the next news; what has come by then is taken in with it, to be kept in one go."""
+        yield from self._wait()
+        if not self.iterates:
+            for _ in range(self._news.qsize()):
+                yield from self._wait()
+
     def _wait(self) -> Generator[StreamChunk[Any]]:
         """Wait for the next news, and take it in."""
         news = self._next_news()
@@ -380,18 +286,22 @@ class SyncWalk(Walk):
 
     def _next_news(self) -> _Returned | StreamChunk[Any] | WokenError | None:
         """The next news; None when the time of a tool is up."""
-        until = min(busy.until for busy in self.busy.values())
+        deadlines, busy = self._deadlines, self.busy
+        while deadlines and deadlines[0][1] not in busy:
+            heapq.heappop(deadlines)
+        seconds = deadlines[0][0] - time.monotonic() if deadlines else math.inf
         try:
-            return next_of(self._news, until - time.monotonic())
+            return next_of(self._news, seconds)
         except queue.Empty:
             return None
 
     def _end_late_ones(self) -> Generator[StreamChunk[Any]]:
         now = time.monotonic()
-        for key, busy in list(self.busy.items()):
-            if busy.until <= now and isinstance(busy.ask, AskTool):
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, key = heapq.heappop(self._deadlines)
+            busy = self.busy.pop(key, None)
+            if busy is not None:
                 busy.end()
-                del self.busy[key]
                 yield from self._take(key[0], busy.ask, too_long(busy.ask, now - busy.began))
 
     def stop(self) -> None:
@@ -433,12 +343,7 @@ class SyncWalk(Walk):
         finally:
             self.let_go()
 
-    # Sources and ends
-
-    def _open_source(self, loop: Loop, ask: AskSource) -> Any:
-        opened = self._sources.setdefault(loop.run.id, OpenSources(loop.plan.agent))
-        with Place(self.tree, loop.run.id, ask.id):
-            return opened.open(ask.source)
+    # Ends
 
     def _end_branches(self) -> Generator[StreamChunk[Any]]:
         while self.ended:
@@ -447,16 +352,6 @@ class SyncWalk(Walk):
             if shown is not None:
                 loop, ask, result = shown
                 yield from self._show_result(loop, ask.id, result)
-
-    def _close_sources(self, run_id: str) -> Exception | None:
-        """Close what a run has opened; what goes wrong then fails a run that was well until now."""
-        opened = self._sources.pop(run_id, None)
-        if opened is None:
-            return None
-        failed = CloseFailure(self.tree, run_id)
-        with Place(self.tree, run_id, "close"):
-            opened.close(failed)
-        return failed.error
 
     def close(self) -> None:
         """The walk is over, one way or the other."""

@@ -6,7 +6,7 @@ are performed. A branch that the user's code begins is walked by whoever called 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -47,6 +47,10 @@ class Walk:
         self.failed: list[str] = []
         """Where something went wrong that ends all, and the runs above it."""
         self.is_over = False
+        self._unseen = {run_id: None}
+        """The runs that may ask for something new."""
+        self._seen: dict[str, Mapping[str, Ask]] = {}
+        """By run, the asks that were all begun."""
 
     def ready(self) -> list[tuple[Loop, Ask]]:
         """What can be begun now; branches are begun here, and their first asks are among it."""
@@ -55,14 +59,25 @@ class Walk:
             self._leave()
             return []
         found: list[tuple[Loop, Ask]] = []
-        for run_id in self.active:  # grows while we go through it
+        unseen, self._unseen = list(self._unseen), {}
+        seen: dict[str, Mapping[str, Ask]] = {}
+        for run_id in unseen:  # grows while we go through it
             asks = tree.asks(run_id)
-            while new := [a for a in asks if isinstance(a, AskBranch) and a.context.run_id not in self.calls]:
+            if asks is self._seen.get(run_id):
+                continue
+            while new := [a for a in asks.values() if isinstance(a, AskBranch) and a.context.run_id not in self.calls]:
                 for branch in new:
                     self._begin_branch(run_id, branch)
                 asks = tree.asks(run_id)  # others, where one could not begin
-            loop = tree.loops[run_id]
-            found += [(loop, a) for a in asks if not isinstance(a, AskBranch) and (run_id, a.id) not in busy]
+            loop, seen[run_id] = tree.loops[run_id], asks
+            found += [(loop, a) for a in asks.values() if not isinstance(a, AskBranch) and (run_id, a.id) not in busy]
+            self._unseen.pop(run_id, None)
+            unseen += self._unseen
+            self._unseen = {}
+            if self.ended:  # which comes first
+                self._unseen = dict.fromkeys(unseen)
+                return []
+        self._seen |= seen
         if self.resting:
             found = [(loop, ask) for loop, ask in found if (loop.run.id, ask.id) not in self.resting]
         return found
@@ -79,6 +94,7 @@ class Walk:
         if root.is_over:
             return True
         begun = [run_id for run_id in self.active if tree.settle(run_id)]
+        self._unseen.update(dict.fromkeys(begun))
         if begun:
             return False
         if root.context is None:  # otherwise the code that began it waits as well
@@ -102,6 +118,7 @@ class Walk:
             failure = child.run.error
             self.ended.append((child_id, failure if isinstance(failure, Exception) else None))
             return
+        self._unseen[child_id] = None
         try:
             tree.open(child_id)
         except Exception as error:
@@ -125,6 +142,7 @@ class Walk:
         except Exception as error:
             self.fail(run_id, error)
         else:
+            self._unseen[run_id] = None
             if run_id != self.root and self.tree.loops[run_id].is_over:
                 self.ended.append((run_id, None))
 
@@ -174,6 +192,8 @@ class Walk:
         A parent that has ended before it is told nothing.
         """
         self.active.remove(run_id)
+        self._unseen.pop(run_id, None)
+        self._seen.pop(run_id, None)
         self.tree.close(run_id)
         parent_id, ask = self.calls.pop(run_id)
         if parent_id != self.root and self.tree.loops[parent_id].is_over:

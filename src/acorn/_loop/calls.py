@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any
 
 from acorn._json import compact, to_plain, to_text, words_of
@@ -22,6 +23,7 @@ from acorn._loop.state import State
 from acorn._loop.wire_history import WireHistory
 from acorn._sampling import adopted
 from acorn._tools.agent import AgentTool
+from acorn._tools.port import Tool
 from acorn.errors import InputError, StoreError
 from acorn.journal import HumanAnswered, HumanAsked
 from acorn.models.port import ModelResponse
@@ -40,6 +42,10 @@ class Calls(Parent):
         super().__init__(plan, run, state, wire)
         self._prepared: dict[str, AskTool | BranchTool] = {}
         """The calls of this step that can be performed, by their ids."""
+        self._open: dict[str, None] = {}
+        """Those that come before the branches and have no result yet, in the order of the response."""
+        self._calls: dict[str, ToolCall] = {}
+        """All calls of this step, by their ids."""
         self._epoch: datetime | None = None
         """The moment from which the seconds of the run count in this process."""
 
@@ -51,9 +57,10 @@ class Calls(Parent):
         state, done = self.state, self.state.results
         was_cut = state.response is not None and state.response.stop_reason == "length"
         prepared: dict[str, AskTool | BranchTool] = {}
-        self._prepared = prepared
+        self._prepared, self._open, self._calls = prepared, {}, {}
         has_tools, asking = False, self.toolset.asking
         for call in state.calls:
+            self._calls[call.id] = call
             if call.id in done:
                 continue
             if call.id in state.branches:
@@ -61,15 +68,17 @@ class Calls(Parent):
             found = prepare(call, self.toolset, self.run, was_cut and self._is_half(call), self.plan.start)
             if isinstance(found, AskTool):
                 has_tools = True
-                prepared[call.id] = found
+                prepared[call.id], self._open[call.id] = found, None
                 if asking and call.name in asking:
                     self._ask_people(found, now)
             elif isinstance(found, ToolResult):
                 self._note_result(found, None)
             else:
                 prepared[call.id] = found
-                if not found.inherits and call.id not in state.branches:
-                    self._bear(found, call, {}, now)
+                if not found.inherits:
+                    self._open[call.id] = None
+                    if call.id not in state.branches:
+                        self._bear(found, call, {}, now)
         for call_id in state.answers:
             self._use_answer(call_id)
         return has_tools
@@ -87,15 +96,6 @@ class Calls(Parent):
         """Whether the token limit fell into these arguments: half an object, or nothing yet."""
         return call is self.state.calls[-1] and not call.arguments
 
-    def _open_tools(self) -> list[str]:
-        """The calls that come before the branches and have no result yet."""
-        done = self.state.results
-        return [
-            call_id
-            for call_id, made in self._prepared.items()
-            if call_id not in done and (isinstance(made, AskTool) or not made.inherits)
-        ]
-
     def _list_tools(self, now: float) -> list[Ask]:
         """Those that may run at the same time, in the order of the response; `parallel=False` stands alone."""
         state = self.state
@@ -105,9 +105,8 @@ class Calls(Parent):
             (only,) = self._prepared.values()
             if isinstance(only, AskTool):
                 return [only]
-        limit = self.state.meter.seconds_for_tools(self.plan.limits, now) if self._is_timed else None
         asks: list[Ask] = []
-        for call_id in self._open_tools():
+        for call_id in self._open:
             if call_id in state.requests and call_id not in state.answers:
                 continue
             made = self._prepared[call_id]
@@ -120,14 +119,24 @@ class Calls(Parent):
             if isinstance(made, BranchTool):
                 asks.append(self._branch_ask(call_id, state.branches[call_id], made))
             else:
-                asks.append(made if limit is None else replace(made, seconds=min(made.seconds, limit)))
+                asks.append(replace(made, seconds=self._seconds_for(made.tool, now)) if self._is_timed else made)
             if is_alone:
                 break
         return [*asks, *self._list_requests()] if state.requests else asks
 
+    def _seconds_for(self, tool: Tool, now: float) -> float:
+        """What is left for a call that begins now."""
+        left = self.state.meter.seconds_for_tools(self.plan.limits, now)
+        own = tool.options.timeout or inf
+        return own if left is None else min(own, left)
+
     def _note_result(self, result: ToolResult, began: float | None) -> None:
-        self.state.results[result.id] = result
+        self._has_returned(result)
         self.transcript.returned(result, began)
+
+    def _has_returned(self, result: ToolResult) -> None:
+        self.state.results[result.id] = result
+        self._open.pop(result.id, None)
 
     # People
 
@@ -250,8 +259,7 @@ class Calls(Parent):
             yield self._branch_ask(call_id, context, branch)
 
     def _branch_ask(self, call_id: str, context: BranchContext, branch: BranchTool) -> AskBranch:
-        call = next(call for call in self.state.calls if call.id == call_id)
-        return AskBranch(f"branch {self.run.steps} {call_id}", call, context, branch.make)
+        return AskBranch(f"branch {self.run.steps} {call_id}", self._calls[call_id], context, branch.make)
 
     # The step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,13 +82,20 @@ def open_calls(history: Sequence[Any]) -> list[tuple[int, list[str]]]:
         wanted = call_ids(message)
         if not wanted:
             continue
-        for later in history[index + 1 :]:
+        left = Counter(wanted)
+        for at in range(index + 1, len(history)):
+            later = history[at]
             if isinstance(later, dict) and later.get("role") == "assistant":
                 break
-            if (answered := _answered_id(later)) in wanted:
-                wanted.remove(answered)
-        if wanted:
-            found.append((index, wanted))
+            if (answered := _answered_id(later)) is not None and left[answered]:
+                left[answered] -= 1
+        unanswered: list[str] = []
+        for call_id in reversed(wanted):  # of several with one id the first are answered
+            if left[call_id]:
+                left[call_id] -= 1
+                unanswered.append(call_id)
+        if unanswered:
+            found.append((index, unanswered[::-1]))
     return found
 
 

@@ -44,8 +44,8 @@ class Phases(Calls):
 
     def __init__(self, plan: Plan, run: Run[Any], state: State | None = None, wire: WireHistory | None = None) -> None:
         super().__init__(plan, run, state, wire)
-        self._asks: Sequence[Ask] | None = None
-        """What is listed now; None where it has to be listed anew."""
+        self._asks: dict[str, Ask] | None = None
+        """What is listed now, by the ids; None where it has to be listed anew."""
         self._candidate: BaseModel | None = None
         self._source_tools: list[tuple[Tool, ...]] = []
 
@@ -324,7 +324,7 @@ class Phases(Calls):
     def _end_tools_if_done(self, now: float) -> None:
         state = self.state
         if len(state.results) < len(state.calls):
-            if state.phase == "tools" and not self._open_tools():
+            if state.phase == "tools" and not self._open:
                 self._begin_branches(now)
             if len(state.results) < len(state.calls):
                 return
@@ -364,7 +364,7 @@ class Phases(Calls):
     def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
         result = branch_result(ask.call, end)
         self.state.branches.pop(ask.call.id, None)
-        self.state.results[result.id] = result
+        self._has_returned(result)
         if end.run is None:
             self.transcript.returned(result, None)
         else:

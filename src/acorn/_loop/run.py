@@ -19,7 +19,7 @@ from acorn._loop.opening import prompt_text
 from acorn._loop.phases import Phases
 from acorn._loop.plan import Plan
 from acorn._loop.reply import may_go_on
-from acorn._loop.state import State
+from acorn._loop.state import Phase, State
 from acorn._loop.wire_history import WireHistory
 from acorn._record_json import restored_text
 from acorn._tools.agent import AgentTool
@@ -61,16 +61,32 @@ class Loop(Phases):
             self._sources_are_open(now)
         self._is_torn = False
 
-    def asks(self, now: float) -> Sequence[Ask]:
+    def asks(self, now: float) -> tuple[Ask, ...]:
         """What may be under way now; asking twice gives the same."""
-        if self._asks is None or self._is_timed:
-            self._asks = self._list(now)
+        return tuple(self.listed(now).values())
+
+    def only_ask(self, now: float) -> Ask | None:
+        """The same where it is one thing, and None where it is not."""
+        asks = self.listed(now)
+        if len(asks) != 1:
+            return None
+        (ask,) = asks.values()
+        return ask
+
+    def asked(self, id: str) -> Ask | None:
+        """One of them."""
+        return self.listed(self.journal.now).get(id)
+
+    def listed(self, now: float) -> Mapping[str, Ask]:
+        """All of them by their ids. While it is the same object, some may be gone, and none is new."""
+        # How long a request may take depends on when it is sent; a call is told when it begins.
+        if self._asks is None or (self._is_timed and self.state.phase not in ("tools", "branches")):
+            self._asks = {ask.id: ask for ask in self._list(now)}
         return self._asks
 
     def begin(self, id: str, now: float) -> None:
         """One of the asks is under way."""
-        asks = self._asks
-        ask = asks[0] if asks and asks[0].id == id else self._asked(id)
+        ask = self._asked(id)
         journal, is_again = self.journal, id in self.state.under_way
         journal.now = self.state.under_way[id] = now
         # Not `match`, which takes twice as long and is on the way of every ask.
@@ -82,6 +98,8 @@ class Loop(Phases):
             journal.entries.append(ModelAsked(self.run.id, self.run.steps + 1, now, id, ask.model.name, count, forced))
         elif isinstance(ask, AskTool):
             call = ask.call
+            if self._is_timed:  # which it was when it was listed as well, perhaps long ago
+                ask.seconds = self._seconds_for(ask.tool, now)
             journal.entries.append(ToolBegun(self.run.id, journal.step, now, call.id, call.name, call.raw_arguments))
         elif isinstance(ask, AskHook):
             pass
@@ -93,12 +111,11 @@ class Loop(Phases):
 
     def tell(self, id: str, outcome: Any, now: float) -> None:
         """What came of one ask; raises where the run cannot go on."""
-        asks = self._asks
-        ask = asks[0] if asks and asks[0].id == id else self._asked(id)
+        ask = self._asked(id)
         self._is_torn = True
         self.journal.now = now
         began = self.state.under_way.pop(id, None)
-        self._asks = None
+        asks, self._asks = self._asks, None
         if isinstance(ask, AskModel):
             asked = now if began is None else began
             if ask.is_quiet:
@@ -106,7 +123,9 @@ class Loop(Phases):
             else:
                 self._take_response(outcome, asked, now)
         elif isinstance(ask, AskTool):
+            phase = self.state.phase
             self._take_result(outcome, began, now)
+            self._asks = self._others(asks, id, phase)
         elif isinstance(ask, AskHook):
             if self.state.phase == "step":
                 self._take_step(outcome, now)
@@ -120,7 +139,9 @@ class Loop(Phases):
             else:
                 self._take_judgement(outcome, now)
         elif isinstance(ask, AskBranch):
+            phase = self.state.phase
             self._take_branch(ask, outcome, now)
+            self._asks = self._others(asks, id, phase)
         elif isinstance(ask, AskSource):
             self._take_source(ask.source, outcome, now)
         else:
@@ -181,10 +202,20 @@ class Loop(Phases):
             self.state.phase = "done"
 
     def _asked(self, id: str) -> Ask:
-        for ask in self._asks or self.asks(self.journal.now):
-            if ask.id == id:
-                return ask
-        raise AcornError(f"The run {self.run.id} has not asked for `{id}`.")
+        ask = (self._asks or self.listed(self.journal.now)).get(id)
+        if ask is None:
+            raise AcornError(f"The run {self.run.id} has not asked for `{id}`.")
+        return ask
+
+    def _others(self, asks: dict[str, Ask] | None, id: str, phase: Phase) -> dict[str, Ask] | None:
+        """What is still asked for when one of the calls of a step has its result: nothing new while there is any.
+
+        To list them anew for each of many would take longer the more there are.
+        """
+        if asks is None or self.state.phase != phase:
+            return None
+        asks.pop(id, None)
+        return asks or None
 
     def _list(self, now: float) -> Sequence[Ask]:
         state, run, plan = self.state, self.run, self.plan
@@ -196,13 +227,13 @@ class Loop(Phases):
         match state.phase:
             case "model":
                 return (AskModel(f"model {state.turns + 1}", self.model, self._next_request(now)),)
-            case "compact":
-                return (AskModel(f"compact {state.turns + 1}", self.model, self._summary_request(now), is_quiet=True),)
             case "tools":
                 return self._list_tools(now)
             case "step":
                 assert plan.on_step is not None
                 return (AskHook(f"on_step {run.steps}", plan.on_step, (self._the_step(),)),)
+            case "compact":
+                return (AskModel(f"compact {state.turns + 1}", self.model, self._summary_request(now), is_quiet=True),)
             case "branches":
                 return [*self._list_branches(), *self._list_tools(now)]
             case "judge":

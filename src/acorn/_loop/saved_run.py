@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from acorn._history import history_of
-from acorn._loop import messages
+from acorn._loop import messages, progress
 from acorn._loop.plan import Plan
+from acorn._loop.progress import Progress
 from acorn._loop.run import Loop
 from acorn._loop.state import State
 from acorn._record_json import (
@@ -38,7 +39,7 @@ from acorn.types import Usage
 def save(loop: Loop, since: int = 0) -> dict[str, Any]:
     """Everything that is needed to go on, but for functions and keys; of the journal the entries from `since` on."""
     context = loop.context
-    entries, state = save_new(loop, since)
+    entries, state = save_new(loop, since)[:2]
     return {
         **save_record(loop),
         "branch": None if context is None else context.to_json(),
@@ -48,12 +49,25 @@ def save(loop: Loop, since: int = 0) -> dict[str, Any]:
     }
 
 
-def save_new(loop: Loop, since: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Of this, what is new at each step: entries, and the machine's memory."""
+def save_new(
+    loop: Loop, since: int, before: Progress | None = None
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None, Progress | None]:
+    """Of this, what is new at each step: entries, and the machine's memory; None where the entries tell all of it.
+
+    What comes last is for the next time.
+    """
     if not loop.is_over:
         loop.transcript.notice_all()
-    entries = [written_entry(entry) for entry in loop.journal.entries[since:]]
-    return entries, {**loop.state.to_json(), "turn": loop.whereabouts()}
+    new, state, turn = loop.journal.entries[since:], loop.state, loop.whereabouts()
+    if before is not None and not loop.is_over:
+        after = progress.go_on(before, new, state, turn)
+        if after is not None:
+            return [progress.written_with_result(entry, state) for entry in new], None, after
+    after = progress.begin(state, turn)
+    memory = state.to_json(turn)
+    if after is not None:
+        memory[progress.LENGTH] = len(loop.journal.entries)
+    return [written_entry(entry) for entry in new], memory, after
 
 
 def save_record(loop: Loop) -> dict[str, Any]:
@@ -67,7 +81,11 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     check_format(saved)
     kept = saved["run"]
     given = restored(plan.spec.input.schema, kept["input"], "input")
-    state = State.from_json(saved["state"])
+    memory = dict(saved["state"])
+    length = memory.pop(progress.LENGTH, None)
+    state = State.from_json(memory)
+    if length is not None:
+        progress.catch_up(state, saved["journal"][length:])
     run: Run[Any] = Run(
         kept["id"],
         given,
@@ -87,11 +105,12 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Loop:
     if state.phase == "done":
         _close(run, plan, kept)
         loop.is_counted = True
-    if state.response is not None:
+    turn = None if state.turn is None else run._book.messages[state.turn]
+    if turn is None and state.response is not None:
         # The user has removed the turn where it is not in the history, or may yet put it back.
         called = [Called(call.id, call.name, call.raw_arguments) for call in state.calls]
-        made = messages.assistant(state.response.content, called, state.response.extra)
-        turn = made if state.turn is None else run._book.messages[state.turn]
+        turn = messages.assistant(state.response.content, called, state.response.extra)
+    if turn is not None:
         is_open = state.phase in ("tools", "branches", "step") or (
             state.phase == "judge" and state.answered_by is not None
         )

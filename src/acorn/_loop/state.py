@@ -20,6 +20,8 @@ from acorn.types import Fallback, Request, ToolCall, ToolResult, Usage
 
 Phase = Literal["new", "prompt", "start", "compact", "model", "tools", "branches", "step", "judge", "done"]
 
+_OF_CALLS = frozenset(("response", "calls", "results", "branches", "under_way"))
+
 
 @dataclass
 class State:
@@ -71,12 +73,19 @@ class State:
     noticed: bool = False
     meter: Meter = field(default_factory=Meter)
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain data; what the model would read of a tool's output is the same afterwards."""
+    def to_json(self, turn: int | None) -> dict[str, Any]:
+        """As plain data; what the model would read of a tool's output is the same afterwards.
+
+        `turn` is where the last response stands in the history: when the model is asked again, that tells all of it.
+        """
         plain = dict(vars(self))
-        plain["response"] = None if self.response is None else _response(self.response)
-        plain["calls"] = to_plain([fields_of(call) for call in self.calls])  # a hook may have made anything of them
-        plain["results"] = [written_result(result) for result in self.results.values()]
+        plain["turn"] = turn
+        if self.phase == "model" and turn is not None:
+            plain["response"], plain["calls"], plain["results"] = None, [], []
+        else:
+            plain["response"] = None if self.response is None else _response(self.response)
+            plain["calls"] = to_plain([fields_of(call) for call in self.calls])  # a hook may have made anything of them
+            plain["results"] = [written_result(result) for result in self.results.values()]
         plain["branches"] = [context.to_json() for context in self.branches.values()]
         plain["requests"] = {call_id: written_request(each) for call_id, each in self.requests.items()}
         plain["settings"] = written_settings(self.settings)
@@ -87,6 +96,11 @@ class State:
             "spent": vars(self.meter.spent),
         }
         return plain
+
+    def small(self) -> dict[str, Any]:
+        """What does not grow with the calls of the step, to compare."""
+        plain = {name: value for name, value in vars(self).items() if name not in _OF_CALLS}
+        return {**plain, "requests": {call_id: each.id for call_id, each in self.requests.items()}}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> State:

@@ -309,7 +309,7 @@ class Transcript:
             self.turn = None
         if open_calls and self.turn is not None:
             here = {result.id: result for result in results}
-            wanted = [call.id for call in open_calls]
+            wanted = dict.fromkeys(call.id for call in open_calls)
             done = [_said(result) for result in results if result.id in wanted]
             stopped = [call_id for call_id in wanted if call_id not in here]
             said = [*done, *(ResultSaid(call_id, otherwise, "stopped", None) for call_id in stopped)]

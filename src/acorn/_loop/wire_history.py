@@ -217,7 +217,6 @@ def _sendable(written: list[Message], used: set[str], place: int) -> list[Messag
     if not calls or len(calls) != len(written) - 1 or type(content) is not str or not _is_encodable(content):
         return None
     ids: list[str] = []
-    are_new = True
     for at, call in enumerate(calls, start=1):
         result, function, call_id = written[at], call["function"], call["id"]
         text = result["content"]
@@ -227,9 +226,8 @@ def _sendable(written: list[Message], used: set[str], place: int) -> list[Messag
             return None
         if not _is_encodable(f"{call_id}{function['arguments']}{text}"):
             return None
-        are_new = are_new and call_id not in used and call_id not in ids
         ids.append(call_id)
-    if are_new:
+    if used.isdisjoint(ids) and (len(ids) == 1 or len(set(ids)) == len(ids)):
         used.update(ids)
         return written if content.strip() else [{**turn, "content": None}, *written[1:]]
     ids = fresh_ids(ids, place, used)

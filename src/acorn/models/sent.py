@@ -64,7 +64,7 @@ class Sent:
                 with memoryview(self._text) as text, text[begin:] as rest:
                     other._text = bytearray(b",").join((first, rest))
                 moved = len(first) + 1 - begin
-                other._ends = [len(first), *(end + moved for end in self._ends[after:])]
+                other._ends = [len(first), *map(moved.__add__, self._ends[after:])]
         return other
 
     def has_thoughts(self, count: int, names: frozenset[str]) -> bool:

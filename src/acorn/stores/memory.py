@@ -148,11 +148,16 @@ class MemoryStore:
         )  # fmt: skip
         if run is None:
             run = _Run(
-                next(self._numbers), birth, facts, "{}" if change.record is None else change.record, change.state
+                next(self._numbers),
+                birth,
+                facts,
+                "{}" if change.record is None else change.record,
+                NOT_BEGUN if change.state is None else change.state,
             )
             run.holder = commit.holder if is_root else None
             self._runs[change.run_id] = run
-        run.facts, run.state = facts, change.state
+        run.facts = facts
+        run.state = run.state if change.state is None else change.state
         run.record = run.record if change.record is None else change.record
         run.entries += [Heard(next(self._positions), entry) for entry in change.entries]
 

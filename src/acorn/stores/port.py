@@ -117,8 +117,8 @@ class Change(NamedTuple):
     """The new ones, each JSON."""
     record: str | None
     """Its record, as JSON; None: as it was, but for what stands below."""
-    state: str
-    """The memory of its machine, as JSON."""
+    state: str | None
+    """The memory of its machine, as JSON; None: as it was, since the entries tell what has become of it."""
     status: Status
     model: str | None
     steps: int

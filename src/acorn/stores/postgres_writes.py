@@ -14,7 +14,7 @@ from acorn.errors import StoreError
 from acorn.stores import postgres_reads as reads
 from acorn.stores import rows, rules, words
 from acorn.stores.holder import lease
-from acorn.stores.port import Change, Commit, Holder, Kept, Queued, Status
+from acorn.stores.port import NOT_BEGUN, Change, Commit, Holder, Kept, Queued, Status
 from acorn.stores.postgres_connection import Transaction
 from acorn.stores.postgres_queue import deliver_again, put_runs
 from acorn.types import Request
@@ -35,8 +35,8 @@ _SETS = ", ".join(
 _LAST = len(_marks(rows.CHANGED))
 _KEPT = f"""
     kept AS (
-      UPDATE acorn.states SET record = coalesce(${_LAST + 1}, record), state = ${_LAST + 2} FROM changed
-      WHERE states.run = changed.number
+      UPDATE acorn.states SET record = coalesce(${_LAST + 1}, record), state = coalesce(${_LAST + 2}, state)
+      FROM changed WHERE states.run = changed.number AND coalesce(${_LAST + 1}, ${_LAST + 2}) IS NOT NULL
     ),
     added AS (
       INSERT INTO acorn.entries (root, run, entry)
@@ -205,7 +205,8 @@ def _change(transaction: Transaction, commit: Commit, change: Change, is_unwante
     birth = change.birth
     values = (
         run_id, commit.root, *born, *rows.change_row(change, status), holds, birth.branch, birth.input,
-        birth.overrides, "{}" if change.record is None else change.record, change.state, list(change.entries),
+        birth.overrides, "{}" if change.record is None else change.record,
+        NOT_BEGUN if change.state is None else change.state, list(change.entries),
     )  # fmt: skip
     transaction.execute(_BEAR, values)
 

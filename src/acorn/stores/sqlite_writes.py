@@ -146,7 +146,11 @@ def _bear(
     _do(
         connection,
         "INSERT INTO states VALUES (?, ?, ?)",
-        (number, "{}" if change.record is None else change.record, change.state),
+        (
+            number,
+            "{}" if change.record is None else change.record,
+            NOT_BEGUN if change.state is None else change.state,
+        ),
     )
     _append(connection, number if root is None else root, number, change.entries)
     return number
@@ -174,10 +178,10 @@ def _change(
 
 
 def _keep(connection: Connection, root: int, number: int, change: Change) -> None:
-    if change.record is None:
+    if change.state is not None:
         _do(connection, "UPDATE states SET state = ? WHERE run = ?", (change.state, number))
-    else:
-        _do(connection, "UPDATE states SET record = ?, state = ? WHERE run = ?", (change.record, change.state, number))
+    if change.record is not None:
+        _do(connection, "UPDATE states SET record = ? WHERE run = ?", (change.record, number))
     _append(connection, root, number, change.entries)
 
 

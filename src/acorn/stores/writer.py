@@ -55,6 +55,8 @@ class Job(Future[Any]):
         self._condition = _Condition()
         self.act = act
         self.outcome: Done | None = None
+        self.is_at_hand = False
+        """Whether somebody is about to write it in place."""
         self._writer = writer
         self.set_running_or_notify_cancel()  # who stops waiting for it does not stop it
 
@@ -164,10 +166,15 @@ class Writer(ABC, Generic[C, J]):
 
     def help(self) -> None:
         """Write the only one that waits; where there are more, let the thread have them all."""
-        if len(self._waiting) == 1:
-            self._write(1)
-        else:
+        waiting = list(self._waiting)
+        if len(waiting) != 1:
             self.wake()
+            return
+        waiting[0].is_at_hand = True
+        try:
+            self._write(1)
+        finally:
+            waiting[0].is_at_hand = False
 
     def _work(self) -> None:
         here = threading.current_thread()
@@ -178,9 +185,13 @@ class Writer(ABC, Generic[C, J]):
                 return
         is_over, worked = False, time.monotonic()
         while True:
+            is_called = False
             with suppress(queue.Empty):
                 is_over = not self._bell.get(timeout=_GLANCE) or is_over
-            if self._waiting:
+                is_called = True
+            if not is_called and self._is_at_hand():
+                worked = time.monotonic()
+            elif self._waiting:
                 self._write(_MOST)
                 worked = time.monotonic()
             elif is_over or time.monotonic() > worked + _IDLE:
@@ -188,6 +199,10 @@ class Writer(ABC, Generic[C, J]):
                     if not self._waiting:
                         self._thread = None
                         return
+
+    def _is_at_hand(self) -> bool:
+        waiting = list(self._waiting)
+        return len(waiting) == 1 and waiting[0].is_at_hand
 
     def _write(self, most: int) -> None:
         jobs: list[J] = []

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.behaviour.conftest import TORTURE
 from tests.patience import PATIENCE, comes_true, waiting_for_nothing
 
 import acorn
@@ -130,8 +131,8 @@ def astreamed(agent: Desk) -> Any:
     return asyncio.run(last())
 
 
-WAYS = pytest.mark.parametrize("way", [called, awaited, streamed, astreamed])
-ERRORS = pytest.mark.parametrize("kind", [StoreError, RuntimeError])
+EVERY_WAY: list[Way] = [called, awaited, streamed, astreamed]
+EVERY_ERROR: list[type[Exception]] = [StoreError, RuntimeError]
 
 
 def outcome(way: Way, agent: Desk) -> Any:
@@ -141,9 +142,16 @@ def outcome(way: Way, agent: Desk) -> Any:
         return error
 
 
-@WAYS
-@ERRORS
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    ("way", "kind", "at_once"),
+    [
+        (way, kind, at_once)
+        for number, way in enumerate(EVERY_WAY)
+        for at, kind in enumerate(EVERY_ERROR)
+        for at_once in (True, False)
+        if TORTURE or (number + at + at_once) % 2  # each with each; in the long version of the tests, in all threes
+    ],
+)
 def test_wherever_the_store_fails_the_run_ends_with_that_and_goes_on_later(
     way: Way, kind: type[Exception], at_once: bool
 ) -> None:

@@ -138,8 +138,9 @@ def _is_spared(item: pytest.Item) -> bool:
     spec = getattr(item, "callspec", None)
     if spec is None or spec.params.get("lane") != "litellm" or not {"protocol", "way"} <= spec.params.keys():
         return False
-    case = sum(at for name, at in spec.indices.items() if name not in ("lane", "protocol", "way"))
-    return (case + (spec.params["protocol"] == "openai") + (spec.params["way"] == "async")) % 2 == 0
+    case: int = sum(at for name, at in spec.indices.items() if name not in ("lane", "protocol", "way"))
+    is_openai, is_async = spec.params["protocol"] == "openai", spec.params["way"] == "async"
+    return bool((case + is_openai + is_async) % 2 == 0)
 
 
 @pytest.fixture(autouse=True)

@@ -114,13 +114,17 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return __import__(name)
 
 
-def passes(text: str, tmp_path: Path, outcome: str = "1 passed") -> None:
-    (tmp_path / "test_made.py").write_text(text, encoding="utf-8")
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "test_made.py"]
+def passes(tmp_path: Path, *texts: str, outcome: str | None = None) -> None:
+    """Each text is a file of tests; one pytest runs them all, and all pass unless another outcome is given."""
+    files = [f"test_made_{number}.py" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), *files]
     # Loading the plugins of everybody takes several times as long as the test.
     variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ended = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
-    assert outcome in ended.stdout, f"{text}\n{ended.stdout}\n{ended.stderr}"
+    told = f"{texts}\n{ended.stdout}\n{ended.stderr}"
+    assert ended.stdout.splitlines()[-1].startswith(f"{outcome or f'{len(texts)} passed'} in "), told
 
 
 def runs_here(text: str) -> None:
@@ -149,8 +153,8 @@ def test_tools_side_by_side_text_and_a_correction(agents: Any, tmp_path: Path) -
     text = as_python(run)
     assert "call('search', query='a')" in text
     assert "The tools are really called: `search`, `broken`." in text
-    passes(text, tmp_path)
-    passes(as_python(Run.from_json(run.to_json())), tmp_path)  # as it comes from a store, without its class
+    from_a_store = as_python(Run.from_json(run.to_json()))  # without its class
+    passes(tmp_path, text, from_a_store)
 
 
 def test_a_test_that_is_made_fails_where_the_agent_does_otherwise(agents: Any, tmp_path: Path) -> None:
@@ -158,7 +162,7 @@ def test_a_test_that_is_made_fails_where_the_agent_does_otherwise(agents: Any, t
     text = as_python(agents.Researcher(model=model).run(**question(agents)))
     changed = AGENTS.replace("max_steps = 6", "max_steps = None")
     Path(agents.__file__).write_text(changed, encoding="utf-8")
-    passes(text, tmp_path, "1 failed")
+    passes(tmp_path, text, outcome="1 failed")
 
 
 def test_branches_one_after_another(agents: Any, tmp_path: Path) -> None:
@@ -174,7 +178,7 @@ def test_branches_one_after_another(agents: Any, tmp_path: Path) -> None:
     )
     run = agents.Researcher(model=model).run(**question(agents))
     assert len(run.branches) == 2
-    passes(as_python(run), tmp_path)
+    passes(tmp_path, as_python(run))
 
 
 def test_branches_side_by_side(agents: Any) -> None:
@@ -228,20 +232,21 @@ def test_a_hostile_record_names_no_module_to_import(agents: Any) -> None:
 
 def test_a_plain_input_and_an_own_setting(agents: Any, tmp_path: Path) -> None:
     run = agents.Plain(model=agents.ScriptedModel([agents.finish("x"), agents.finish(3)]), parse_retries=1).run("a 'b'")
-    passes(as_python(run, settings={"parse_retries": 1, "temperature": 0.5}), tmp_path)
+    passes(tmp_path, as_python(run, settings={"parse_retries": 1, "temperature": 0.5}))
 
 
 def test_an_earlier_conversation_and_a_fork(agents: Any, tmp_path: Path) -> None:
     model = agents.ScriptedModel([agents.call("search", query="a"), agents.finish(answer="x")] * 2)
     agent = agents.Researcher(model=model)
     run = agent.run(**question(agents))
-    passes(as_python(agent.using(history=run).run(**question(agents, "And?"))), tmp_path)
+    later = agent.using(history=run).run(**question(agents, "And?"))
     script = agents.ScriptedModel([agents.finish(answer="forked")])
     fork = agents.Researcher(model=script).using(thread=run, before=2).run()
-    passes(as_python(fork), tmp_path)
+    passes(tmp_path, as_python(later), as_python(fork))
 
 
 def test_a_run_that_failed(agents: Any, tmp_path: Path) -> None:
+    texts: list[str] = []
     for script, kind in (
         ([agents.finish(wrong=1)] * 3, "ParseError"),
         ([agents.call("search", query="a"), agents.Failure(status=400)], "ModelError"),
@@ -252,7 +257,8 @@ def test_a_run_that_failed(agents: Any, tmp_path: Path) -> None:
             agent.run(**question(agents))
         made = as_python(caught.value.run, settings={"parse_retries": 2})  # type: ignore[attr-defined]
         assert f"pytest.raises({kind})" in made
-        passes(made, tmp_path)
+        texts.append(made)
+    passes(tmp_path, *texts)
 
 
 def test_what_cannot_be_told_is_skipped_and_says_why(agents: Any, tmp_path: Path) -> None:
@@ -260,9 +266,9 @@ def test_what_cannot_be_told_is_skipped_and_says_why(agents: Any, tmp_path: Path
     run = agents.Asking(model=model, store=tmp_path / "runs.db").run("x")
     made = as_python(run)
     assert "people" in made
-    passes(made, tmp_path, "1 skipped")
     single = agents.Researcher(model=agents.ScriptedModel([agents.call("search", query="a")]), max_steps=None)
-    passes(as_python(single.run(**question(agents)), settings={"max_steps": None}), tmp_path)
+    told = as_python(single.run(**question(agents)), settings={"max_steps": None})
+    passes(tmp_path, made, told, outcome="1 passed, 1 skipped")
 
 
 def test_a_summary_is_part_of_the_script(agents: Any, tmp_path: Path) -> None:
@@ -276,7 +282,7 @@ def test_a_summary_is_part_of_the_script(agents: Any, tmp_path: Path) -> None:
     settings = {"compact_at": 600, "loop_guard": None, "max_steps": 9}
     run = agents.Researcher(model=agents.ScriptedModel(reply), **settings).run(**question(agents))
     assert any(event.type == "summary" for event in run.thread)
-    passes(as_python(run, settings=settings), tmp_path)
+    passes(tmp_path, as_python(run, settings=settings))
 
 
 def test_it_reads_well(agents: Any) -> None:

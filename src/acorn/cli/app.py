@@ -94,7 +94,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _perform(words: Sequence[str], streams: Streams) -> int:
     try:
-        code = _app()(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
+        code = _app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
         return code if isinstance(code, int) else FINE
     except CommandError as error:
         return complain(error)
@@ -127,7 +127,8 @@ def _usage(error: Exception, words: Sequence[str]) -> str:
     return f"{message[:1].lower()}{message[1:]}; `{asked} --help` tells more"
 
 
-def _app() -> typer.Typer:
+def _app(words: Sequence[str]) -> typer.Typer:
+    """The parser; where a command stands in front, it need not read the signatures of all the others."""
     app = typer.Typer(
         add_completion=False,
         rich_markup_mode="markdown",
@@ -135,7 +136,8 @@ def _app() -> typer.Typer:
         context_settings={"help_option_names": _HELP},
     )
     app.callback(invoke_without_command=True)(_top)
-    for name, (command, settings) in COMMANDS.items():
+    for name in words[:1] if words[0] in COMMANDS else COMMANDS:
+        command, settings = COMMANDS[name]
         app.command(name, context_settings={"help_option_names": _HELP, **settings})(command)
     return app
 

@@ -26,7 +26,8 @@ from stored_steps import (
 from acorn.stores import rows
 from acorn.stores.holder import this_process
 from acorn.stores.postgres import PostgresStore
-from acorn.stores.postgres_writes import _GO_ON, _TURN
+from acorn.stores.postgres_holding import TURN
+from acorn.stores.postgres_writes import _GO_ON
 
 
 def raw(
@@ -43,7 +44,7 @@ def raw(
         for entries, state in step_rows:
             with connection.pipeline():
                 connection.execute("BEGIN", prepare=False)
-                connection.execute(_TURN, ("raw", since))
+                connection.execute(TURN, ("raw", since))
                 facts = ("running", "openai/gpt-4o", since, 10, 20, 0, 0, 1, 0, 0.25, 1.5, None, None)
                 kept = (since + len(entries), None, state, entries, run_id, since, holder)
                 went = connection.execute(_GO_ON, (*facts, *kept))

@@ -26,7 +26,7 @@ from stored_steps import (
 from acorn.stores import rows
 from acorn.stores.holder import this_process
 from acorn.stores.postgres import PostgresStore
-from acorn.stores.postgres_holding import TURN
+from acorn.stores.postgres_driving import TURN
 from acorn.stores.postgres_writes import _GO_ON
 
 

@@ -46,12 +46,13 @@ def reply(request: ModelRequest) -> Reply:
     found = re.search(r"run-\w+", text)
     name = found[0] if found else ""
     turn = sum(message["role"] == "assistant" for message in request.messages)
-    time.sleep(PACE)
-    if "Dig deeper" in text:  # the branch
-        return finish(found=f"{name} is deep") if turn else call("look", at=9)
-    if name:
+    is_branch = "Dig deeper" in text
+    if name and not is_branch:  # judged as it is asked: who is frozen now may be replaced while it is
         again = committed(name, ModelAnswered) > turn
         note("model", f"{name}:{turn}", "AGAIN" if again else "")
+    time.sleep(PACE)
+    if is_branch:
+        return finish(found=f"{name} is deep") if turn else call("look", at=9)
     if turn == 0:
         return call("look", at=0) & call("look", at=1)
     if turn == 1 and "dig" in text:

@@ -27,6 +27,7 @@ class Reads(Protocol[C_contra]):
     def tree(self, inside: C_contra, run_id: str, /) -> Sequence[Kept]: ...
     def media(self, inside: C_contra, wanted: Sequence[str], /) -> Mapping[str, bytes]: ...
     def find(self, inside: C_contra, prefix: str, /) -> Sequence[str]: ...
+    def holding(self, inside: C_contra, run_ids: Sequence[str], text: str, /) -> Sequence[str]: ...
     def statuses(self, inside: C_contra, run_ids: Sequence[str], /) -> Mapping[str, Status]: ...
     def requests(self, inside: C_contra, run_id: str | None, /) -> Sequence[Request]: ...
     def answers(self, inside: C_contra, run_id: str, /) -> Sequence[Answered]: ...
@@ -43,7 +44,7 @@ class Reads(Protocol[C_contra]):
     ) -> Sequence[RunFacts]: ...
 
 
-class Holding(Protocol[C_contra]):
+class Driving(Protocol[C_contra]):
     """A room for who drives a run."""
 
     def claim(self, inside: C_contra, run_id: str, holder: Holder, /) -> Sequence[Kept] | StoreError | None: ...
@@ -62,9 +63,9 @@ class Writes(Protocol[C_contra]):
 class DatabaseStore(ABC, Generic[C]):
     """The methods of the port that are nothing but a transaction."""
 
-    def __init__(self, name: str, reads: Reads[C], holding: Holding[C], writes: Writes[C]) -> None:
+    def __init__(self, name: str, reads: Reads[C], driving: Driving[C], writes: Writes[C]) -> None:
         self._name = name
-        self._reads, self._holding, self._writes = reads, holding, writes
+        self._reads, self._driving, self._writes = reads, driving, writes
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
@@ -84,19 +85,19 @@ class DatabaseStore(ABC, Generic[C]):
     # By whoever drives a run
 
     def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
-        claimed = self.transact(lambda inside: self._holding.claim(inside, run_id, holder), run_id)
+        claimed = self.transact(lambda inside: self._driving.claim(inside, run_id, holder), run_id)
         if isinstance(claimed, StoreError):  # what it found out about the run was worth keeping
             raise claimed
         return claimed
 
     def release(self, run_id: str, holder: Holder, status: Status) -> None:
-        self.transact(lambda inside: self._holding.release(inside, run_id, holder, status), run_id)
+        self.transact(lambda inside: self._driving.release(inside, run_id, holder, status), run_id)
 
     def answers(self, run_id: str) -> Sequence[Answered]:
         return self._read(lambda inside: self._reads.answers(inside, run_id))
 
     def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
-        return self.transact(lambda inside: self._holding.beat(inside, holder, seconds))
+        return self.transact(lambda inside: self._driving.beat(inside, holder, seconds))
 
     # By whoever wants runs to begin elsewhere
 
@@ -124,6 +125,9 @@ class DatabaseStore(ABC, Generic[C]):
         limit: int | None = 50,
     ) -> Sequence[RunFacts]:
         return self._read(lambda inside: self._reads.listed(inside, status, agent, batch, before, limit))
+
+    def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
+        return self._read(lambda inside: self._reads.holding(inside, run_ids, text))
 
     def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[Heard]]:
         return self._read(lambda inside: self._reads.follow(inside, run_id, after))

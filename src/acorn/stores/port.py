@@ -325,6 +325,15 @@ class Peeks(Protocol):
         ...
 
 
+@runtime_checkable
+class Searches(Protocol):
+    """What a store offers beside where it finds a text without handing out every run."""
+
+    def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
+        """Those of these roots that may say a text somewhere, in letters of any case; all that do are among them."""
+        ...
+
+
 # What machines share beside runs
 
 

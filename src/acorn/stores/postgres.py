@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from acorn.stores import postgres_holding as holding
+from acorn.stores import postgres_driving as driving
 from acorn.stores import postgres_limits as limits
 from acorn.stores import postgres_queue as queue
 from acorn.stores import postgres_reads as reads
@@ -32,7 +32,7 @@ class PostgresStore(DatabaseStore[Transaction]):
 
     def __init__(self, url: str, *, migrations: Sequence[Migration] = MIGRATIONS) -> None:
         self._place = Place(url, migrations)
-        super().__init__(self._place.name, reads, holding, writes)
+        super().__init__(self._place.name, reads, driving, writes)
         self._reading = PostgresConnection(self._place.open)
         self._writing = PostgresConnection(self._place.open)
         self._writer = PostgresWriter(self._writing, self._place)
@@ -83,7 +83,7 @@ class PostgresStore(DatabaseStore[Transaction]):
 
     def give_up(self, run_id: str, error: str) -> bool:
         """Fail a run that no worker can drive; False where somebody does, or it is over."""
-        return self.transact(lambda transaction: holding.give_up(transaction, run_id, error), run_id)
+        return self.transact(lambda transaction: driving.give_up(transaction, run_id, error), run_id)
 
     def fleet(self) -> queue.FleetFacts:
         """Its workers, and what they have to do."""
@@ -103,7 +103,7 @@ class PostgresStore(DatabaseStore[Transaction]):
         return PostgresWatch(self._listener, register)
 
     def ring(self, holder: Holder, call: Callable[[], None]) -> Callable[[], None]:
-        word = (holding.CANCELLED, holder.id)
+        word = (driving.CANCELLED, holder.id)
         self._listener.add(word, call)
         return lambda: self._listener.remove(word, call)
 

@@ -1,5 +1,5 @@
 """What is written to the tables of a store in PostgreSQL: commits, runs that begin elsewhere, and what others want of
-them. Each is called inside a transaction, which its `StoreError` undoes; `postgres_holding.py` says in which order."""
+them. Each is called inside a transaction, which its `StoreError` undoes; `postgres_driving.py` says in which order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from acorn.stores import rows, rules, words
 from acorn.stores.holder import lease
 from acorn.stores.port import Change, Commit, Queued, Status
 from acorn.stores.postgres_connection import Transaction
-from acorn.stores.postgres_holding import (
+from acorn.stores.postgres_driving import (
     CANCELLED,
     NEWS,
     TAKE,

@@ -1,15 +1,8 @@
-"""What a fleet costs: putting runs into PostgreSQL, delivering them, and how many a worker drives.
-
-    ACORN_BENCH_STORE=postgresql://host/name python bench/fleet.py
-
-The database must be one that may be filled. CPU is that of this process; ratios and CPU mean more than milliseconds.
-"""
+"""A fleet: putting runs into PostgreSQL, delivering them, and driving them by a worker."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -17,6 +10,8 @@ from typing import Any
 
 import procrastinate
 import psycopg
+from measure import Line
+from stored_steps import database
 
 from acorn import module
 from acorn._queueing import Intake
@@ -54,27 +49,31 @@ class Desk(module):
 Desk.__module__ = "fleet_bench"
 
 
-def main() -> None:
-    url = os.environ.get("ACORN_BENCH_STORE")
-    if not url:
-        sys.exit("set ACORN_BENCH_STORE to the URL of a database that may be filled")
-    store = PostgresStore(url)
+def lines() -> list[Line]:
+    with database() as url:
+        return [] if url is None else measured(PostgresStore(url))
+
+
+def measured(store: PostgresStore) -> list[Line]:
     store.prepare_engine()
     agent: Any = Desk(store=store)
-    say(f"{ROWS:,} rows submitted", lambda: submit(agent), 1, "s", 1.0)
+    submitted, _ = spent(lambda: submit(agent))
     clear(store)
-    by_hand = say("a run driven in place", lambda: [agent(question="x") for _ in range(RUNS)], RUNS, "ms", 1000.0)
+    by_hand, _ = spent(lambda: [agent(question="x") for _ in range(RUNS)])
     put = [agent.using(deliver=False).submit(question="x").run_id for _ in range(RUNS)]
-    by_id = say("the same by `perform`", lambda: [perform(Desk, each, store=store) for each in put], RUNS, "ms", 1000.0)
-    engine = say("a job of the engine that does nothing", lambda: asyncio.run(bare(store)), RUNS, "ms", 1000.0)
+    by_id, _ = spent(lambda: [perform(Desk, each, store=store) for each in put])
+    engine, _ = spent(lambda: asyncio.run(bare(store)))
     names = [agent.using(run_id=uuid.uuid4().hex).submit(question="x").run_id for _ in range(RUNS)]
-    began = time.monotonic()
-    whole = say("a run by a worker", lambda: asyncio.run(work(store, names)), RUNS, "ms", 1000.0)
-    seconds = time.monotonic() - began
-    print(
-        f"`perform` over driving in place: {by_id - by_hand:.2f} ms; a worker over the engine: {whole - engine:.2f} ms"
-    )
-    print(f"{RUNS / seconds * 60:,.0f} runs a minute and worker, of {CALLS + 1} model calls that take no time")
+    whole, seconds = spent(lambda: asyncio.run(work(store, names)))
+    store.close()
+    each = 1000 / RUNS
+    return [
+        Line(f"{ROWS:,} rows submitted, CPU", submitted, 1.0, " s"),
+        Line("what `perform` adds to a run that is driven in place, CPU", (by_id - by_hand) * each, 5.0, " ms"),
+        Line("a job of the engine that does nothing, CPU", engine * each, None, " ms"),
+        Line("a run by a worker over that, CPU", (whole - engine) * each, None, " ms"),
+        Line(f"a run by a worker, of {CALLS + 1} model calls that take no time", seconds * each, None, " ms"),
+    ]
 
 
 def submit(agent: Any) -> None:
@@ -84,12 +83,11 @@ def submit(agent: Any) -> None:
         intake.put([intake.run((), {"question": f"number {one}"}, None, None) for one in range(at, at + 500)])
 
 
-def say(what: str, act: Callable[[], Any], share: int, unit: str, scale: float) -> float:
+def spent(act: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of CPU of this process, and by the clock."""
     cpu, wall = time.process_time(), time.perf_counter()
     act()
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    print(f"{what:<40} {cpu / share * scale:8.2f} {unit} CPU {wall / share * scale:8.2f} {unit}", flush=True)
-    return cpu / share * scale
+    return time.process_time() - cpu, time.perf_counter() - wall
 
 
 async def bare(store: PostgresStore) -> None:
@@ -124,7 +122,3 @@ async def work(store: PostgresStore, names: list[str]) -> None:
 def clear(store: PostgresStore) -> None:
     with psycopg.connect(**store.engine_parameters()) as connection:
         connection.execute("TRUNCATE procrastinate_jobs CASCADE")
-
-
-if __name__ == "__main__":
-    main()

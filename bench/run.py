@@ -24,6 +24,7 @@ BENCHES = [
     "stores",
     "media",
     "postgres",
+    "fleet",
     "telemetry",
     "mcp_calls",
     "web",

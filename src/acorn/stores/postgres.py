@@ -6,36 +6,33 @@ connection for each of the two, and one that listens while it drives or follows 
 
 from __future__ import annotations
 
-import json
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from datetime import datetime
 from typing import Any, TypeVar
 
-from acorn.errors import StoreError
+from acorn.stores import postgres_driving as driving
 from acorn.stores import postgres_limits as limits
 from acorn.stores import postgres_queue as queue
 from acorn.stores import postgres_reads as reads
 from acorn.stores import postgres_writes as writes
-from acorn.stores import words
-from acorn.stores.port import Answered, Commit, Heard, Holder, Kept, Order, Queued, RunFacts, Slice, Status
+from acorn.stores.database import DatabaseStore
+from acorn.stores.port import Commit, Holder, Order, Queued, Slice
 from acorn.stores.postgres_connection import Place, PostgresConnection, Transaction
 from acorn.stores.postgres_listener import Listener, PostgresWatch
 from acorn.stores.postgres_schema import MIGRATIONS
 from acorn.stores.postgres_writer import PostgresWriter
 from acorn.stores.schema import Migration
-from acorn.types import Request
 
 T = TypeVar("T")
 
 
-class PostgresStore:
+class PostgresStore(DatabaseStore[Transaction]):
     """A store in a database, `PostgresStore("postgresql://host/name")`. Its tables are made when it is first used."""
 
     def __init__(self, url: str, *, migrations: Sequence[Migration] = MIGRATIONS) -> None:
         self._place = Place(url, migrations)
-        self._name = self._place.name
+        super().__init__(self._place.name, reads, driving, writes)
         self._reading = PostgresConnection(self._place.open)
         self._writing = PostgresConnection(self._place.open)
         self._writer = PostgresWriter(self._writing, self._place)
@@ -43,13 +40,6 @@ class PostgresStore:
         self._has_engine = False
         # Also when the program ends, and when the store is forgotten.
         weakref.finalize(self, _close, self._listener, self._writer, self._writing, self._reading)
-
-    def __repr__(self) -> str:
-        return f"PostgresStore({self._name!r})"
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     # By whoever drives a run
 
@@ -60,30 +50,12 @@ class PostgresStore:
             lambda transaction: writes.send(transaction, commit),
         )
 
-    def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
-        claimed = self.transact(lambda transaction: writes.claim(transaction, run_id, holder), run_id)
-        if isinstance(claimed, StoreError):  # what it found out about the run was worth keeping
-            raise claimed
-        return claimed
-
-    def release(self, run_id: str, holder: Holder, status: Status) -> None:
-        self.transact(lambda transaction: writes.release(transaction, run_id, holder, status), run_id)
-
-    def answers(self, run_id: str) -> Sequence[Answered]:
-        return self._read(lambda transaction: reads.answers(transaction, run_id))
-
-    def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
-        return self.transact(lambda transaction: writes.beat(transaction, holder, seconds))
-
     # By whoever wants runs to begin elsewhere
 
     def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
         if deliver:
             self.prepare_engine()
         return self.transact(lambda transaction: writes.put(transaction, runs, deliver))
-
-    def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
-        return self._read(lambda transaction: reads.statuses(transaction, run_ids))
 
     # By its workers
 
@@ -111,55 +83,13 @@ class PostgresStore:
 
     def give_up(self, run_id: str, error: str) -> bool:
         """Fail a run that no worker can drive; False where somebody does, or it is over."""
-        return self.transact(lambda transaction: writes.give_up(transaction, run_id, error), run_id)
+        return self.transact(lambda transaction: driving.give_up(transaction, run_id, error), run_id)
 
     def fleet(self) -> queue.FleetFacts:
         """Its workers, and what they have to do."""
         return self._read(queue.fleet)
 
     # By whoever looks on
-
-    def read(self, run_id: str) -> Sequence[Kept]:
-        return self._read(lambda transaction: reads.tree(transaction, run_id))
-
-    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
-        return self._read(lambda transaction: reads.media(transaction, wanted))
-
-    def find(self, prefix: str) -> Sequence[str]:
-        return self._read(lambda transaction: reads.find(transaction, prefix))
-
-    def list(
-        self,
-        *,
-        status: Sequence[Status] = (),
-        agent: str | None = None,
-        batch: str | None = None,
-        before: datetime | None = None,
-        limit: int | None = 50,
-    ) -> Sequence[RunFacts]:
-        return self._read(lambda transaction: reads.listed(transaction, status, agent, batch, before, limit))
-
-    def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
-        return self._read(lambda transaction: reads.holding(transaction, run_ids, text))
-
-    def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[Heard]]:
-        return self._read(lambda transaction: reads.follow(transaction, run_id, after))
-
-    def requests(self, run_id: str | None = None) -> Sequence[Request]:
-        return self._read(lambda transaction: reads.requests(transaction, run_id))
-
-    def answer(self, request_id: str, value: Any) -> Request:
-        try:
-            text = json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise words.not_plain(request_id, error) from error
-        return self.transact(lambda transaction: writes.answer(transaction, request_id, text, self._name))
-
-    def cancel(self, run_id: str) -> None:
-        self.transact(lambda transaction: writes.cancel(transaction, run_id, self._name), run_id)
-
-    def delete(self, run_id: str) -> None:
-        self.transact(lambda transaction: writes.delete(transaction, run_id, self._name), run_id)
 
     def close(self) -> None:
         _close(self._listener, self._writer, self._writing, self._reading)
@@ -173,7 +103,7 @@ class PostgresStore:
         return PostgresWatch(self._listener, register)
 
     def ring(self, holder: Holder, call: Callable[[], None]) -> Callable[[], None]:
-        word = (writes.CANCELLED, holder.id)
+        word = (driving.CANCELLED, holder.id)
         self._listener.add(word, call)
         return lambda: self._listener.remove(word, call)
 
@@ -187,7 +117,6 @@ class PostgresStore:
     # Transactions
 
     def transact(self, act: Callable[[Transaction], T], run_id: str | None = None) -> T:
-        """Do it in a transaction, together with whatever else waits; a `StoreError` undoes it, and nothing else."""
         return self._writer.submit(run_id, act).result()
 
     def _read(self, act: Callable[[Transaction], T]) -> T:

@@ -20,7 +20,7 @@ from psycopg import Connection
 from acorn.errors import StoreError
 from acorn.stores.forks import closes_at_fork
 from acorn.stores.postgres_connection import Place, leave
-from acorn.stores.postgres_writes import CANCELLED, NEWS
+from acorn.stores.postgres_driving import CANCELLED, NEWS
 
 _AGAIN = 1.0
 """Seconds after which a connection that was lost is tried again."""

@@ -17,8 +17,9 @@ from psycopg import Connection
 
 from acorn.errors import StoreError
 from acorn.stores.postgres_connection import Place, PostgresConnection, Transaction, is_lost, piped
+from acorn.stores.postgres_driving import count_turn, forget, last_turn
 from acorn.stores.postgres_limits import forget as forget_allowances
-from acorn.stores.postgres_writes import count_turn, forget, last_turn, tell
+from acorn.stores.postgres_writes import tell
 from acorn.stores.writer import Done, Job, Writer
 
 T = TypeVar("T")

@@ -1,28 +1,31 @@
-"""What is written to the tables of a store in PostgreSQL. Each is called inside a transaction, which its `StoreError`
-undoes.
-
-Whoever writes of a tree has its root for itself until the transaction ends, and takes it before anything else of the
-tree: so nobody waits for each other in a circle.
-"""
+"""What is written to the tables of a store in PostgreSQL: commits, runs that begin elsewhere, and what others want of
+them. Each is called inside a transaction, which its `StoreError` undoes; `postgres_driving.py` says in which order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from acorn.errors import StoreError
 from acorn.stores import postgres_reads as reads
 from acorn.stores import rows, rules, words
 from acorn.stores.holder import lease
-from acorn.stores.port import NOT_BEGUN, Change, Commit, Holder, Kept, Queued, Status
+from acorn.stores.port import NOT_BEGUN, Change, Commit, Queued, Status
 from acorn.stores.postgres_connection import Transaction
+from acorn.stores.postgres_driving import (
+    CANCELLED,
+    NEWS,
+    TAKE,
+    RunRow,
+    locked,
+    refuse_branch,
+    register,
+    rest,
+    seen,
+    tell_of,
+)
 from acorn.stores.postgres_queue import deliver_again, put_runs
+from acorn.stores.postgres_requests import ask
 from acorn.types import Request
-
-NEWS = "acorn_news"
-"""Where the numbers of roots that somebody follows are told, when there is something new."""
-CANCELLED = "acorn_cancelled"
-"""Where the ids of holders are told, when one of their runs is to be cancelled."""
 
 
 def _marks(columns: str, first: int = 1) -> list[str]:
@@ -93,40 +96,10 @@ _KEEP_MEDIUM = b"""
 """
 
 
-class _Run(NamedTuple):
-    number: int
-    status: Status
-    holder: str | None
-    is_unwanted: bool
-    asks: int
-    root: int | None
-    silence: float
-    attempts: int
-    attempted: int
-    is_delivered: bool
-    error: str | None
-    is_followed: bool
-
-
-_TAKE = f"""
-    SELECT {", ".join(_Run._fields[:-1])}, coalesce(followed > clock_timestamp(), false)
-    FROM acorn.runs WHERE id = $1 FOR UPDATE
-""".encode()
 _KNOWN = b"""
     SELECT run.id, coalesce(top.id, run.id), run.length
     FROM acorn.runs run LEFT JOIN acorn.runs top ON top.number = run.root WHERE run.id = ANY($1::text[])
 """
-
-
-def _run(transaction: Transaction, run_id: str) -> _Run | None:
-    """A run that nobody else changes from now on."""
-    row = transaction.execute(_TAKE, [run_id]).fetchone()
-    return None if row is None else _Run(*row)
-
-
-def _tell(transaction: Transaction, root: _Run) -> None:
-    if root.is_followed:
-        transaction.news.append((NEWS, str(root.number)))
 
 
 # A commit
@@ -155,19 +128,19 @@ def send(transaction: Transaction, commit: Commit) -> Callable[[], bool] | None:
 
 
 def commit(transaction: Transaction, commit: Commit, name: str) -> None:
-    taken = transaction.execute(_TAKE, [commit.root])
+    taken = transaction.execute(TAKE, [commit.root])
     found = transaction.execute(_KNOWN, [rules.named(commit)])
     row = taken.fetchone()
-    root = None if row is None else _Run(*row)
+    root = None if row is None else RunRow(*row)
     is_birth = rules.is_birth(commit)
     if not is_birth:
         root = _fence(transaction, commit, root, name)
     elif root is not None:
-        raise words.exists(commit.root, name, *_seen(transaction, commit.root, root))
+        raise words.exists(commit.root, name, *seen(transaction, commit.root, root))
     known = {run_id: rules.Known(top, length) for run_id, top, length in found.fetchall()}
     rules.refuse_misfits(commit, known, name)
     if is_birth:
-        _register(transaction, commit.holder, lease())
+        register(transaction, commit.holder, lease())
     for change in commit.changes:
         _change(transaction, commit, change, root is not None and root.is_unwanted)
     for medium in sorted(commit.media):  # in one order: nobody waits for each other in a circle
@@ -175,14 +148,14 @@ def commit(transaction: Transaction, commit: Commit, name: str) -> None:
     if all(change.run_id != commit.root for change in commit.changes):
         transaction.execute(b"UPDATE acorn.runs SET updated = clock_timestamp() WHERE id = $1", [commit.root])
     if commit.requests or (root is not None and root.asks):
-        _ask(transaction, commit.root, commit.requests)
+        ask(transaction, commit.root, commit.requests)
     if root is not None:
         if root.is_delivered and any(one.run_id == commit.root and one.status == "queued" for one in commit.changes):
             deliver_again(transaction, commit.root)
-        _tell(transaction, root)
+        tell_of(transaction, root)
 
 
-def _fence(transaction: Transaction, commit: Commit, root: _Run | None, name: str) -> _Run:
+def _fence(transaction: Transaction, commit: Commit, root: RunRow | None, name: str) -> RunRow:
     """The root, where this holder has it and nobody wants it cancelled."""
     if root is None:
         raise words.deleted(commit.root, name)
@@ -215,177 +188,6 @@ def _changed(change: Change, status: Status) -> tuple[Any, ...]:
     return (*rows.change_row(change, status), change.record, change.state, list(change.entries))
 
 
-def _ask(transaction: Transaction, root: str, requests: Sequence[Request]) -> None:
-    """From now on these are open, those that have an answer apart, and no others."""
-    top = "(SELECT number FROM acorn.runs WHERE id = $1)"
-    transaction.execute(
-        f"DELETE FROM acorn.requests WHERE root = {top} AND answered IS NULL AND id <> ALL($2::text[])".encode(),
-        [root, [request.id for request in requests]],
-    )
-    sql = f"""
-        INSERT INTO acorn.requests (root, {rows.REQUEST}) VALUES ({top}, {", ".join(_marks(rows.REQUEST, 2))})
-        ON CONFLICT (id) DO NOTHING
-    """.encode()
-    for request in requests:
-        transaction.execute(sql, [root, *rows.request_row(request)])
-    transaction.execute(
-        b"""
-        UPDATE acorn.runs SET asks = (
-          SELECT count(*) FROM acorn.requests WHERE requests.root = runs.number AND answered IS NULL
-        ) WHERE id = $1
-        """,
-        [root],
-    )
-
-
-# Who drives it
-
-_REGISTER = b"""
-    INSERT INTO acorn.holders
-    VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp() + make_interval(secs => $6))
-    ON CONFLICT (id) DO UPDATE SET heard = excluded.heard, until = excluded.until
-"""
-_TURN = b"""
-    INSERT INTO acorn.writers VALUES ($1, $2, clock_timestamp())
-    ON CONFLICT (id) DO UPDATE SET turn = excluded.turn, at = excluded.at
-"""
-_UNWANTED = b"SELECT id FROM acorn.runs WHERE holder = $1 AND is_unwanted ORDER BY number"
-
-
-def _register(transaction: Transaction, holder: Holder, seconds: float) -> None:
-    """A process is heard of, and lives for so long."""
-    values = (holder.id, holder.host, holder.boot, holder.pid, holder.born, float(seconds))
-    transaction.execute(_REGISTER, values)
-
-
-def count_turn(transaction: Transaction, writer: str, turn: int) -> None:
-    """Before anything else: who asks for the turn waits for the end of this transaction."""
-    transaction.execute(_TURN, [writer, turn])
-
-
-def last_turn(transaction: Transaction, writer: str) -> int:
-    row = transaction.execute(b"SELECT turn FROM acorn.writers WHERE id = $1 FOR UPDATE", [writer]).fetchone()
-    return 0 if row is None else int(row[0])
-
-
-def forget(transaction: Transaction) -> None:
-    """Processes that hold nothing and were not heard of for a day, and who wrote nothing for so long."""
-    transaction.execute(
-        b"""
-        DELETE FROM acorn.writers WHERE id IN (
-          SELECT id FROM acorn.writers WHERE at < clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED
-        )
-        """
-    )
-    transaction.execute(
-        b"""
-        DELETE FROM acorn.holders WHERE id IN (
-          SELECT id FROM acorn.holders WHERE until < clock_timestamp() - interval '1 day'
-            AND NOT EXISTS (SELECT FROM acorn.runs WHERE holder = holders.id) FOR UPDATE SKIP LOCKED
-        )
-        """
-    )
-
-
-def beat(transaction: Transaction, holder: Holder, seconds: float) -> list[str]:
-    _register(transaction, holder, seconds)
-    return [run_id for (run_id,) in transaction.execute(_UNWANTED, [holder.id]).fetchall()]
-
-
-def claim(transaction: Transaction, run_id: str, holder: Holder) -> list[Kept] | StoreError | None:
-    """An error that is returned, not raised, lets what was found out be kept."""
-    run = _run(transaction, run_id)
-    if run is None:
-        return None
-    _refuse_branch(transaction, run_id, run)
-    status, driver = _seen(transaction, run_id, run)
-    if driver is not None:
-        raise driver
-    kept = reads.tree(transaction, run_id)
-    if status in words.OVER:
-        return kept
-    silence = 0.0
-    if run.status == "running":
-        steps = sum(one.facts.steps for one in kept)
-        attempts = run.attempts + 1 if run.attempted == steps else 1
-        sql = b"UPDATE acorn.runs SET attempts = $1, attempted = $2 WHERE number = $3"
-        transaction.execute(sql, [attempts, steps, run.number])
-        if attempts >= words.MOST_TAKE_OVERS:
-            error = words.worn_out(run_id)
-            _fail(transaction, run_id, run, error)
-            return StoreError(error)
-        old = reads.driver(transaction, run.holder)
-        silence = old.silence if old is not None else 0.0
-    _register(transaction, holder, lease())
-    transaction.execute(
-        b"""
-        UPDATE acorn.runs SET status = 'running', holder = $1, silence = $2, updated = clock_timestamp()
-        WHERE number = $3
-        """,
-        [holder.id, silence, run.number],
-    )
-    _tell(transaction, run)
-    return kept
-
-
-def release(transaction: Transaction, run_id: str, holder: Holder, status: Status) -> None:
-    run = _run(transaction, run_id)
-    if run is None or run.holder != holder.id:
-        return
-    status = words.with_cancelling(status, run.is_unwanted)
-    _rest(transaction, run_id, run, status)
-    # One that had failed is to be tried again, and has no job any more; one that is given back as it was has its own,
-    # and another one would bring it back at once.
-    if status == "queued" and run.error is not None:
-        transaction.execute(b"UPDATE acorn.runs SET error = NULL WHERE number = $1", [run.number])
-        if run.is_delivered:
-            deliver_again(transaction, run_id)
-
-
-def _rest(transaction: Transaction, run_id: str, run: _Run, status: Status) -> None:
-    """Nobody drives it any more."""
-    transaction.execute(
-        b"""
-        UPDATE acorn.runs SET status = $1, holder = NULL, is_unwanted = false, updated = clock_timestamp()
-        WHERE number = $2
-        """,
-        [status, run.number],
-    )
-    if status == "cancelled":
-        _ask(transaction, run_id, ())
-    _tell(transaction, run)
-
-
-def give_up(transaction: Transaction, run_id: str, error: str) -> bool:
-    """Fail a run that nobody drives and that is not over; whether it was one."""
-    run = _run(transaction, run_id)
-    if run is None or run.status not in ("queued", "stopped"):
-        return False
-    _fail(transaction, run_id, run, error)
-    return True
-
-
-def _fail(transaction: Transaction, run_id: str, run: _Run, error: str) -> None:
-    _rest(transaction, run_id, run, "failed")
-    transaction.execute(b"UPDATE acorn.runs SET error = $1 WHERE number = $2", [error, run.number])
-
-
-def _seen(transaction: Transaction, run_id: str, run: _Run) -> tuple[Status, StoreError | None]:
-    """What a run is at; and where a live process drives it, what to say of that."""
-    driver = reads.driver(transaction, run.holder) if run.status == "running" else None
-    is_driven = driver is not None and driver.is_alive()
-    status = words.as_seen(run.status, run.is_unwanted, lambda: is_driven)
-    if driver is None or not is_driven:
-        return status, None
-    return status, words.held(run_id, driver.holder, driver.silence)
-
-
-def _refuse_branch(transaction: Transaction, run_id: str, run: _Run) -> None:
-    if run.root is not None:
-        (root,) = transaction.execute(b"SELECT id FROM acorn.runs WHERE number = $1", [run.root]).fetchone() or ("",)
-        raise words.is_branch(run_id, root)
-
-
 # By whoever wants runs to begin elsewhere
 
 
@@ -400,6 +202,7 @@ def put(transaction: Transaction, runs: Sequence[Queued], deliver: bool) -> list
 
 
 # By whoever looks on
+
 
 _ANSWERED = b"""
     UPDATE acorn.runs SET asks = asks - 1, updated = clock_timestamp(),
@@ -436,26 +239,26 @@ def answer(transaction: Transaction, request_id: str, text: str, name: str) -> R
 
 
 def cancel(transaction: Transaction, run_id: str, name: str) -> None:
-    run = _run(transaction, run_id)
+    run = locked(transaction, run_id)
     if run is None:
         raise words.no_run(run_id, name)
-    _refuse_branch(transaction, run_id, run)
-    status, driver = _seen(transaction, run_id, run)
+    refuse_branch(transaction, run_id, run)
+    status, driver = seen(transaction, run_id, run)
     if status == "done":
         raise words.is_over(run_id, status)
     if driver is None:
-        _rest(transaction, run_id, run, "cancelled")
+        rest(transaction, run_id, run, "cancelled")
         return
     transaction.execute(b"UPDATE acorn.runs SET is_unwanted = true WHERE number = $1", [run.number])
     transaction.news.append((CANCELLED, str(run.holder)))
 
 
 def delete(transaction: Transaction, run_id: str, name: str) -> None:
-    run = _run(transaction, run_id)
+    run = locked(transaction, run_id)
     if run is None:
         raise words.no_run(run_id, name)
-    _refuse_branch(transaction, run_id, run)
-    _, driver = _seen(transaction, run_id, run)
+    refuse_branch(transaction, run_id, run)
+    _, driver = seen(transaction, run_id, run)
     if driver is not None:
         raise driver
     for table in ("births", "states"):
@@ -467,7 +270,7 @@ def delete(transaction: Transaction, run_id: str, name: str) -> None:
         transaction.execute(f"DELETE FROM acorn.{table} WHERE root = $1".encode(), [run.number])
     _forget_media(transaction, run.number)
     transaction.execute(b"DELETE FROM acorn.runs WHERE number = $1 OR root = $1", [run.number])
-    _tell(transaction, run)
+    tell_of(transaction, run)
 
 
 def _forget_media(transaction: Transaction, root: int) -> None:

@@ -1,0 +1,157 @@
+"""What the benches of stores measure alike, whatever the store: a step of two commits, many commits at once, and what a
+store adds to a step of an agent. Each has its floor by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+
+from measure import cpu
+
+from acorn import module, tool
+from acorn.stores.holder import this_process
+from acorn.stores.port import Birth, Change, Commit, Store
+from acorn.stores.sqlite import SQLiteStore
+from acorn.testing import ScriptedModel, call, finish
+from acorn.types import Usage
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.postgres_server import new_database, shared_server, why_absent
+
+ENTRY = '{"kind": "returned", "output": "' + "x" * 500 + '"}'
+STATE = '{"phase": "tools", "results": "' + "y" * 700 + '"}'
+RECORD = '{"id": "r", "usage": {"input_tokens": 10}}'
+STARTED = datetime(2026, 1, 1, tzinfo=UTC)
+BATCH = 10
+WRITERS = 64
+Rows = tuple[list[str], str]
+"""What one transaction writes: entries and state."""
+PLAIN: tuple[Rows, Rows] = (([ENTRY], STATE), ([ENTRY], STATE))
+
+
+@contextmanager
+def database() -> Iterator[str | None]:
+    """The URL of an empty database of a server of our own; None, and why, where there is no PostgreSQL."""
+    why = why_absent()
+    if why is not None:
+        print(f"  {why}")
+        yield None
+        return
+    folder = Path(tempfile.mkdtemp(prefix="acorn-bench-"))
+    try:
+        with shared_server(folder) as server, new_database(server) as url:
+            yield url
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def change(run_id: str, since: int, entries: int = 1, *, is_birth: bool = False, at: int = 0) -> Change:
+    birth = Birth("desk:Desk", None, None, "{}", STARTED + timedelta(seconds=at)) if is_birth else None
+    return Change(
+        run_id, birth, since, [ENTRY] * entries, RECORD if is_birth else None, STATE, "running", "openai/gpt-4o", since,
+        Usage(10, 20, 0, 0, 1), 0.25, 1.5, None, None,
+    )  # fmt: skip
+
+
+def begin(store: Store, run_id: str) -> None:
+    store.commit(Commit(run_id, this_process(), [change(run_id, 0, is_birth=True)])).result()
+
+
+def step_over_raw(store: Store, theirs: Callable[[], object], rounds: int) -> float:
+    """CPU of two commits, one after the other, over that of a floor: in turn, so that noise hits both alike."""
+    begin(store, "r")
+    since = 1
+
+    def ours() -> None:
+        nonlocal since
+        for _ in range(2):
+            store.commit(Commit("r", this_process(), [change("r", since)])).result()
+            since += 1
+
+    spent: list[list[float]] = [[], []]
+    for _ in range(rounds):
+        for times, act in zip(spent, (ours, theirs), strict=True):
+            times.append(cpu(act, repeat=1, number=BATCH))
+    # The disk makes single rounds much dearer or cheaper than others.
+    return median(spent[0]) / median(spent[1])
+
+
+class Long(module[None, str]):
+    """Look as often as you like."""
+
+    max_steps = 1000
+
+    @tool(repeatable=True)
+    def look(self, number: int) -> str:
+        """Look."""
+        return "x" * 500
+
+
+def rows_of_a_step(folder: Path) -> tuple[Rows, Rows]:
+    """What the two commits of a step of an agent write."""
+    store = SQLiteStore(folder / "rows.db")
+    Long(model=ScriptedModel([call("look", number=1), call("look", number=2), finish("done")]), store=store)()
+    kept = store.read(store.list()[0].id)[0]
+    store.close()
+    kinds = [json.loads(entry)["entry"] for entry in kept.entries]
+    first, second = [at for at, kind in enumerate(kinds) if kind == "ModelAsked"][:2]
+    entries = list(kept.entries[first + 1 : second + 1])
+    half = next(at for at, entry in enumerate(entries) if '"ToolBegun"' in entry) + 1
+    return (entries[:half], kept.state), (entries[half:], kept.state)
+
+
+def whole_steps(store: Path | Store | None, count: int) -> float:
+    """CPU seconds of a step of an agent, with everything that belongs to it."""
+    model = ScriptedModel([*(call("look", number=number) for number in range(count)), finish("done")])
+    agent = Long(model=model, store=store)
+    start = time.process_time()
+    assert agent() == "done"
+    return (time.process_time() - start) / count
+
+
+def whole_step_over_raw(stores: Callable[[int], Path | Store], theirs: Callable[[], object]) -> float:
+    """What a store adds to a step of an agent, over the same rows by hand; `stores` gives one for each round."""
+    added: list[float] = []
+    floor: list[float] = []
+    for turn in range(12):
+        plain, kept = whole_steps(None, 100), whole_steps(stores(turn), 100)
+        added.append(kept - plain)
+        floor.append(cpu(theirs, repeat=1, number=100))
+    return median(added) / median(floor)
+
+
+def at_once_over_one_by_one(store: Store) -> float:
+    """Seconds of a commit where many wait at once, over those where each is a transaction."""
+    runs = [f"many{number}" for number in range(WRITERS)]
+    for run_id in runs:
+        begin(store, run_id)
+
+    def drive(run_id: str, first: int, commits: int) -> None:
+        for since in range(first, first + commits):
+            store.commit(Commit(run_id, this_process(), [change(run_id, since)])).result()
+
+    ratios: list[float] = []
+    for turn in range(3):
+        first = 1 + turn * 11
+        start = time.perf_counter()
+        for run_id in runs:
+            drive(run_id, first, 1)
+        alone = (time.perf_counter() - start) / WRITERS
+        threads = [threading.Thread(target=drive, args=(run_id, first + 1, 10)) for run_id in runs]
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        ratios.append((time.perf_counter() - start) / (WRITERS * 10) / alone)
+    return min(ratios)

@@ -1,0 +1,149 @@
+"""What a store does alike in every database: one transaction for each method, which its rooms of reads and writes fill.
+
+A store beside it (`sqlite.py`, `postgres.py`) says how a transaction is made, and what it does in its own way.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
+
+from acorn.errors import StoreError
+from acorn.stores import words
+from acorn.stores.port import Answered, Heard, Holder, Kept, RunFacts, Status
+from acorn.types import Request
+
+T = TypeVar("T")
+C = TypeVar("C")
+C_contra = TypeVar("C_contra", contravariant=True)
+
+
+class Reads(Protocol[C_contra]):
+    """A room of reads."""
+
+    def tree(self, inside: C_contra, run_id: str, /) -> Sequence[Kept]: ...
+    def media(self, inside: C_contra, wanted: Sequence[str], /) -> Mapping[str, bytes]: ...
+    def find(self, inside: C_contra, prefix: str, /) -> Sequence[str]: ...
+    def holding(self, inside: C_contra, run_ids: Sequence[str], text: str, /) -> Sequence[str]: ...
+    def statuses(self, inside: C_contra, run_ids: Sequence[str], /) -> Mapping[str, Status]: ...
+    def requests(self, inside: C_contra, run_id: str | None, /) -> Sequence[Request]: ...
+    def answers(self, inside: C_contra, run_id: str, /) -> Sequence[Answered]: ...
+    def follow(self, inside: C_contra, run_id: str, after: int, /) -> tuple[Status | None, Sequence[Heard]]: ...
+    def listed(
+        self,
+        inside: C_contra,
+        status: Sequence[Status],
+        agent: str | None,
+        batch: str | None,
+        before: datetime | None,
+        limit: int | None,
+        /,
+    ) -> Sequence[RunFacts]: ...
+
+
+class Driving(Protocol[C_contra]):
+    """A room for who drives a run."""
+
+    def claim(self, inside: C_contra, run_id: str, holder: Holder, /) -> Sequence[Kept] | StoreError | None: ...
+    def release(self, inside: C_contra, run_id: str, holder: Holder, status: Status, /) -> None: ...
+    def beat(self, inside: C_contra, holder: Holder, seconds: float, /) -> Sequence[str]: ...
+
+
+class Writes(Protocol[C_contra]):
+    """A room for what those who look on want."""
+
+    def answer(self, inside: C_contra, request_id: str, text: str, name: str, /) -> Request: ...
+    def cancel(self, inside: C_contra, run_id: str, name: str, /) -> None: ...
+    def delete(self, inside: C_contra, run_id: str, name: str, /) -> None: ...
+
+
+class DatabaseStore(ABC, Generic[C]):
+    """The methods of the port that are nothing but a transaction."""
+
+    def __init__(self, name: str, reads: Reads[C], driving: Driving[C], writes: Writes[C]) -> None:
+        self._name = name
+        self._reads, self._driving, self._writes = reads, driving, writes
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @abstractmethod
+    def transact(self, act: Callable[[C], T], run_id: str | None = None) -> T:
+        """Do it in a transaction, together with whatever else waits; a `StoreError` undoes it, and nothing else."""
+
+    @abstractmethod
+    def _read(self, act: Callable[[C], T]) -> T:
+        """All that it asks for is as of one moment."""
+
+    # By whoever drives a run
+
+    def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
+        claimed = self.transact(lambda inside: self._driving.claim(inside, run_id, holder), run_id)
+        if isinstance(claimed, StoreError):  # what it found out about the run was worth keeping
+            raise claimed
+        return claimed
+
+    def release(self, run_id: str, holder: Holder, status: Status) -> None:
+        self.transact(lambda inside: self._driving.release(inside, run_id, holder, status), run_id)
+
+    def answers(self, run_id: str) -> Sequence[Answered]:
+        return self._read(lambda inside: self._reads.answers(inside, run_id))
+
+    def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
+        return self.transact(lambda inside: self._driving.beat(inside, holder, seconds))
+
+    # By whoever wants runs to begin elsewhere
+
+    def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
+        return self._read(lambda inside: self._reads.statuses(inside, run_ids))
+
+    # By whoever looks on
+
+    def read(self, run_id: str) -> Sequence[Kept]:
+        return self._read(lambda inside: self._reads.tree(inside, run_id))
+
+    def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
+        return self._read(lambda inside: self._reads.media(inside, wanted))
+
+    def find(self, prefix: str) -> Sequence[str]:
+        return self._read(lambda inside: self._reads.find(inside, prefix))
+
+    def list(
+        self,
+        *,
+        status: Sequence[Status] = (),
+        agent: str | None = None,
+        batch: str | None = None,
+        before: datetime | None = None,
+        limit: int | None = 50,
+    ) -> Sequence[RunFacts]:
+        return self._read(lambda inside: self._reads.listed(inside, status, agent, batch, before, limit))
+
+    def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
+        return self._read(lambda inside: self._reads.holding(inside, run_ids, text))
+
+    def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[Heard]]:
+        return self._read(lambda inside: self._reads.follow(inside, run_id, after))
+
+    def requests(self, run_id: str | None = None) -> Sequence[Request]:
+        return self._read(lambda inside: self._reads.requests(inside, run_id))
+
+    def answer(self, request_id: str, value: Any) -> Request:
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise words.not_plain(request_id, error) from error
+        return self.transact(lambda inside: self._writes.answer(inside, request_id, text, self._name))
+
+    def cancel(self, run_id: str) -> None:
+        self.transact(lambda inside: self._writes.cancel(inside, run_id, self._name), run_id)
+
+    def delete(self, run_id: str) -> None:
+        self.transact(lambda inside: self._writes.delete(inside, run_id, self._name), run_id)

@@ -116,6 +116,39 @@ def test_a_run_is_stopped_and_goes_on(app: Any) -> None:
     assert events(app, run_id)[-1]["head"]["status"] == "stopped"
 
 
+class Hesitant(Desk):
+    """Answer the question."""
+
+    def on_start(self, run: Any) -> None:
+        GATES["hesitant"].wait(PATIENCE)
+
+
+def test_a_run_that_is_not_in_the_store_yet_is_stopped(app: Any) -> None:
+    slow = site(Hesitant(), store=MemoryStore())
+    run_id = begin(slow, "search acorns")
+    assert post(slow, f"/api/runs/{run_id}/stop").status_code == 200
+    GATES["hesitant"].set()
+    assert "ModelAnswered" not in kinds(events(slow, run_id))
+    assert post(slow, "/api/runs/nothing/stop").status_code == 404
+
+
+def test_whoever_leaves_a_stream_leaves_nothing_behind(app: Any) -> None:
+    run_id = begin(app, "hold leaving")
+
+    async def main() -> set[asyncio.Task[Any]]:
+        stream = asyncio.create_task(asked(app, "GET", f"/api/runs/{run_id}/stream"))
+        while not [task for task in asyncio.all_tasks() if "Event.wait" in repr(task)]:
+            await asyncio.sleep(0.001)
+        stream.cancel()
+        await asyncio.wait([stream])
+        await asyncio.sleep(0)
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    left = asyncio.run(main())
+    GATES["leaving"].set()
+    assert left == set()
+
+
 def test_code_that_blocks_does_not_stop_the_page(app: Any) -> None:
     run_id = begin(app, "block blocking")
     assert comes_true(lambda: get(app, f"/api/runs/{run_id}/view").json().get("rows", []) != [])

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.web.desk import GATES, Desk, asked, begin, ended, events, events_in, 
 
 import acorn
 from acorn.stores.memory import MemoryStore
+from acorn.stores.port import Commit
 
 
 @pytest.fixture
@@ -116,18 +118,19 @@ def test_a_run_is_stopped_and_goes_on(app: Any) -> None:
     assert events(app, run_id)[-1]["head"]["status"] == "stopped"
 
 
-class Hesitant(Desk):
-    """Answer the question."""
+class SlowStore(MemoryStore):
+    """Keeps nothing before the test says so."""
 
-    def on_start(self, run: Any) -> None:
-        GATES["hesitant"].wait(PATIENCE)
+    def commit(self, commit: Commit) -> Future[None]:
+        GATES["slow store"].wait(PATIENCE)
+        return super().commit(commit)
 
 
-def test_a_run_that_is_not_in_the_store_yet_is_stopped(app: Any) -> None:
-    slow = site(Hesitant(), store=MemoryStore())
+def test_a_run_that_is_not_in_the_store_yet_is_stopped() -> None:
+    slow = site(Desk(), store=SlowStore())
     run_id = begin(slow, "search acorns")
     assert post(slow, f"/api/runs/{run_id}/stop").status_code == 200
-    GATES["hesitant"].set()
+    GATES["slow store"].set()
     assert "ModelAnswered" not in kinds(events(slow, run_id))
     assert post(slow, "/api/runs/nothing/stop").status_code == 404
 

@@ -230,7 +230,8 @@ class Store(Protocol):
     def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
         """Keep runs that have not begun, as `queued`, all or none of them; those whose ids are known stay as they are.
 
-        The ids of the new ones. `deliver`: the workers of this store are to drive them; refused where it has none.
+        The ids of the new ones. `deliver`: the workers of this store are to drive them, the known ones too where they
+        are not over; refused where it has none.
         Whoever claims one begins it, and its first commit has no birth.
         """
         ...

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 from tests.patience import PATIENCE
+from tests.web.browser.conftest import LOOKS
 from tests.web.browser.test_play import assert_good, status
 from tests.web.desk import Desk
 
@@ -115,8 +116,7 @@ def test_a_run_is_shown_as_python(open_page: Open) -> None:
 
 
 @pytest.mark.usefixtures("two")
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
 def test_the_pages_are_for_everybody_fit_and_have_no_markup(open_page: Open, width: int, dark: bool) -> None:
     page = open_page("/compare?a=evil%26b=oaks", width=width, dark=dark)
     home = page.url.partition("/compare")[0]

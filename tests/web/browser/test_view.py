@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 from tests.patience import PATIENCE
+from tests.web.browser.conftest import LOOKS
 from tests.web.browser.test_play import assert_good
 from tests.web.desk import GATES, HOSTILE, Desk
 
@@ -205,8 +206,7 @@ def test_what_is_not_there_is_told(open_page: Open, told: Any) -> None:
     expect(page.locator("main")).to_contain_text("There is no such run here.")
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
 def test_the_pages_are_for_everybody_and_fit(open_page: Open, kept: dict[str, str], width: int, dark: bool) -> None:
     page = open_page("/runs/", width=width, dark=dark)
     home = page.url.partition("/runs/")[0]

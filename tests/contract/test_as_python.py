@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from acorn import Run
+from acorn import File, Image, Run, runs
 from acorn._record_json import read_entries, written_entry
+from acorn.stores.memory import MemoryStore
 from acorn.testing.as_python import as_python
 
 AGENTS = '''
@@ -26,7 +27,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from acorn import ask_human, module, tool
+from acorn import File, Image, ask_human, module, tool
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 from acorn.models.port import RawCall
 
@@ -89,6 +90,41 @@ class Asking(module[str, str]):
     """Ask."""
 
     tools = [ask_human]
+    max_steps = 4
+
+    @tool(approval=True)
+    def pay(self, amount: float) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+
+class Above(module[str, str]):
+    """Have it asked."""
+
+    branches = {"asking": Asking}
+    max_steps = 3
+
+
+class Look(BaseModel):
+    photo: Image
+    papers: list[File] = []
+
+
+class Seer(module[Look, str]):
+    """See."""
+
+    max_steps = 3
+
+    @tool
+    def draw(self) -> Image:
+        """Draw."""
+        return Image.from_bytes(b"\\x89PNG\\r\\n\\x1a\\nother")
+
+
+class Web(module[str, str]):
+    """Search elsewhere."""
+
+    tools = [{"type": "web_search"}]
     max_steps = 3
 '''
 
@@ -262,13 +298,58 @@ def test_a_run_that_failed(agents: Any, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_told_is_skipped_and_says_why(agents: Any, tmp_path: Path) -> None:
-    model = agents.ScriptedModel([agents.call("ask_human", question="Which?"), agents.finish("x")])
-    run = agents.Asking(model=model, store=tmp_path / "runs.db").run("x")
-    made = as_python(run)
-    assert "people" in made
+    asks = agents.call("ask_human", question="Which?") & agents.call("ask_human", question="When?")
+    agent = agents.Asking(model=agents.ScriptedModel([asks]), store=MemoryStore())
+    out = agent("x")
+    agent.resume(out.run_id, answers={out.requests[0].id: "red"})
+    made = as_python(runs(agent.store).get(out.run_id))
+    assert "who answered in part" in made
     single = agents.Researcher(model=agents.ScriptedModel([agents.call("search", query="a")]), max_steps=None)
     told = as_python(single.run(**question(agents)), settings={"max_steps": None})
     passes(tmp_path, made, told, outcome="1 passed, 1 skipped")
+
+
+@pytest.mark.parametrize("answer", [True, False, "Too much.", {"approved": True, "arguments": {"amount": 3.0}}])
+def test_what_people_answered_is_answered_again(agents: Any, answer: Any) -> None:
+    script = [agents.call("ask_human", question="Which?"), agents.call("pay", amount=5.0), agents.finish("done")]
+    above = [agents.call("asking", result="x"), *script, agents.finish("all done")]
+    for cls, replies in ((agents.Asking, script), (agents.Above, above)):
+        agent = cls(model=agents.ScriptedModel(replies), store=MemoryStore())
+        out = agent("x")
+        assert not out.requests[0].choices
+        runs_here(as_python(runs(agent.store).get(out.run_id)))  # which waits, as it did
+        for value in ("true", answer):  # a text that looks like a yes is a text
+            out = agent.resume(out.run_id, answer=value)
+        run = runs(agent.store).list()[0]
+        made = as_python(runs(agent.store).get(run.id), module=run.agent)
+        assert "skip" not in made
+        runs_here(made)
+        with pytest.raises(AssertionError):
+            runs_here(made.replace("'all done'", "'other'", 1).replace("'done'", "'other'", 1))
+
+
+def test_a_test_is_not_kept_where_the_run_was(agents: Any, tmp_path: Path) -> None:
+    """Nor is one of a class that asks people, and did not in this run, in need of anything more."""
+    agent = agents.Asking(model=agents.ScriptedModel([agents.finish("x")]), store=tmp_path / "runs.db")
+    run = agent.run("x")
+    runs_here(as_python(run, module=f"{agents.__name__}:Asking"))
+    assert len(runs(tmp_path / "runs.db").list()) == 1
+
+
+def test_pictures_and_files_are_given_again(agents: Any) -> None:
+    photo = Image.from_bytes(b"\x89PNG\r\n\x1a\n" + b"pixels")
+    for given in (photo, "https://acorn.invalid/cat.png"):
+        agent = agents.Seer(
+            model=agents.ScriptedModel([agents.call("draw"), agents.finish("a cat")]), store=MemoryStore()
+        )
+        run = agent.run(photo=given, papers=[File.from_bytes(b"%PDF-1.4")])
+        for each in (run, runs(agent.store).get(run.id), Run.from_json(run.to_json())):
+            runs_here(as_python(each))
+
+
+def test_hosted_tools_and_what_was_thought_are_no_hindrance(agents: Any) -> None:
+    reply = agents.Reply("I looked.", reasoning="Better to look.") & agents.finish("found")
+    runs_here(as_python(agents.Web(model=agents.ScriptedModel([reply])).run("look")))
 
 
 def test_a_summary_is_part_of_the_script(agents: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.web.desk import GATES, Desk, asked, begin, ended, events, events_in, 
 
 import acorn
 from acorn.stores.memory import MemoryStore
+from acorn.stores.port import Commit
 
 
 @pytest.fixture
@@ -114,6 +116,40 @@ def test_a_run_is_stopped_and_goes_on(app: Any) -> None:
     assert comes_true(lambda: get(app, f"/api/runs/{run_id}/view").json()["head"]["status"] == "running")
     post(app, f"/api/runs/{run_id}/stop")
     assert events(app, run_id)[-1]["head"]["status"] == "stopped"
+
+
+class SlowStore(MemoryStore):
+    """Keeps nothing before the test says so."""
+
+    def commit(self, commit: Commit) -> Future[None]:
+        GATES["slow store"].wait(PATIENCE)
+        return super().commit(commit)
+
+
+def test_a_run_that_is_not_in_the_store_yet_is_stopped() -> None:
+    slow = site(Desk(), store=SlowStore())
+    run_id = begin(slow, "search acorns")
+    assert post(slow, f"/api/runs/{run_id}/stop").status_code == 200
+    GATES["slow store"].set()
+    assert "ModelAnswered" not in kinds(events(slow, run_id))
+    assert post(slow, "/api/runs/nothing/stop").status_code == 404
+
+
+def test_whoever_leaves_a_stream_leaves_nothing_behind(app: Any) -> None:
+    run_id = begin(app, "hold leaving")
+
+    async def main() -> set[asyncio.Task[Any]]:
+        stream = asyncio.create_task(asked(app, "GET", f"/api/runs/{run_id}/stream"))
+        while not [task for task in asyncio.all_tasks() if "Event.wait" in repr(task)]:
+            await asyncio.sleep(0.001)
+        stream.cancel()
+        await asyncio.wait([stream])
+        await asyncio.sleep(0)
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    left = asyncio.run(main())
+    GATES["leaving"].set()
+    assert left == set()
 
 
 def test_code_that_blocks_does_not_stop_the_page(app: Any) -> None:

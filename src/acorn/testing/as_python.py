@@ -3,13 +3,12 @@
     print(as_python(agent.last))
 
 Every text of the run is written as a literal, and names are written only where they are names: a record may come from
-anywhere. What a script cannot do again (people, limits, an interruption) is said, and the test is skipped.
+anywhere. What people answered is answered again; what a script cannot do again (limits, an interruption) is said, and
+the test is skipped.
 """
 
 from __future__ import annotations
 
-import keyword
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +16,16 @@ from typing import Any
 from pydantic_core import from_json
 
 from acorn._content import text_of
-from acorn._json import compact, to_plain
+from acorn._data import to_saved
+from acorn._json import to_plain
 from acorn._loop.compaction import INTRODUCTION
 from acorn._record_json import RecordedError, module_in
 from acorn._tools.collect import FINISH
 from acorn._xml.encode import snake_case
 from acorn.errors import AcornError, LimitError, ModelError
-from acorn.journal import Called, Compacted, HumanAsked, MessagesSaid, ModelAnswered, ToolBegun
+from acorn.journal import Called, Compacted, HumanAnswered, HumanAsked, MessagesSaid, ModelAnswered, ToolBegun
 from acorn.record import Run
+from acorn.testing.literals import arguments_of, is_exact, is_identifier, is_name, literal
 from acorn.thread import dump_events
 from acorn.types import Paused, Unfinished, Usage
 
@@ -76,6 +77,9 @@ class _Writer:
         self._hide = hide
         self.settings = {name: value for name, value in settings.items() if name not in ("model", "store")}
         self.is_named = True
+        self.answers = _answers(run)
+        self.is_kept = module is not None or bool(_asked_people(run))
+        """Whether it needs a store; never the one that it was kept in."""
         self.classes: dict[tuple[str, str], _Class] = {}
         """By where they are and their names; that of the run itself is the first."""
         self.own = self._add(run, module)
@@ -134,8 +138,8 @@ class _Writer:
         for need, line in _IMPORTS.items():
             if need in self.needs:
                 own.add(line)
-        if failures := sorted(self.needs & _ERRORS):
-            own.add(f"from acorn import {', '.join(failures)}")
+        if named := sorted(self.needs & (_ERRORS | _NAMES), key=_by_case):
+            own.add(f"from acorn import {', '.join(named)}")
         sources: dict[str, set[str]] = {}
         for each in self.classes.values():
             sources.setdefault(each.source, set()).add(each.name)
@@ -208,7 +212,7 @@ class _Writer:
         return f", usage=Usage({usage.input_tokens!r}, {usage.output_tokens!r}, requests=1)"
 
     def _called(self, call: Called) -> str:
-        arguments = _arguments(call.arguments)
+        arguments = arguments_of(call.arguments)
         if arguments is None:
             self.testing.add("Reply")
             self.needs.add("RawCall")
@@ -229,19 +233,24 @@ class _Writer:
             yield "kept = ["
             yield from (f"{_TAB}{self._literal(event)}," for event in self._kept(run.forked_from.before))
             yield "]"
-        given = to_plain(run.input) if run.forked_from is None else {}
+        given = to_saved(run.input) if run.forked_from is None else {}
         made = f"{own.name}({', '.join(f'{name}={self._literal(value)}' for name, value in self._set())})"
+        again = made
         if using:
             listed = ", ".join(f"{name}={value}" for name, value in using.items())
             made = f"{made}.using({listed})"
         held = [each.variable for each in self.classes.values() if not each.is_side_by_side]
-        held += [f"{each.name}.override(model={each.variable})" for each in self.classes.values()]
+        kept_in = ", store=store" if self.is_kept else ""
+        held += [f"{each.name}.override(model={each.variable}{kept_in})" for each in self.classes.values()]
+        if self.is_kept:
+            self.needs.add("MemoryStore")
+            yield "store = MemoryStore()"
         failure = self._failure()
         if failure is not None:
             self.needs |= {"pytest", failure}
             held.append(f"pytest.raises({failure})")
         yield f"with {', '.join(held)}:"
-        named = isinstance(given, dict) and all(_is_name(name) for name in given)
+        named = isinstance(given, dict) and all(is_name(name) for name in given)
         target = "" if failure is not None else "run = "
         if not given:
             yield f"{_TAB}{target}{made}.run()"
@@ -251,11 +260,22 @@ class _Writer:
             yield f"{_TAB})"
         else:
             yield f"{_TAB}{target}{made}.run(**{self._literal(given)})"
+        if self.answers and failure is None:
+            yield from self._answer(again)
         if failure is None:
             yield from self._asserts()
 
+    def _answer(self, agent: str) -> Iterator[str]:
+        """What people said, in the order in which they were asked."""
+        self.needs |= {"Paused", "runs"}
+        yield f"{_TAB}answers = iter({self._literal(self.answers)})"
+        yield f"{_TAB}while isinstance(run.output, Paused):"
+        yield f"{_TAB}{_TAB}given = {{request.id: next(answers) for request in run.output.requests}}"
+        yield f"{_TAB}{_TAB}{agent}.resume(run.id, answers=given)"
+        yield f"{_TAB}{_TAB}run = runs(store).get(run.id)"
+
     def _set(self) -> list[tuple[str, Any]]:
-        return [(name, value) for name, value in self.settings.items() if _is_name(name)]
+        return [(name, value) for name, value in self.settings.items() if is_name(name)]
 
     def _using(self) -> Iterator[tuple[str, str]]:
         run = self.run
@@ -293,31 +313,23 @@ class _Writer:
         if run.stop_reason is not None and run.stop_reason != "limit":
             yield f"assert run.stop_reason == {self._literal(run.stop_reason)}"
         plain = to_plain(run.output)
-        if _is_exact(plain):
+        if is_exact(plain):
             self.needs.add("to_jsonable_python")
             yield f"assert to_jsonable_python(run.output, by_alias=False) == {self._literal(plain)}"
         else:
             yield "# The output holds a number that equals no other, so it is not compared."
 
     def _literal(self, plain: Any) -> str:
-        """Plain data as Python writes it: whatever it says, it stays data."""
-        if isinstance(plain, dict):
-            pairs = [f"{self._literal(key)}: {self._literal(value)}" for key, value in plain.items()]
-            return f"{{{', '.join(pairs)}}}"
-        if isinstance(plain, list | tuple):
-            return f"[{', '.join(map(self._literal, plain))}]"
-        if isinstance(plain, float) and not math.isfinite(plain):
-            return f"float({str(plain)!r})"
-        if plain is None or isinstance(plain, bool | int | float):
-            return repr(plain)
-        return repr(self._hide(str.__str__(plain) if isinstance(plain, str) else str(plain)))
+        return literal(plain, self._hide)
 
 
 _IMPORTS = {
     "ModelRequest": "from acorn.models import ModelRequest",
+    "MemoryStore": "from acorn.stores import MemoryStore",
     "RawCall": "from acorn.models.port import RawCall",
-    "Usage": "from acorn import Usage",
 }
+_NAMES = {"Paused", "Usage", "runs"}
+"""What is imported from `acorn` itself, beside errors."""
 
 
 def _public(kind: type[AcornError]) -> set[str]:
@@ -331,9 +343,11 @@ _ERRORS = _public(AcornError)
 
 def _why_not(run: Run[Any]) -> str | None:
     """Why a script alone cannot make the run again."""
-    for each in _tree(run):
-        if any(isinstance(entry, HumanAsked) for entry in each.journal.entries):
-            return "the run asked people, and a script cannot answer for them: give the agent an `on_human`"
+    open_ones = [request_id for _, request_id, _ in _asked_people(run) if request_id not in _said(run)]
+    if open_ones and (run.stop_reason != "paused" or _said(run)):
+        return "the run asked people who did not answer, or who answered in part"
+    if run.error is not None and _asked_people(run):
+        return "the run failed after people were asked; give the agent an `on_human` that answers as they did"
     if run.stop_reason is None:
         return "the run had not ended when this was written"
     if run.stop_reason == "cancelled":
@@ -341,6 +355,38 @@ def _why_not(run: Run[Any]) -> str | None:
     if isinstance(run.error, LimitError):
         return "the run ended at a limit of tokens, cost or time, which a script does not use up"
     return None
+
+
+def _asked_people(run: Run[Any]) -> list[tuple[float, str, str]]:
+    """What people were asked in all runs of a tree: when, by which request, and whether for an approval."""
+    asked = (
+        (_began(each) + entry.at, entry.request_id, entry.kind)
+        for each in _tree(run)
+        for entry in each.journal.entries
+        if isinstance(entry, HumanAsked)
+    )
+    return sorted(asked)
+
+
+def _said(run: Run[Any]) -> dict[str, str]:
+    entries = (entry for each in _tree(run) for entry in each.journal.entries)
+    return {entry.request_id: entry.answer for entry in entries if isinstance(entry, HumanAnswered)}
+
+
+def _answers(run: Run[Any]) -> list[Any]:
+    """What people answered, in the order in which they were asked; the journal has it as text, or else as JSON."""
+    said = _said(run)
+    known = [(said[request_id], kind) for _, request_id, kind in _asked_people(run) if request_id in said]
+    return [parsed if kind == "approval" and (parsed := _plain(text)) is not None else text for text, kind in known]
+
+
+def _plain(text: str) -> Any:
+    """A yes or a no, or one with other arguments; None where it is a text."""
+    try:
+        found = from_json(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, bool | dict) else None
 
 
 def _is_failed_request(run: Run[Any]) -> bool:
@@ -381,40 +427,9 @@ def _opening(run: Run[Any]) -> str:
 def _names(module: str) -> tuple[str | None, str]:
     """From `package.file:Class` to where the class is and its name; None where that is no place to import from."""
     source, _, name = module.partition(":")
-    is_class = _is_identifier(name)
-    is_source = bool(source) and all(map(_is_identifier, source.split("."))) and source != "__main__"
+    is_class = is_identifier(name)
+    is_source = bool(source) and all(map(is_identifier, source.split("."))) and source != "__main__"
     return (source if is_class and is_source else None), (name if is_class else "Agent")
-
-
-def _is_identifier(text: str) -> bool:
-    return text.isidentifier() and not keyword.iskeyword(text)
-
-
-def _is_name(text: Any) -> bool:
-    """Whether it can be the name of an argument; Python would spell others in its own way."""
-    return isinstance(text, str) and text.isascii() and _is_identifier(text)
-
-
-def _arguments(text: str) -> dict[str, Any] | None:
-    """The arguments where they can be written as Python's, to the letter."""
-    try:
-        found = from_json(text, allow_inf_nan=False)
-    except ValueError:
-        return None
-    if not isinstance(found, dict) or not all(map(_is_name, found)) or "_id" in found:
-        return None
-    return found if compact(found) == text and _is_exact(found) else None
-
-
-def _is_exact(plain: Any) -> bool:
-    """Whether a value is written and read as the same: what is no number, nor half a letter, is not."""
-    if isinstance(plain, float):
-        return math.isfinite(plain)
-    if isinstance(plain, str):
-        return not any("\ud800" <= letter <= "\udfff" for letter in plain)
-    if isinstance(plain, dict):
-        return all(_is_exact(key) and _is_exact(value) for key, value in plain.items())
-    return all(map(_is_exact, plain)) if isinstance(plain, list) else True
 
 
 def _by_case(name: str) -> tuple[bool, str]:

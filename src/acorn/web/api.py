@@ -147,7 +147,10 @@ class _Api:
         return _json(201, self._site.veil(), {"id": run_id})
 
     async def stop(self, request: Request) -> Response:
-        await run_in_threadpool(self._site.stop, (await self._book(request)).head["id"])
+        run_id = request.path_params["id"]
+        if run_id not in self._site.lives:  # one that has just begun may not be in the store yet
+            await self._book(request)
+        await run_in_threadpool(self._site.stop, run_id)
         return _json(200, self._site.veil(), {})
 
     async def resume(self, request: Request) -> Response:

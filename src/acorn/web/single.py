@@ -19,7 +19,7 @@ from acorn.web.shelf import Book
 from acorn.web.static_files import Page, read_pages
 from acorn.web.wire import Veil, dumped, entry_event
 
-_SCRIPTS = ("dom", "text", "value", "people", "view")
+_SCRIPTS = ("text", "dom", "value", "people", "view")
 """In the order in which they need each other."""
 _IMPORT = re.compile(r'^import \{ (.*) \} from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|const|let|class) (\w+))", re.MULTILINE)

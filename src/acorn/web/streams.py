@@ -126,7 +126,9 @@ async def _until(event: asyncio.Event, seconds: float) -> None:
 async def _either(news: asyncio.Event, closing: asyncio.Event) -> bool:
     """Whether something came before it was time to say that we are still here."""
     waits = [asyncio.ensure_future(each.wait()) for each in (news, closing)]
-    done, _ = await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
-    for each in waits:
-        each.cancel()
+    try:
+        done, _ = await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
+    finally:  # also where the reader has left meanwhile
+        for each in waits:
+            each.cancel()
     return bool(done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -144,6 +145,42 @@ def test_a_reload_in_the_middle_and_a_second_tab_show_the_same(open_page: Open) 
         expect(each.locator(".answer")).to_contain_text("hold reload")
 
 
+def test_a_second_click_stops_nothing(open_page: Open) -> None:
+    page = open_page()
+    page.get_by_label("question").first.fill("search twice")
+    stops: list[str] = []
+    page.on("request", lambda asked: stops.append(asked.url) if asked.url.endswith("/stop") else None)
+    page.get_by_role("button", name="Run", exact=True).dblclick()
+    expect(status(page)).to_have_text("finished")
+    assert stops == []
+
+
+def test_a_number_stays_what_it_is_however_long(open_page: Open, store: MemoryStore) -> None:
+    number = "12345678901234567891"
+    page = open_page()
+    page.get_by_label("more").fill(f'{{"id": {number}}}')
+    ask(page, "search number")
+    expect(status(page)).to_have_text("finished")
+    run_id = page.url.partition("run=")[2]
+    assert f'"id":{number}' in store.read(run_id)[0].birth.input.replace(" ", "")
+    page.get_by_role("button", name="Again").click()
+    page.get_by_role("tab", name="JSON").click()
+    expect(page.get_by_label("Input as JSON")).to_have_value(re.compile(f'"id": {number}'))
+    page.goto(page.url.replace("?run=", "runs/"))
+    expect(page.locator(".detail")).to_contain_text(number)
+
+
+def test_what_failed_shows_no_empty_answer(open_page: Open, told: Any) -> None:
+    told.allowed.append("404")
+    page = open_page()
+    ask(page, "fail")
+    expect(status(page)).to_have_text("failed")
+    expect(page.locator(".answer")).to_be_hidden()
+    page.goto(f"{page.url.partition('?')[0]}?run=nothing")
+    expect(page.locator(".note")).to_contain_text("There is no such run here.")
+    expect(page.locator(".answer")).to_be_hidden()
+
+
 def test_a_question_is_answered_on_the_page(open_page: Open) -> None:
     page = open_page()
     ask(page, "question")
@@ -158,6 +195,7 @@ def test_an_approval_is_given_with_other_arguments(open_page: Open) -> None:
     page = open_page()
     ask(page, "refund")
     expect(page.locator(".request")).to_contain_text("May it call refund?")
+    expect(page.locator(".call-state")).to_have_text("waits for a yes")
     page.get_by_label("Arguments").fill('{"order": "17", "amount": 5}')
     page.get_by_role("button", name="Approve").click()
     expect(status(page)).to_have_text("finished")

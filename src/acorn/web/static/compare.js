@@ -1,7 +1,7 @@
 // Two runs side by side: what they cost, what they were given and gave, and their steps. What is the same is folded.
 
 import { ask, button, chip, el, fill, link, put, statusView } from "./dom.js";
-import { ago, className, count, gist, many, money, oneLine, seconds, short, stateOf, stateWords } from "./text.js";
+import { ago, className, count, gist, isRecord, many, money, oneLine, seconds, short, stateOf, stateWords } from "./text.js";
 import { valueView } from "./value.js";
 
 const SHOWN = 400;
@@ -15,7 +15,7 @@ export async function comparePage(main) {
   const found = await ask(`/api/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`);
   if (found.error) return fill(main, el("div", { class: "wait" }, el("p", { class: "wrong" }, found.error), link("All runs", "/runs/")));
   const heads = [found.a.head, found.b.head];
-  const turned = link("Turn round", `/compare?a=${encodeURIComponent(b)}&b=${encodeURIComponent(a)}`, { class: "button small" });
+  const turned = link("Swap sides", `/compare?a=${encodeURIComponent(b)}&b=${encodeURIComponent(a)}`, { class: "button small" });
   return fill(main, el("div", { class: "runs compare" }, el("div", { class: "runs-head" }, el("h1", {}, "Two runs"), turned),
     el("div", { class: "sides", role: "group", "aria-label": "The runs" }, heads.map(headView)), figures(heads),
     fields("Input", heads.map((head) => head.input)), fields("Answer", heads.map((head) => head.output ?? head.error)), steps(found)));
@@ -61,12 +61,11 @@ function figures(heads) {
 
 function table(title, rows) {
   const id = `of-${title.toLowerCase()}`;
-  return el("section", { class: "card", "aria-labelledby": id }, el("h2", { id }, title), el("table", { class: "versus" }, el("thead", { class: "sr" }, el("tr", {}, ["what", "first", "second"].map((words) => el("th", { scope: "col" }, words)))), el("tbody", {}, rows)));
+  return el("section", { class: "card", "aria-labelledby": id }, el("h2", { id }, title), el("table", { class: "versus" }, el("colgroup", {}, el("col"), el("col"), el("col")), el("thead", { class: "sr" }, el("tr", {}, ["what", "first", "second"].map((words) => el("th", { scope: "col" }, words)))), el("tbody", {}, rows)));
 }
 
 /** Two values, field by field; those that differ are marked. */
 function fields(title, values) {
-  const isRecord = (value) => value && typeof value === "object" && !Array.isArray(value);
   const names = values.every(isRecord) ? [...new Set(values.flatMap((value) => Object.keys(value)))] : [null];
   const rows = names.map((name) => {
     const both = values.map((value) => (name === null ? value : value[name]));

@@ -1,9 +1,11 @@
 // Makes elements, and nothing else does: from text and attributes, never from markup.
 
+import { fromJson } from "./text.js";
+
 export const base = document.querySelector('meta[name="acorn-base"]').content;
 
 /** In a file that was made of a run, what it would ask the site for; else null. */
-export const kept = JSON.parse(document.getElementById("kept")?.textContent ?? "null");
+export const kept = fromJson(document.getElementById("kept")?.textContent ?? "null");
 
 const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
@@ -98,15 +100,15 @@ export function chip(words, look = "", picture) {
 }
 
 /** Copies a text when it is pressed. */
-export function copyButton(text, label = "Copy") {
-  const made = button("", async () => {
+export function copyButton(text, label = "Copy", words = "") {
+  const made = button(words, async () => {
     try {
       await navigator.clipboard.writeText(text());
       say("Copied");
     } catch {
       say("The browser does not let this page copy");
     }
-  }, { look: "bare small", picture: "copy", label, title: label });
+  }, { look: words ? "" : "bare small", picture: "copy", label, title: label });
   return made;
 }
 
@@ -140,7 +142,7 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
   }
   let found;
   try {
-    found = await response.json();
+    found = fromJson(await response.text());
   } catch {
     found = { error: `The server answered ${response.status}.` };
   }
@@ -173,7 +175,7 @@ export function follow(path, hear, lost) {
     source = new EventSource(base + path + (last ? `${mark}from=${encodeURIComponent(last)}` : ""));
     source.onmessage = (message) => {
       last = message.lastEventId;
-      hear(JSON.parse(message.data));
+      hear(fromJson(message.data));
     };
     source.onerror = () => lost?.();
   };

@@ -4,7 +4,7 @@
 // path leads to. A kind of field is a function here and a line in `kindOf`.
 
 import { button, el, fill, icon, put } from "./dom.js";
-import { words } from "./text.js";
+import { fromJson, parsed, unrounded, words } from "./text.js";
 
 let counter = 0;
 const fresh = () => `field-${++counter}`;
@@ -153,7 +153,7 @@ function textField(schema, about) {
   if (typeof schema.default === "string") control.value = schema.default;
   field.get = () => (control.value === "" ? undefined : control.value);
   field.set = (value) => {
-    control.value = value === undefined || value === null ? "" : String(value);
+    control.value = String(unrounded(value) ?? "");
   };
   return field;
 }
@@ -225,9 +225,9 @@ function numberField(schema, about) {
     placeholder: schema.examples?.[0],
   });
   const field = framed(control, about, schema);
-  field.get = () => (control.value === "" ? undefined : Number(control.value));
+  field.get = () => (control.value === "" ? undefined : parsed(control.value) ?? Number(control.value));
   field.set = (value) => {
-    control.value = value ?? "";
+    control.value = unrounded(value) ?? "";
   };
   if (schema.default !== undefined) field.set(schema.default);
   return field;
@@ -302,7 +302,7 @@ function jsonField(schema, about) {
   if (schema.default !== undefined && schema.default !== null) control.value = JSON.stringify(schema.default, null, 2);
   control.addEventListener("input", () => {
     try {
-      if (control.value.trim()) JSON.parse(control.value);
+      if (control.value.trim()) fromJson(control.value);
       field.mark("");
     } catch (error) {
       field.mark(String(error.message));
@@ -311,7 +311,7 @@ function jsonField(schema, about) {
   field.get = () => {
     if (!control.value.trim()) return undefined;
     try {
-      return JSON.parse(control.value);
+      return fromJson(control.value);
     } catch {
       return control.value;
     }
@@ -367,7 +367,7 @@ function pairsField(schema, top, about) {
   const { get, set, at } = field;
   field.get = () => {
     const found = get();
-    return found && Object.fromEntries(found.filter((each) => each.name !== undefined).map((each) => [each.name, each.value]));
+    return found && Object.fromEntries(found.filter((each) => each.name !== undefined || each.value !== undefined).map((each) => [each.name ?? "", each.value]));
   };
   field.set = (value) => set(Object.entries(value ?? {}).map(([name, item]) => ({ name, value: item })));
   field.at = (parts) => {
@@ -477,10 +477,10 @@ function unionField(schema, members, top, about) {
 }
 
 function fits(schema, value, mapping, top) {
-  const kind = Array.isArray(value) ? "array" : value === null ? "null" : typeof value;
+  const kind = Array.isArray(value) ? "array" : value === null ? "null" : unrounded(value) === value ? typeof value : "integer";
   if (mapping && kind === "object") return choicesOf(resolved(schema.properties?.[mapping], top), top)?.includes(value[mapping]);
   if (schema.properties && kind === "object") return (schema.required ?? []).every((name) => name in value);
-  return schema.type === kind || (kind === "number" && schema.type === "integer" && Number.isInteger(value));
+  return schema.type === kind || (kind === "number" && schema.type === "integer" && Number.isInteger(value)) || (kind === "integer" && schema.type === "number");
 }
 
 function objectField(schema, top, { only = null, depth = 0 } = {}) {

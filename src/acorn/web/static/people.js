@@ -1,7 +1,7 @@
 // What a run asks of people, to be answered on the page.
 
 import { button, chip, el, icon, put } from "./dom.js";
-import { parsed } from "./text.js";
+import { isRecord, parsed } from "./text.js";
 
 /** What a run waits for, to be answered here. */
 export function requestCard(request, answer) {
@@ -37,7 +37,7 @@ export function requestCard(request, answer) {
     const yes = () => {
       if (args.value.trim() === before.trim()) return send(true);
       const changed = parsed(args.value);
-      if (!changed || typeof changed !== "object" || Array.isArray(changed)) {
+      if (!isRecord(changed)) {
         wrong.hidden = false;
         wrong.textContent = "The arguments are no JSON object.";
         return undefined;

@@ -4,7 +4,7 @@ import { ask, base, button, chip, el, fill, follow, icon, link, put, say, status
 import { makeForm } from "./form.js";
 import { requestCard } from "./people.js";
 import { Story } from "./story.js";
-import { className, gist, many, money, seconds, single, stateOf, stateWords } from "./text.js";
+import { className, fromJson, gist, isRecord, many, money, seconds, single, stateOf, stateWords } from "./text.js";
 import { valueView } from "./value.js";
 
 export function playPage(main, agent) {
@@ -50,10 +50,10 @@ class Play {
     this.tabs = tabs([["form", "Form"], ["json", "JSON"]], (which) => this.turn(which === "json"));
     this.wrong = el("div", { class: "wrong whole", role: "alert", hidden: true });
     this.go = button("Run", () => this.start(), { look: "primary big", picture: "play" });
-    this.halt = button("Stop", () => this.stop(), { look: "big", picture: "stop" });
+    this.halt = button("Stop", (event) => event.detail > 1 || this.stop(), { look: "big", picture: "stop" });
     this.halt.hidden = true;
     this.talk = el("div", { class: "talk", hidden: true });
-    const bar = el("div", { class: "bar" }, this.wrong, this.talk, el("div", { class: "actions" }, this.go, this.halt, el("span", { class: "keys" }, el("kbd", {}, "Ctrl"), el("kbd", {}, "Enter"))));
+    const bar = el("div", { class: "bar" }, this.wrong, this.talk, el("div", { class: "actions" }, this.go, this.halt, this.keys = el("span", { class: "keys" }, el("kbd", {}, "Ctrl"), el("kbd", {}, "Enter"))));
     return el("section", { class: "side", "aria-label": "Input" },
       el("div", { class: "about" }, el("h1", {}, agent.name), agent.doc && el("p", { class: "lead" }, agent.doc), el("div", { class: "chips" }, parts)),
       !agent.input.empty && this.tabs.node, this.formPane, this.jsonPane, bar);
@@ -78,8 +78,8 @@ class Play {
 
   typed() {
     try {
-      const value = JSON.parse(this.json.value || "{}");
-      if (value && typeof value === "object" && !Array.isArray(value)) return value;
+      const value = fromJson(this.json.value || "{}");
+      if (isRecord(value)) return value;
       this.complain([{ path: "", message: "The input is no JSON object." }]);
     } catch (error) {
       this.complain([{ path: "", message: String(error.message) }]);
@@ -101,6 +101,7 @@ class Play {
     const input = this.isJson ? this.typed() : this.form.read();
     if (input === undefined) return;
     this.busy(true);
+    this.halt.disabled = true;  // there is nothing to stop yet: it stands where a second click falls
     const found = await ask("/api/runs", { method: "POST", body: { input, ...(this.after ? { after: this.after.id } : {}) } });
     if (found.error) {
       this.busy(false);
@@ -123,6 +124,7 @@ class Play {
     this.isBusy = isBusy;
     this.go.hidden = isBusy;
     this.halt.hidden = !isBusy;
+    this.keys.hidden = isBusy;
     this.halt.disabled = false;
   }
 
@@ -184,6 +186,7 @@ class Play {
       this.busy(false);
       this.set("failed");
       this.story.hear({ entry: "fault", run_id: id, error: "There is no such run here." });
+      this.story.end();
     } else if (found.status === 0) this.set("lost");
   }
 
@@ -210,9 +213,9 @@ class Play {
 
   ended(event, fills) {
     this.shut();
-    this.story.end();
-    this.busy(false);
     const head = event.head;
+    this.story.end(head?.status === "waiting");
+    this.busy(false);
     this.set(head ? stateOf(head) : "failed");
     this.told(head ?? undefined);
     fill(this.asked, event.requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));

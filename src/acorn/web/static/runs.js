@@ -83,7 +83,8 @@ export function runsPage(main, site) {
 
   function told() {
     const isNarrow = query.status || query.agent;
-    if (!query.q) return runs.length ? "" : isNarrow ? "Nothing fits." : "There are no runs yet.";
+    const howTo = site.agent ? "" : " `acorn run agent.py --store FILE` keeps one.";
+    if (!query.q) return runs.length ? "" : isNarrow ? "Nothing fits." : `There are no runs yet.${howTo}`;
     const which = `${count(looked)}${before ? " newest" : ""} ${isNarrow ? "runs that fit" : looked === 1 ? "run" : "runs"}`;
     return `${count(runs.length)} of the ${which} say “${query.q}” in what went in, was said, called or returned.`;
   }

@@ -3,7 +3,7 @@
 // Fed by the events of the wire; each changes only what it is about.
 
 import { copyButton, el, fill, icon, put } from "./dom.js";
-import { many, money, oneLine, parsed, problemsIn, seconds, words } from "./text.js";
+import { isRecord, many, money, oneLine, parsed, problemsIn, seconds, words } from "./text.js";
 import { eitherView, jsonView, textView, valueView } from "./value.js";
 
 const FINISH = "__finish__";
@@ -47,9 +47,10 @@ export class Story {
     if (cost !== null) this.totals.cost = (this.totals.cost ?? 0) + cost;
   }
 
-  /** Nothing goes on any more. */
-  end() {
+  /** Nothing goes on any more, or not before somebody has answered. */
+  end(isWaiting) {
     for (const node of [...ticking.keys()]) if (this.node.contains(node)) ticking.delete(node);
+    if (isWaiting) return;
     for (const run of this.runs.values()) run.end();
     this.answer.end();
   }
@@ -420,9 +421,9 @@ class AnswerCard {
 
   draw(value, completed, isDone) {
     if ((value === null || value === undefined) && !isDone) return;
-    const isRecord = value && typeof value === "object" && !Array.isArray(value) && !this.fields.has(null);
-    const parts = isRecord ? Object.entries(value) : [[null, value]];
-    if (!isRecord && !this.fields.has(null) && value !== undefined && value !== null) {
+    const hasFields = isRecord(value) && !this.fields.has(null);
+    const parts = hasFields ? Object.entries(value) : [[null, value]];
+    if (!hasFields && !this.fields.has(null) && value !== undefined && value !== null) {
       fill(this.body);
       this.fields.clear();
     }

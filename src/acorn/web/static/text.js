@@ -5,8 +5,9 @@ export function seconds(value) {
   if (value < 0.9995) return `${Math.round(value * 1000)} ms`;
   if (value < 59.95) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
   const minutes = Math.floor(Math.round(value) / 60);
-  if (minutes < 60) return `${minutes} min ${Math.round(value) % 60} s`;
-  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  const both = (many, name, rest, other) => (rest ? `${many} ${name} ${rest} ${other}` : `${many} ${name}`);
+  if (minutes < 60) return both(minutes, "min", Math.round(value) % 60, "s");
+  return both(Math.floor(minutes / 60), "h", minutes % 60, "min");
 }
 
 export function count(value) {
@@ -69,9 +70,24 @@ export function oneLine(value, most = 160) {
   return flat.length > most ? `${flat.slice(0, most)}…` : flat;
 }
 
+/** JSON, in which a whole number that this language would round is kept as it was written. */
+export function fromJson(text) {
+  const keep = (_, value, { source }) => (Number.isInteger(value) && !Number.isSafeInteger(value) ? JSON.rawJSON(source) : value);
+  return JSON.parse(text, JSON.rawJSON && /\d{16}/.test(text) ? keep : undefined);
+}
+
+/** A number as it was written, where it is one that would have been rounded; else the value. */
+export function unrounded(value) {
+  return JSON.isRawJSON?.(value) ? value.rawJSON : value;
+}
+
+export function isRecord(value) {
+  return Boolean(value) && typeof value === "object" && !Array.isArray(value) && !JSON.isRawJSON?.(value);
+}
+
 export function parsed(text) {
   try {
-    return JSON.parse(text);
+    return fromJson(text);
   } catch {
     return undefined;
   }
@@ -88,7 +104,7 @@ export function problemsIn(text) {
 
 /** A value in a line: the text that it is, or the first one in it; else JSON. */
 export function gist(value, most = 160) {
-  if (value && typeof value === "object" && !Array.isArray(value)) {
+  if (isRecord(value)) {
     const items = Object.values(value);
     const text = items.find((each) => typeof each === "string" && each.trim());
     return oneLine(text ?? (items.length === 1 ? items[0] : value), most);
@@ -98,6 +114,6 @@ export function gist(value, most = 160) {
 
 /** The one value of a record that has only one. */
 export function single(value) {
-  const names = value && typeof value === "object" && !Array.isArray(value) ? Object.keys(value) : [];
+  const names = isRecord(value) ? Object.keys(value) : [];
   return names.length === 1 ? value[names[0]] : value;
 }

@@ -1,13 +1,15 @@
 // Any value, to be read: text as text, lists as lists, records as tables; and JSON with its colours.
 
 import { copyButton, el, put } from "./dom.js";
-import { words } from "./text.js";
+import { fromJson, isRecord, unrounded, words } from "./text.js";
 
 const LONG = 4000;
 const SHOWN = 200;
 
-export function valueView(value, depth = 0) {
+export function valueView(given, depth = 0) {
+  const value = unrounded(given);
   if (value === null || value === undefined) return el("span", { class: "none" }, "none");
+  if (value !== given) return el("span", { class: "scalar" }, value);
   if (typeof value === "string") return textView(value);
   if (typeof value !== "object") return el("span", { class: "scalar" }, String(value));
   if (depth > 4) return jsonView(value);
@@ -21,11 +23,10 @@ export function valueView(value, depth = 0) {
 
 function listView(value, depth) {
   if (!value.length) return el("span", { class: "none" }, "empty list");
-  const isRecord = (each) => each && typeof each === "object" && !Array.isArray(each);
   const shown = value.slice(0, SHOWN);
   const rest = value.length > SHOWN && el("p", { class: "quiet" }, `and ${value.length - SHOWN} more`);
   const names = [...new Set(shown.flatMap((each) => (isRecord(each) ? Object.keys(each) : [])))];
-  const isFlat = (each) => isRecord(each) && Object.values(each).every((item) => item === null || typeof item !== "object");
+  const isFlat = (each) => isRecord(each) && Object.values(each).every((item) => item === null || typeof unrounded(item) !== "object");
   if (shown.every(isFlat) && names.length && names.length <= 6) {
     const head = el("tr", {}, names.map((name) => el("th", { scope: "col" }, words(name))));
     const rows = shown.map((each) => el("tr", {}, names.map((name) => el("td", {}, valueView(each[name], depth + 1)))));
@@ -79,7 +80,7 @@ export function eitherView(text) {
   if (typeof text !== "string") return jsonView(text);
   if (/^\s*[[{]/.test(text) && text.length < 200000) {
     try {
-      return jsonView(JSON.parse(text));
+      return jsonView(fromJson(text));
     } catch {
       return preView(text);
     }

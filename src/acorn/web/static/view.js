@@ -188,7 +188,7 @@ class View {
   async python() {
     const found = await ask(`${this.path}/python`);
     if (found.error) return say(found.error);
-    const box = el("dialog", { class: "broad", "aria-labelledby": "as-python" }, el("h2", { id: "as-python" }, "As a test"), preView(found.text), el("div", { class: "actions" }, copyButton(() => found.text, "Copy"), button("Close", () => box.close())));
+    const box = el("dialog", { class: "broad", "aria-labelledby": "as-python" }, el("h2", { id: "as-python" }, "As a test"), preView(found.text), el("div", { class: "actions" }, copyButton(() => found.text, "Copy", "Copy"), button("Close", () => box.close())));
     return this.dialog(box);
   }
 

@@ -116,6 +116,7 @@ def main() -> None:
     for event in run.thread:
         if isinstance(event, ToolCallEvent) and event.tool_name != "__finish__":
             print(f"{event.tool_name}: {event.args.get('sql', '')}\n    {read[event.tool_call_id]}")
+    assert run.output is not None
     print(f"\n{run.output.answer} It was asked by:\n    {run.output.query}")
 
 

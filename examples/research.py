@@ -145,6 +145,7 @@ def main() -> None:
         if isinstance(event, ToolCallEvent) and event.tool_name != "__finish__":
             print(f"{event.tool_name}({', '.join(f'{name}={value!r}' for name, value in event.args.items())})")
             print("    " + read[event.tool_call_id].strip().replace("\n", "\n    "))
+    assert run.output is not None
     print(f"\n{run.output.answer}")
     for source in run.output.sources:
         print(f"    {source.path}, line {source.line}")

@@ -75,7 +75,8 @@ def show(spans: Sequence[ReadableSpan], above: int | None = None, indent: str = 
         took = ((span.end_time or 0) - (span.start_time or 0)) / 1e6
         tokens = (span.attributes or {}).get("gen_ai.usage.input_tokens")
         print(f"{indent + span.name:<36}{took:>8.1f} ms{f'{tokens:>6} tokens' if tokens else ''}")
-        show(spans, span.get_span_context().span_id, f"{indent}  ")
+        if span.context:
+            show(spans, span.context.span_id, f"{indent}  ")
 
 
 def main() -> None:

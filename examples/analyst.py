@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field, FilePath
 
 from acorn import Run, module, tool
 from acorn.testing import ScriptedModel, call, finish
+from acorn.thread import ToolCallEvent
 
 MOST_ROWS, MOST_BYTES, MOST_SECONDS = 50, 1_000_000, 5.0
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
@@ -111,10 +112,12 @@ def main() -> None:
             connection.executemany("INSERT INTO orders VALUES (?, ?)", [("Anna", 30), ("Bert", 20), ("Anna", 12)])
             connection.commit()
         run = Analyst(model=script()).run(question="Who bought most?", database=file)
-    for message in run.history:
-        if message["role"] == "tool":
-            print(f"  {message['content']}")
-    print(run.output)
+    read = {message["tool_call_id"]: message["content"] for message in run.history if message["role"] == "tool"}
+    for event in run.thread:
+        if isinstance(event, ToolCallEvent) and event.tool_name != "__finish__":
+            print(f"{event.tool_name}: {event.args.get('sql', '')}\n    {read[event.tool_call_id]}")
+    assert run.output is not None
+    print(f"\n{run.output.answer} It was asked by:\n    {run.output.query}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pydantic import BaseModel, DirectoryPath, Field
 
 from acorn import Run, module, tool
 from acorn.testing import ScriptedModel, call, finish
+from acorn.thread import ToolCallEvent
 
 MOST_FILES, MOST_HITS, MOST_LINES, MOST_BYTES = 200, 30, 100, 1_000_000
 
@@ -139,10 +140,15 @@ def main() -> None:
         notes.mkdir()
         (notes / "oaks.md").write_text("# Oaks\n\nAcorns sprout in spring.\n", encoding="utf-8")
         run = Researcher(model=script()).run(question="When do acorns sprout?", folder=folder)
-    for message in run.history:
-        if message["role"] == "tool":
-            print("  " + message["content"].replace("\n", "\n  "))
-    print(run.output)
+    read = {message["tool_call_id"]: message["content"] for message in run.history if message["role"] == "tool"}
+    for event in run.thread:
+        if isinstance(event, ToolCallEvent) and event.tool_name != "__finish__":
+            print(f"{event.tool_name}({', '.join(f'{name}={value!r}' for name, value in event.args.items())})")
+            print("    " + read[event.tool_call_id].strip().replace("\n", "\n    "))
+    assert run.output is not None
+    print(f"\n{run.output.answer}")
+    for source in run.output.sources:
+        print(f"    {source.path}, line {source.line}")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,17 @@
 
     python examples/telemetry.py
 
-No key and no network: the model is a script, and the spans are printed. A real program takes `OTLPSpanExporter()` of
-`opentelemetry-exporter-otlp-proto-http`, and its spans are in Jaeger, Phoenix, Grafana or wherever you look.
+No key and no network: the model is a script, and the spans are drawn as a tree. A real program takes
+`OTLPSpanExporter()` of `opentelemetry-exporter-otlp-proto-http`, and its spans are in Jaeger, Phoenix, Grafana or
+wherever you look.
 """
+
+from collections.abc import Sequence
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
 
 from acorn import module, tool
@@ -64,24 +68,28 @@ def script() -> ScriptedModel:
     return ScriptedModel(replies, name="openai/gpt-4o")
 
 
-def line(span: ReadableSpan) -> str:
-    """A span in a line: its id, what it hangs below, its name, and what it used."""
-    above = f"{span.parent.span_id:016x}" if span.parent else "-" * 16
-    own = f"{span.context.span_id:016x}" if span.context else ""
-    tokens = (span.attributes or {}).get("gen_ai.usage.input_tokens", "")
-    return f"{own}  below {above}  {span.name:<28}{tokens}\n"
+def show(spans: Sequence[ReadableSpan], above: int | None = None, indent: str = "") -> None:
+    """A trace as a tree: each span with how long it took and the tokens that it read."""
+    below = [span for span in spans if (span.parent.span_id if span.parent else None) == above]
+    for span in sorted(below, key=lambda span: span.start_time or 0):
+        took = ((span.end_time or 0) - (span.start_time or 0)) / 1e6
+        tokens = (span.attributes or {}).get("gen_ai.usage.input_tokens")
+        print(f"{indent + span.name:<36}{took:>8.1f} ms{f'{tokens:>6} tokens' if tokens else ''}")
+        if span.context:
+            show(spans, span.context.span_id, f"{indent}  ")
 
 
 def main() -> None:
-    provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter(formatter=line)))
+    memory, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(memory))
     trace.set_tracer_provider(provider)
 
     with tracer.start_as_current_span("POST /ask"):
         answer = Helper(model=script())(question="Where are 17 and 18?")
     print(answer.answer)
-    print("\nIts spans, in the order in which they ended; the last column is tokens:\n")
     provider.shutdown()
+    print("\nThe trace: the request, the agent, what it asked its model, its tools with a span of ours, a branch.\n")
+    show(memory.get_finished_spans())
 
 
 if __name__ == "__main__":

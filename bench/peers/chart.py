@@ -13,7 +13,7 @@ from peers.table import FLOOR, NO_PARTIALS, number, ratio
 from peers.tasks import WORKS
 
 PANELS = ["single", "loop50", "stream100", "many200"]
-LEFT, PANEL, GAP, ROW, TOP, BOTTOM = 160, 176, 24, 24, 72, 40
+LEFT, PANEL, GAP, ROW, TOP, BOTTOM = 176, 176, 24, 24, 72, 40
 STYLE = """\
   text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328; }
   .head { font-weight: 600; } .ours { font-weight: 600; fill: #8a4b08; } .dim { fill: #59636e; font-size: 11px; }

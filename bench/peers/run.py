@@ -28,8 +28,7 @@ from typing import Any, cast
 
 from peers import chart, table
 from peers.environments import CACHE, CONTENDERS, ROOT, Contender, MissingPeerError, python_of, variables
-from peers.shown import PAGE as WHY
-from peers.shown import TABS
+from peers.shown import PAGE, TABS
 from peers.tasks import WORKS, kind_of, requests_of
 
 FIGURES = ROOT / "bench" / "peers" / "figures.json"
@@ -252,7 +251,7 @@ def write(figures: dict[str, Any]) -> None:
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     (ROOT / "docs" / "figures.md").write_text(table.whole(figures), encoding="utf-8")
     (ROOT / "docs" / "bench.svg").write_text(chart.svg(figures), encoding="utf-8")
-    for page, part in ((README, table.short(figures)), (WHY, table.beside(figures, COMPARED))):
+    for page, part in ((README, table.short(figures)), (PAGE, table.beside(figures, COMPARED))):
         page.write_text(table.into(page.read_text(encoding="utf-8"), part), encoding="utf-8")
 
 

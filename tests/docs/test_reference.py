@@ -35,6 +35,21 @@ def test_every_public_name_is_told_with_an_example(door: str) -> None:
         assert "```python" in told[name], f"`{door}.{name}` has no example: in its docstring, or in tools/reference.md"
 
 
+RUN_ELSEWHERE = {"Handle": "tests/fleet/test_guide.py"}
+"""Names whose examples need more than a page can have, and the test that runs such a program."""
+
+
+@pytest.mark.parametrize("door", writer.PAGES)
+def test_the_example_of_every_public_name_runs(door: str) -> None:
+    told = sections(REFERENCE / writer.PAGES[door])
+    for name in importlib.import_module(door).__all__:
+        if name not in RUN_ELSEWHERE:
+            examples = re.findall(r"^```python\n(.*?)^```$", told[name], flags=re.DOTALL | re.MULTILINE)
+            assert any(not each.startswith("# not run: ") for each in examples), f"no example of `{door}.{name}` runs"
+    for test in RUN_ELSEWHERE.values():
+        assert (ROOT / test).exists()
+
+
 def test_no_example_is_for_a_name_that_is_gone() -> None:
     for door, extra in writer.extras().items():
         there = {name.rpartition(":")[2] for name in writer.names_of(door)}

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import pytest
 from peers import chart, shown, table
 from peers.environments import CONTENDERS, Contender
-from peers.run import COMPARED, WHY, Process, serving, take, without_paths
+from peers.run import COMPARED, Process, serving, take, without_paths
 from peers.tasks import MARK, WORKS, answer, pieces, question, report, requests_of
 from tests.patience import PATIENCE
 
@@ -95,7 +95,7 @@ def test_what_stands_in_the_repository_was_made_from_the_kept_figures() -> None:
     figures = json.loads((ROOT / "bench" / "peers" / "figures.json").read_text(encoding="utf-8"))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert table.into(readme, table.short(figures)) == readme
-    why = WHY.read_text(encoding="utf-8")
+    why = shown.PAGE.read_text(encoding="utf-8")
     assert table.into(why, table.beside(figures, COMPARED)) == why
     assert (ROOT / "docs" / "figures.md").read_text(encoding="utf-8") == table.whole(figures)
     assert (ROOT / "docs" / "bench.svg").read_text(encoding="utf-8") == chart.svg(figures)

@@ -39,7 +39,7 @@ class Weights:
     sha256: str
     license: str
     about: str
-    can_use_tools: bool
+    can_use_tools: bool = True
     """Whether it makes sense of tools that it is offered."""
 
     @property

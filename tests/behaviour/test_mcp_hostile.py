@@ -93,6 +93,49 @@ def test_keys_in_descriptions_are_neither_pinned_nor_sent(tmp_path: Path) -> Non
     assert "zebra" not in json.dumps(model.requests[0].tools)
 
 
+def test_keys_that_a_schema_proposes_are_neither_pinned_nor_sent(tmp_path: Path) -> None:
+    def run(token: str) -> ScriptedModel:
+        odd = Odd(tmp_path / "diary", "keyed", env={"API_TOKEN": token}, pin=tmp_path / "mcp.lock")
+        model = ScriptedModel([finish("done")])
+        Worker(model=model, tools=[odd.server])("x")
+        return model
+
+    sent = run("zebratoken").requests[0].tools[0]["function"]["parameters"]["properties"]
+    by = {"type": "string", "description": "Such as ***."}
+    assert sent == {"by": by, "default": by, "tries": {"default": 3}}
+    pinned = (tmp_path / "mcp.lock").read_text(encoding="utf-8")
+    assert "zebra" not in pinned
+    assert '"default": "*** (sha256 ' in pinned
+    run("zebratoken")
+    with pytest.raises(AcornError, match="defines its tools otherwise") as raised:
+        run("anothertoken")
+    assert "another" not in str(raised.value)
+
+
+TRACED = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+kept = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(kept))
+trace.set_tracer_provider(provider)
+model = ScriptedModel([call("refuse", text="zebra words"), call("fail", text="zebra result"), finish("done")])
+run = Worker(model=model, tools=[server]).run("x")
+print([message["content"] for message in run.history if message["role"] == "tool"][:2])
+for span in kept.get_finished_spans():
+    print("SPAN", span.to_json(indent=None))
+"""
+
+
+def test_what_a_server_says_of_an_error_is_in_no_span(tmp_path: Path) -> None:
+    said, *spans = run_program(TRACED, tmp_path / "diary").stdout.splitlines()
+    assert said == "['Tool error: ServerError: zebra words', 'Tool error: ServerError: zebra result']"
+    assert any('"MCP send tools/call refuse"' in span for span in spans)
+    assert not [span for span in spans if "zebra" in span]
+
+
 def test_a_name_that_is_offered_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AcornError, match="offers `echo` twice"):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")

@@ -25,6 +25,8 @@ given = options.parse_args()
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 NONE: dict[str, Any] = {"type": "object", "properties": {}}
+KEY = os.environ.get("API_TOKEN", "")
+KEYED = {"type": "string", "default": KEY, "examples": [f"Bearer {KEY}"], "description": f"Such as {KEY}."}
 FORM = {"type": "object", "properties": {"colour": {"type": "string", "enum": ["red", "blue"]}}, "required": ["colour"]}
 SURVEY = {
     "type": "object",
@@ -77,6 +79,9 @@ VARIANTS = {
     "fetching": [tool("echo", {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}})],
     "long_names": [tool("n" * 100), tool("n" * 99 + "m")],
     "finish": [tool("__finish__")],
+    "keyed": [
+        tool("login", {"type": "object", "properties": {"by": KEYED, "default": KEYED, "tries": {"default": 3}}})
+    ],
 }
 
 

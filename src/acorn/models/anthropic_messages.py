@@ -15,7 +15,7 @@ from pydantic_core import from_json, to_json
 
 from acorn.models.hosted import BLOCKS, is_anthropics, kept_blocks, sent_blocks
 from acorn.models.keys import check_key
-from acorn.models.lane import ADDRESS, OURS, PRICES, ProviderError, StreamReader, knows_keys, marks, with_own
+from acorn.models.lane import ADDRESS, OURS, PRICES, LostError, ProviderError, StreamReader, knows_keys, marks, with_own
 from acorn.models.native_lane import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.prices import Tokens, prices_of
@@ -102,7 +102,7 @@ class Anthropic:
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
         for medium in request.media:
             if medium.kind == "audio":
-                raise ProviderError(no_kind(medium))
+                raise LostError(no_kind(medium))
         head = to_json(self._settings_of(request, left_out, is_stream))[:-1]
         system, messages = _written(request)
         parts = [head, b'"messages":[%s]' % messages]

@@ -6,6 +6,7 @@ import http.server
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviour.test_mcp_source import SERVERS, Odd, Worker, results
-from tests.patience import AGES, PATIENCE, waiting_for_nothing
+from tests.behaviour.conftest import TORTURE, Call
+from tests.behaviour.test_mcp_source import SERVERS, Odd, Worker, results, together
+from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import AcornError, DeclarationError, Request
 from acorn.mcp import MCPServer
@@ -136,6 +138,38 @@ def test_what_a_server_says_of_an_error_is_in_no_span(tmp_path: Path) -> None:
     assert not [span for span in spans if "zebra" in span]
 
 
+NO_ANSWER = "Tool error: ServerError: the answer of the server is no message of MCP"
+RUDE = {
+    "twice": "first",
+    "junk": "behind junk",
+    "list": NO_ANSWER,
+    "deep": NO_ANSWER,
+    "half": NO_ANSWER,
+    "empty": "Tool error: ServerError: the result of the server is not as MCP has it: content: Field required",
+    "chatter": "behind chatter",
+}
+
+
+def test_an_answer_that_is_none_ends_its_call_and_no_other(call: Call, tmp_path: Path) -> None:
+    odd = Odd(tmp_path / "diary", "rude", timeout=AGES)
+    model = ScriptedModel([together(*[calling("echo", text=how) for how in RUDE]), finish("done")])
+    run = call.run(Worker(model=model, tools=[odd.server]), "x")
+    assert results(run) == list(RUDE.values())
+    assert odd.lines().count("started") == 1
+
+
+FATAL = [("deaf", "Connection closed"), *([("endless", "of more than 100000000 bytes")] if TORTURE else [])]
+
+
+@pytest.mark.parametrize(("how", "words"), FATAL)
+def test_one_that_hears_nothing_or_never_ends_is_left(tmp_path: Path, how: str, words: str) -> None:
+    odd = Odd(tmp_path / "diary", "rude", timeout=AGES)
+    model = ScriptedModel([calling("echo", text=how), calling("echo", text="twice"), finish("done")])
+    lost, first = results(Worker(model=model, tools=[odd.server]).run("x"))
+    assert words in lost
+    assert first == "first"
+
+
 def test_a_name_that_is_offered_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AcornError, match="offers `echo` twice"):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")
@@ -154,6 +188,30 @@ def test_what_is_no_message_is_told_where_the_server_does_not_answer(tmp_path: P
         AcornError, match="did not answer within 5 s; it wrote lines to its standard output that are no"
     ):
         Worker(model=ScriptedModel([]), tools=[server])("x")
+
+
+@pytest.mark.parametrize("way", ["worker.run('x')", "asyncio.run(worker.acall('x'))"], ids=["sync", "async"])
+def test_ctrl_c_while_a_server_starts_leaves_no_server_behind(tmp_path: Path, way: str) -> None:
+    diary = tmp_path / "diary"
+    lines = f"worker = Worker(model=ScriptedModel([]), tools=[server])\n{way}\n"
+    program = (PROGRAM + lines).replace("chatty", "silent")
+    words = [sys.executable, "-W", "ignore", "-c", program, str(SERVERS / "quick.py"), str(diary)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert comes_true(lambda: diary.exists() and "process" in diary.read_text(encoding="utf-8"))
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=PATIENCE)[1]
+    assert said.endswith("KeyboardInterrupt\n")
+    number = int(diary.read_text(encoding="utf-8").split("process ")[1])
+    assert comes_true(lambda: not _is_alive(number))
+
+
+def _is_alive(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{number}/stat")
+    return not stat.exists() or ") Z" not in stat.read_text(encoding="utf-8")  # an orphan that nobody has buried
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+from pydantic import ValidationError
+
 from acorn import __version__
 from acorn._json import shorten, words_of
 from acorn.errors import AcornError
@@ -31,6 +33,7 @@ Progress = Callable[[str, float, float | None, str | None], object]
 _logger = logging.getLogger("acorn.mcp")
 _MOST_PAGES = 100
 _LONGEST_WORDS = 2000
+_MOST_FAULTS = 3
 _FAREWELL = 2.0
 """Seconds in which calls that are cancelled may tell the server so, and a dead server's last words arrive."""
 
@@ -214,7 +217,7 @@ class Connection:
         if caller.failure is not None:
             return ServerError(caller.failure)
         kind = innermost(error)
-        said = self.veil.lift(str(kind)) or type(kind).__name__
+        said = self.veil.lift(_said_by(kind)) or type(kind).__name__
         words = cut(clean(self.address.hidden(said)), _LONGEST_WORDS)
         if isinstance(kind, MCPError) and said == _FORGOTTEN:
             self.is_lost = True
@@ -302,6 +305,15 @@ def _heard(on_progress: Progress, *told: Any) -> None:
         on_progress(*told)
     except Exception:
         _logger.warning("`on_progress` of an MCP server failed", exc_info=True)
+
+
+def _said_by(error: BaseException) -> str:
+    """What an error says; of a result that is none of MCP, what is wrong with it, without the result itself."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:_MOST_FAULTS])
+    return f"the result of the server is not as MCP has it: {words}"
 
 
 def _why(error: Exception) -> tuple[str, BaseException]:

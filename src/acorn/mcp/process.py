@@ -7,7 +7,10 @@ a quarter of what a call costs; here the callbacks of the loop do it, and bound 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import json
 import os
+import re
 import signal
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -21,8 +24,15 @@ _LONGEST_MESSAGE = 100_000_000
 """Bytes; a server that never ends its line would fill the memory."""
 _MOST_WAITING = 1000
 """Messages that nobody has taken yet; a server that writes more waits."""
+_UNHEARD = ("notifications/message", "notifications/resources/updated")
+"""Nobody here hears them, and each would cost the SDK a task of its own."""
+_NUMBERED = re.compile(
+    rb'\s*\{(?:\s*"jsonrpc"\s*:\s*"2\.0"\s*,)?\s*"id"\s*:\s*(\d{1,15}|"[\w-]{1,80}")\s*,\s*"(?:result|error)"'
+)
 _TO_LEAVE = 2.0
 """Seconds in which a server may end after its input did, and again after it was asked to."""
+_TO_LEAVE_AT_ONCE = 0.5
+"""The same where it was given up, and somebody waits to hear of it."""
 
 
 class Watcher(Protocol):
@@ -59,11 +69,13 @@ async def start_process(
     finally:
         log.let_go()
     messages = Messages(server)
+    to_leave = _TO_LEAVE_AT_ONCE
     try:
         yield messages, messages
+        to_leave = _TO_LEAVE
     finally:
         with anyio.CancelScope(shield=True):
-            await server.stop()
+            await server.stop(to_leave)
 
 
 class Messages:
@@ -74,12 +86,19 @@ class Messages:
 
     def __init__(self, server: _Server) -> None:
         from mcp.shared.message import SessionMessage
-        from mcp_types import jsonrpc_message_adapter
+        from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
 
         self._server = server
         self._veil = server.watcher.veil
         self._read = jsonrpc_message_adapter.validate_json
         self._wrap = SessionMessage
+        self._notice = JSONRPCNotification
+
+        def refused(number: int | str) -> Any:
+            told = ErrorData(code=INTERNAL_ERROR, message="the answer of the server is no message of MCP")
+            return JSONRPCError(jsonrpc="2.0", id=number, error=told)
+
+        self._refused = refused
 
     def __aiter__(self) -> Messages:
         return self
@@ -92,9 +111,15 @@ class Messages:
             if not line.strip():
                 continue
             try:
-                return self._veil.over(self._wrap(self._read(line, by_name=False)))
+                message = self._read(line, by_name=False)
             except ValueError:
                 self._server.watcher.misheard()
+                number = _answered(line)
+                if number is None:
+                    continue
+                message = self._refused(number)  # or its call would wait until its time is up
+            if not isinstance(message, self._notice) or message.method not in _UNHEARD:
+                return self._veil.over(self._wrap(message))
 
     async def receive(self) -> Any:
         import anyio
@@ -121,6 +146,19 @@ class Messages:
         return None
 
 
+def _answered(line: bytes) -> int | str | None:
+    """The number of the request that a line answers, though it is no message."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        known = _NUMBERED.match(line)
+        return None if known is None else json.loads(known[1])  # type: ignore[no-any-return]
+    if not isinstance(found, dict) or found.keys().isdisjoint(("result", "error")):
+        return None
+    number = found.get("id")
+    return number if isinstance(number, int | str) and not isinstance(number, bool) else None
+
+
 class _Server(asyncio.SubprocessProtocol):
     """The process, and the lines that it wrote and nobody has taken."""
 
@@ -145,6 +183,8 @@ class _Server(asyncio.SubprocessProtocol):
         self._process = transport
         self._input: Any = transport.get_pipe_transport(0)
         self._output: Any = transport.get_pipe_transport(1)
+        self._owner = os.getpid()
+        atexit.register(self._leave_none)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if self._has_ended:
@@ -218,21 +258,28 @@ class _Server(asyncio.SubprocessProtocol):
 
     # The end
 
-    async def stop(self) -> None:
+    async def stop(self, seconds: float) -> None:
         """As the protocol has it: the end of its input, then a signal, then one that cannot be refused."""
         self._has_ended = True
         self._read_on()  # one that is stuck writing cannot read that its input has ended
         self._input.close()
         try:
             for number in (signal.SIGTERM, signal.SIGKILL):
-                if await self._is_gone():
+                if await self._is_gone(seconds):
                     return
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.get_pid(), number)
-            await self._is_gone()
+            await self._is_gone(seconds)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 self._process.close()
+            atexit.unregister(self._leave_none)
 
-    async def _is_gone(self) -> bool:
-        return bool((await asyncio.wait({self._exited}, timeout=_TO_LEAVE))[0])
+    def _leave_none(self) -> None:
+        """The program ends before the server has, as after Ctrl-C; one that ends by itself has no harm of it."""
+        if self._owner == os.getpid() and not self._exited.done():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.get_pid(), signal.SIGTERM)
+
+    async def _is_gone(self, seconds: float) -> bool:
+        return bool((await asyncio.wait({self._exited}, timeout=seconds))[0])

@@ -5,9 +5,9 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check
 # `make LOCKED=1 ...`: the very files of requirements-dev.lock, in a new environment, and nothing else.
 HASHED := --require-hashes --requirement requirements-dev.lock
-# Two workers for each core, as much of the time is waiting; a file stays with one of them.
-WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m tools.side_by_side
+# Where Python may not keep what it compiled, every process that a test starts compiles acorn anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo docs reference picture shots browser test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
 
@@ -99,8 +99,8 @@ bench-peers: $(VENV)/.installed-dev
 	PYTHONPATH=bench $(BIN)/python -m peers.run $(ARGS)
 
 torture: $(VENV)/.installed-dev
-	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/crash tests/contract/test_local.py tests/contract/*store*.py \
-	  tests/contract/test_wire_streaming.py tests/web/test_hostile.py tests/house/test_release.py
+	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/crash $(filter-out %/test_shared_limits.py,$(wildcard tests/contract/test_*.py)) \
+	  tests/web/test_hostile.py tests/web/browser tests/house/test_release.py
 	@echo 'Now, one after the other, what needs the machine for itself.'
 	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/contract/test_shared_limits.py tests/fleet
 
@@ -126,4 +126,4 @@ lock:
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-config --quiet --upgrade --output-file requirements-dev.lock
 
 cpu-times: $(VENV)/.installed-dev
-	$(PYTEST) -p tools.cpu_times $(ARGS)
+	$(BIN)/python -m pytest -p tools.cpu_times $(ARGS)

@@ -8,8 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-PATIENCE = 60.0
+T = TypeVar("T")
+
+PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
 AGES = 4 * PATIENCE
 """Seconds that something takes for which nobody may wait."""
@@ -21,6 +24,18 @@ def waiting_for_nothing(clock: Callable[[], float] = time.monotonic) -> Iterator
     began = clock()
     yield
     assert clock() - began < PATIENCE
+
+
+def given_time(act: Callable[[float], T | None], *seconds: float) -> T:
+    """What comes of an act that has so many seconds and is meant to use them up; more of them, if it gives None.
+
+    It does that where the seconds were over before it was where they should end it: on a busy machine that happens.
+    """
+    for each in (*(seconds or (0.2,)), 2.0, PATIENCE / 4):
+        found = act(each)
+        if found is not None:
+            return found
+    raise AssertionError("it did not get as far as it was meant to, however long it had")
 
 
 def comes_true(claim: Callable[[], object]) -> bool:

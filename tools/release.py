@@ -4,7 +4,7 @@ Nothing is published. The wheel, the source archive and the bill of materials co
 that is checked here holds; the changelog's part is printed for whoever publishes them.
 
     make release                   a clean tree, and a version that the changelog has a part for
-    make release ARGS=--rehearse   the same from the tree as it is, with the changelog's part `Unreleased`
+    make release ARGS=--rehearse   the same from the tree as it is; `Unreleased` is the part where there is one
     make release ARGS=--dry-run    only what is judged before anything is built
 
 What is built with, and each environment that the wheel is tried in, is made anew, away from `.venv`.
@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 UNRELEASED = "Unreleased"
-BUILT_WITH = ("build>=1.2,<2", "cyclonedx-python-lib[json-validation]>=10,<12", "uv>=0.9,<1")
+BUILT_WITH = ("build>=1.2,<2", "cyclonedx-python-lib[json-validation]>=10,<12", "twine>=6.1", "uv>=0.9,<1")
 
 
 class ReleaseError(Exception):
@@ -122,6 +122,8 @@ def build(root: Path, work: Path, builder: Path) -> tuple[Path, Path]:
     again = work / "again"
     said([builder, "-m", "build", "--wheel", "--outdir", again, unpacked], cwd=work, SOURCE_DATE_EPOCH=seconds)
     judge_files(root, wheel, unpacked)
+    judge_readme(metadata_of(wheel))
+    said([builder, "-m", "twine", "check", "--strict", wheel, archive], cwd=work)
     judge_same(wheel, next(again.glob("*.whl")))
     return wheel, archive
 
@@ -134,6 +136,20 @@ def judge_files(root: Path, wheel: Path, unpacked: Path) -> None:
     judge_sets("the wheel", packed, {name.removeprefix("src/") for name in tracked if name.startswith("src/acorn/")})
     sent = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
     judge_sets("the source archive", sent - {"PKG-INFO"}, tracked)
+
+
+def metadata_of(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as opened:
+        name = next(name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        return opened.read(name).decode()
+
+
+def judge_readme(shown: str) -> None:
+    """What the package index shows leads nowhere that only the repository has."""
+    pointed = re.findall(r"\]\(([^)]+)\)|(?:src|srcset|href)=\"([^\"]+)\"", shown)
+    local = sorted({link for pair in pointed for link in pair if link and not re.match(r"[a-z]+:", link)})
+    if local:
+        raise ReleaseError(f"the package index would show links and pictures that are not there: {', '.join(local)}")
 
 
 def judge_sets(name: str, has: set[str], wanted: set[str]) -> None:
@@ -182,10 +198,11 @@ def try_wheel(root: Path, wheel: Path, work: Path, builder: Path) -> Path:
 
 def release(root: Path, *, is_rehearsal: bool, is_dry: bool) -> None:
     version = version_of(root)
-    part = UNRELEASED if is_rehearsal else version
     if not is_rehearsal:
         judge_tree(root)
-    notes = changelog_part((root / "CHANGELOG.md").read_text(encoding="utf-8"), part)
+    changes = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    is_unnamed = is_rehearsal and re.search(rf"^## +\[?{UNRELEASED}\b", changes, flags=re.MULTILINE)
+    notes = changelog_part(changes, UNRELEASED if is_unnamed else version)
     if is_dry:
         print(f"would release acorn {version}\n\n{notes}")
         return

@@ -2,6 +2,7 @@
 
 PYTHONPATH=bench python -m peers.run                                    everything; writes the files
 PYTHONPATH=bench python -m peers.run --only acorn_native,raw_httpx --works loop10,single --rounds 3    prints only
+PYTHONPATH=bench python -m peers.run --page                             the programs of docs/why.md, measuring nothing
 
 A round starts a process for each contender and then goes through the works, each done by all before the next, so that
 whatever else the machine does hits all alike. A work is repeated in its process for a second; of these the median
@@ -27,13 +28,15 @@ from typing import Any, cast
 
 from peers import chart, table
 from peers.environments import CACHE, CONTENDERS, ROOT, Contender, MissingPeerError, python_of, variables
+from peers.shown import PAGE as WHY
+from peers.shown import TABS
 from peers.tasks import WORKS, kind_of, requests_of
 
 FIGURES = ROOT / "bench" / "peers" / "figures.json"
 README = ROOT / "README.md"
-WHY = ROOT / "docs" / "why.md"
 COMPARED = ["acorn_native", "raw_httpx", "pydantic_ai", "langgraph", "dspy", "smolagents"]
 """Those whose code stands on that page."""
+ON_PAGE = "page3"
 Cell = dict[str, Any]
 
 
@@ -220,6 +223,24 @@ def measure(contenders: list[Contender], works: list[str], rounds: int, patience
     return {**told, "contenders": rows}
 
 
+def try_the_page(contenders: list[Contender], patience: float) -> None:
+    """Run the programs of the page as they stand there, each in its contender's environment."""
+    with serving() as root:
+        for contender in (each for each in contenders if each.name in TABS):
+            say(f"page: {contender.title}")
+            process = Process(contender, python_of(contender), root)
+            try:
+                process.told(patience)
+                take(root)
+                told, came = process.do(ON_PAGE, patience), take(root)
+            finally:
+                process.end()
+            wanted = requests_of(ON_PAGE) + told.get("requests_more", 0)
+            if "error" in told or came["requests"] != wanted:
+                why = told.get("error", f"{came['requests']} requests where {wanted} are needed")
+                sys.exit(f"the program of {contender.title} in docs/why.md does not do its work: {why}")
+
+
 def chosen(given: str | None, all_of_them: list[str], what: str) -> list[str]:
     names = given.split(",") if given else all_of_them
     if unknown := [name for name in names if name not in all_of_them]:
@@ -241,6 +262,7 @@ def main() -> None:
     parser.add_argument("--works", help=f"some of {', '.join(WORKS)}; prints, writes nothing")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--patience", type=float, default=120, help="seconds that a work may take")
+    parser.add_argument("--page", action="store_true", help="run the programs of docs/why.md, and measure nothing")
     parser.add_argument("--again", action="store_true", help="make the files from the kept figures, without measuring")
     given = parser.parse_args()
     if given.again:
@@ -249,6 +271,10 @@ def main() -> None:
     names = chosen(given.only, [each.name for each in CONTENDERS], "contender")
     works = chosen(given.works, list(WORKS), "work")
     contenders = [each for each in CONTENDERS if each.name in names]
+    if given.page or not (given.only or given.works):
+        try_the_page(contenders, given.patience)
+    if given.page:
+        return
     figures = measure(contenders, [work for work in WORKS if work in works], given.rounds, given.patience)
     if not (given.only or given.works):
         write(figures)

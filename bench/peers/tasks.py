@@ -55,7 +55,12 @@ class Report(BaseModel):
 def kind_of(work: str) -> tuple[str, int]:
     """`loop10` is `("loop", 10)`."""
     kind = work.rstrip("0123456789")
-    return ("single" if kind == "first" else kind), int(work[len(kind) :] or 0)
+    return {"first": "single", "page": "loop"}.get(kind, kind), int(work[len(kind) :] or 0)
+
+
+def served(work: str) -> str:
+    """The work that the server knows it as: `page3` is answered as `loop3` is."""
+    return work.replace("page", "loop")
 
 
 def question(number: int = 7) -> str:

@@ -6,6 +6,8 @@ makes ready and returns what does one run, a function or a coroutine function, w
 all of them). `FINISH` says how it wants its answer (see server.py), by kind of work where it differs, `PACKAGES` whose
 versions to tell, `CANNOT` why a kind of work is missing, `MORE_REQUESTS` how many it makes beyond what a run needs.
 
+`pageN` is the program of the page that says why, which looks N times.
+
 Every result is judged here, outside the measured time: the answer, its type, the tools that ran, the partials seen.
 """
 
@@ -19,8 +21,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
-from peers import tools
-from peers.tasks import Answer, Report, Watch, answer, kind_of, report
+from peers import shown, tools
+from peers.tasks import Answer, Report, Watch, answer, kind_of, report, served
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,10 +57,14 @@ class Job:
         self.watch = Watch()
         finish = contender.FINISH
         finish = finish if isinstance(finish, str) else finish.get(self.kind, finish[""])
-        url = f"{root}/{finish}/{work}/v1"
+        url = f"{root}/{finish}/{served(work)}/v1"
+        if work.startswith("page"):
+            name = contender.__name__.rpartition(".")[2]
+            self.act: Callable[[], Any] = shown.program(name, url, {"Answer": Answer, "look": tools.look})
+            return
         make = getattr(contender, self.kind)
         extra = {"loop": self.number, "parallel": self.number, "many": self.number, "stream": self.watch}
-        self.act: Callable[[], Any] = make(url, extra[self.kind]) if self.kind in extra else make(url)
+        self.act = make(url, extra[self.kind]) if self.kind in extra else make(url)
 
     def begin(self) -> None:
         tools.ran.clear()
@@ -172,7 +178,8 @@ def main(name: str, root: str) -> None:
     for line in sys.stdin:
         work = line.strip()
         try:
-            clock = run(first if work == "first" else Job(contender, work, root), loop, warm=work != "first")
+            is_once = work.startswith(("first", "page"))
+            clock = run(first if work == "first" else Job(contender, work, root), loop, warm=not is_once)
             told: dict[str, Any] = {"cpu": clock.cpu, "wall": clock.wall, "runs": clock.runs, "peak": peak()}
             if work == "first":
                 told |= {"cpu": [cpu + clock.cpu[0]], "wall": [wall + clock.wall[0]]}

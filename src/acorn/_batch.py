@@ -38,6 +38,9 @@ Begin = Callable[[Any, int, str | None], tuple[Tree, str]]
 
 _CONCURRENCY = 8
 """Runs at a time, where nobody says how many."""
+_SOON = 5.0
+"""Seconds in which a run is made, or claimed, where its store is well."""
+_GLANCE = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,8 @@ class Threads(Generic[Out]):
         self._news: queue.SimpleQueue[tuple[Job, Run[Any] | None, BaseException | None]] = queue.SimpleQueue()
         self._trees: dict[int, tuple[Tree, str]] = {}
         self._lock = threading.Lock()
+        self._beginning: set[int] = set()
+        """Rows whose runs are being made, or claimed."""
 
     def go(self) -> Generator[Item[Out]]:
         book, progress = self._book, self._book.progress
@@ -207,6 +212,7 @@ class Threads(Generic[Out]):
                         yield book.end(job, None, job.error)
                     else:
                         progress.running += 1
+                        self._beginning.add(job.at)
                         start_thread(self._work, job)
                 if not progress.running:
                     return
@@ -226,12 +232,7 @@ class Threads(Generic[Out]):
         run: Run[Any] | None = None
         failure: BaseException | None = None
         try:
-            tree, run_id = self._begin(job.row, job.at, job.run_id)
-            with self._lock:
-                if self._book.is_over:  # it has not begun, or goes on from where it was
-                    tree.give_back()
-                    return
-                self._trees[job.at] = tree, run_id
+            tree, run_id = self._begun(job)
             run = self._drive(tree, run_id)
         except BaseException as error:
             failure = error
@@ -240,9 +241,24 @@ class Threads(Generic[Out]):
                 self._trees.pop(job.at, None)
             self._news.put((job, run, failure))
 
+    def _begun(self, job: Job) -> tuple[Tree, str]:
+        try:
+            tree, run_id = self._begin(job.row, job.at, job.run_id)
+            if self._book.is_over:  # it has not begun, or goes on from where it was
+                tree.give_back()
+                raise GeneratorExit("the batch has ended")
+            with self._lock:
+                self._trees[job.at] = tree, run_id
+            return tree, run_id
+        finally:
+            self._beginning.discard(job.at)
+
     def _stop(self, error: BaseException) -> None:
         """Nobody waits any more: what is under way ends where it is, and can go on from there."""
         self._book.is_over = True
+        late = time.monotonic() + _SOON
+        while self._beginning and time.monotonic() < late:
+            time.sleep(_GLANCE)
         with self._lock:
             trees = list(self._trees.values())
         # What ended the batch, rows that cannot be read, say, is no failure of these runs.

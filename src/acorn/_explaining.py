@@ -28,6 +28,8 @@ from acorn._tools.hosted import name_of
 from acorn._tools.people import asks_people
 from acorn.errors import AcornError, InputError
 from acorn.models.port import Price
+from acorn.models.resolve import model_name
+from acorn.models.weights import too_small_for_tools
 from acorn.testing.scripted import ScriptedModel
 from acorn.testing.values import value_for
 
@@ -50,6 +52,7 @@ class Explanation:
     """What a module would send for an input."""
 
     agent: str
+    model: str | None
     input: Any
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -99,6 +102,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
     request, run = model.requests[0], probe.last
     return Explanation(
         agent=f"{type(agent).__module__}:{type(agent).__qualname__}",
+        model=model_name(spec.model),
         input=None if run is None else to_plain(run.input),
         messages=request.messages,
         tools=[_without_secrets(tool) for tool in request.tools],
@@ -209,6 +213,8 @@ def _odd(agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, Any]]
         yield "no prompt: there is neither a docstring nor a `system_prompt`"
     if (functions or has_sources) and spec.max_steps is None:
         yield "tools without `max_steps`: in a single turn, a call of a tool ends the run unfinished"
+    if (functions or has_sources) and (name := too_small_for_tools(spec.model)) is not None:
+        yield f"`{name}` is too small for tools: it calls them at random, for minutes"
     if spec.max_steps is not None and not functions and not has_sources:
         yield "`max_steps` without tools: nothing can be done in a step"
     if spec.max_steps is not None and spec.max_total_tokens is spec.max_cost is spec.max_seconds is None:
@@ -219,20 +225,20 @@ def _odd(agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, Any]]
     for function in functions:
         if not function.get("description"):
             yield f"the tool `{function['name']}` has no description; give it a docstring"
-        yield from _undescribed(function.get("parameters", {}), f"of the tool `{function['name']}`")
+        yield from _undescribed(function.get("parameters", {}), f"arguments of the tool `{function['name']}`")
     for shape, name in ((spec.input, "input"), (spec.output, "output")):
         if not shape.is_empty and not shape.wrapped:
-            yield from _undescribed(shape.json_schema, f"of the {name}")
+            yield from _undescribed(shape.json_schema, f"fields of the {name}")
     if not spec.output.is_empty:
         texts = list(_unbounded(spec.output.json_schema, spec.output.json_schema, (), 0))
         if texts:
             yield f"text without a longest length in the output: {', '.join(f'`{path}`' for path in texts)}"
 
 
-def _undescribed(schema: JsonSchema, where: str) -> Iterator[str]:
+def _undescribed(schema: JsonSchema, what: str) -> Iterator[str]:
     lacking = [name for name, node in schema.get("properties", {}).items() if not node.get("description")]
     if lacking:
-        yield f"no description {where}: {', '.join(f'`{name}`' for name in lacking)}"
+        yield f"{what} without a description: {', '.join(f'`{name}`' for name in lacking)}"
 
 
 def _unbounded(node: Any, top: JsonSchema, path: tuple[str, ...], depth: int) -> Iterator[str]:

@@ -546,6 +546,9 @@ def _local_names(cls: type) -> dict[str, Any]:
 
 
 def _check_name(cls: type, name: str) -> None:
+    if name not in SETTINGS and name in class_spec(cls).input.schema.model_fields:
+        call = f"{cls.__name__}()({name}=...)"
+        raise TypeError(f"`{name}` is an input of `{cls.__name__}`, which the call takes: `{call}`")
     if name not in SETTINGS:
         raise TypeError(f"`{cls.__name__}` has no attribute `{name}` to set{_hint(name)}")
 

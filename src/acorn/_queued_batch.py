@@ -21,6 +21,7 @@ from acorn._queueing import Intake
 from acorn.record import Run
 from acorn.stores.holder import this_process
 from acorn.stores.port import Queued, Status
+from acorn.stores.seats import take
 
 _SLICE = 500
 """Rows that are put in one go."""
@@ -120,7 +121,7 @@ class QueuedBatch(Generic[Out]):
         if is_final(before[0]):
             store.delete(run_id)
             self._intake.put([queued])
-        elif store.claim(run_id, this_process()):
+        elif take(store, run_id):
             store.release(run_id, this_process(), "queued")
 
     # Out of it

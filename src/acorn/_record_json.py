@@ -193,8 +193,12 @@ def restored_text(schema: type[BaseModel], text: str | bytes, what: str) -> Base
         raise _misfit(what, error) from error
 
 
-def _misfit(what: str, error: ValidationError) -> StoreError:
-    return StoreError(f"The {what} of the saved run does not fit its class any more: {shorten(str(error))}")
+class MisfitError(StoreError):
+    """A kept run does not fit its class any more; it may fit another version of it."""
+
+
+def _misfit(what: str, error: ValidationError) -> MisfitError:
+    return MisfitError(f"The {what} of the saved run does not fit its class any more: {shorten(str(error))}")
 
 
 def read_output(kept: Mapping[str, Any], shape: Shape | None) -> Any:

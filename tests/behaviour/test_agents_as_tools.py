@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 from tests.behaviour.conftest import Call, Script
+from tests.patience import PATIENCE
 
 from acorn import DeclarationError, Step, ToolConflictError, Unfinished, Usage, current_run, listen, module, tool
 from acorn.journal import BranchBegun, BranchEnded, RunBegun
@@ -180,12 +181,12 @@ def test_agents_and_functions_of_one_response_run_at_the_same_time(call: Call) -
     @tool
     def look() -> str:
         """Look."""
-        both.wait(20)
+        both.wait(PATIENCE)
         return "nothing"
 
     def reply(request: ModelRequest) -> Reply:
         if request.messages[0]["content"] != "Find it.":
-            both.wait(20)
+            both.wait(PATIENCE)
             return BONE
         again = calling("deep_digger", place="a") & calling("look") & calling("deep_digger", place="b")
         return DONE if len(request.messages) > 2 else again

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import acorn
 from acorn import ModelError, StoreError, module, tool
 from acorn.models import ModelRequest, ModelResponse
 from acorn.stores import MemoryStore
+from acorn.stores.port import Holder, Kept
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
@@ -47,6 +48,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 def rows_that_fail() -> Iterator[int]:
     yield 0
     yield 1
+    raise RuntimeError("no more")
+
+
+def one_row(then: threading.Event) -> Iterator[int]:
+    yield 0
+    assert then.wait(PATIENCE)
     raise RuntimeError("no more")
 
 
@@ -88,6 +95,97 @@ def test_a_loop_that_is_left_ends_what_is_under_way(store: Any) -> None:
     assert comes_true(lambda: threading.active_count() <= before + 2), "the store may have threads of its own"
     assert sorted(facts.status for facts in acorn.runs(store).list()) == ["done", "stopped", "stopped", "stopped"]
     assert echo(store).map(range(8), id="b").results() == list(range(8))
+
+
+def test_what_is_left_of_a_call_does_not_touch_a_run_that_goes_on_elsewhere(store: Any) -> None:
+    """Both are this process, as the store sees it; the run is driven by whoever took it last."""
+    began, may_end, goes_on, may_go_on = (threading.Event() for _ in range(4))
+
+    def slow(request: ModelRequest) -> Reply:
+        began.set()
+        assert may_end.wait(PATIENCE)
+        return echoed(request)
+
+    def slow_again(request: ModelRequest) -> Reply:
+        goes_on.set()
+        assert may_go_on.wait(PATIENCE)
+        return echoed(request)
+
+    before = set(threading.enumerate())
+    with pytest.raises(RuntimeError, match="no more"):
+        echo(store, slow).map(one_row(began), id="b").results()
+    left = [thread for thread in threading.enumerate() if thread not in before and thread.name == "acorn-call"]
+    assert left
+    came: list[Any] = []
+    thread = threading.Thread(target=lambda: came.extend(echo(store, slow_again).map(range(1), id="b").results()))
+    thread.start()
+    assert goes_on.wait(PATIENCE)
+    may_end.set()
+    for each in left:
+        each.join(PATIENCE)
+    may_go_on.set()
+    thread.join(PATIENCE)
+    assert came == [0]
+    assert [facts.status for facts in acorn.runs(store).list()] == ["done"]
+
+
+class Slow(MemoryStore):
+    """Claims when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may = threading.Event(), threading.Event()
+        self.may.set()
+
+    def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
+        self.asked.set()
+        assert self.may.wait(PATIENCE)
+        return super().claim(run_id, holder)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_batch_that_is_left_while_it_claims_a_run_does_not_hold_it(is_async: bool) -> None:
+    store, began, may_end = Slow(), threading.Event(), threading.Event()
+
+    def slow(request: ModelRequest) -> Reply:
+        began.set()
+        assert may_end.wait(PATIENCE)
+        return echoed(request)
+
+    def later() -> None:
+        threading.Timer(0.05, store.may.set).start()
+
+    def rows() -> Iterator[int]:
+        yield 0
+        assert store.asked.wait(PATIENCE)
+        later()
+        raise RuntimeError("no more")
+
+    async def cancelled() -> None:
+        batch = asyncio.ensure_future(echo(store).amap([0], id="b").results())
+        while not store.asked.is_set():
+            await asyncio.sleep(0.001)
+        later()
+        batch.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await batch
+        assert store.may.is_set(), "it has waited"
+        assert [facts.status for facts in acorn.runs(store).list()] == ["stopped"]
+
+    with pytest.raises(RuntimeError, match="no more"):
+        echo(store, slow).map(one_row(began), id="b").results()
+    may_end.set()
+    assert [facts.status for facts in acorn.runs(store).list()] == ["stopped"]
+    store.may.clear()
+    store.asked.clear()
+    if is_async:
+        asyncio.run(cancelled())
+    else:
+        with pytest.raises(RuntimeError, match="no more"):
+            echo(store).map(rows(), id="b").results()
+    assert store.may.is_set(), "it has waited for what it was about to claim"
+    assert [facts.status for facts in acorn.runs(store).list()] == ["stopped"]
+    assert echo(store).map(range(1), id="b").results() == [0]
 
 
 class Stuck(ScriptedModel):

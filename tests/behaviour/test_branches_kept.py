@@ -25,7 +25,7 @@ from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.thread import dump_events, to_messages
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 WAYS = ["sync", "async"]
 
 

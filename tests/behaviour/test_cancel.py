@@ -334,15 +334,17 @@ def test_a_run_inside_a_run_is_cancelled_with_it(script: Script) -> None:
 
 def test_by_a_timeout_around_the_call(script: Script) -> None:
     pause = Pause()
+    bound = asyncio.Timeout(None)
 
     async def hang() -> None:
+        bound.reschedule(asyncio.get_running_loop().time())
         await pause.aenter()
 
     agent = Worker(model=script(calling("hang")), tools=[hang])
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
+            async with bound:
                 await agent.acall()
         assert agent.last is not None
         assert agent.last.stop_reason == "cancelled"

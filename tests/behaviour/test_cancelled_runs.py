@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,19 @@ def test_in_a_long_tool(store: Store, scene: Scene, way: Way, name: str) -> None
         assert comes_true(lambda: scene.ended == ["doze"])
     else:
         assert scene.ended == []  # it cannot be stopped, and is left behind
+
+
+@WAYS
+def test_a_run_that_takes_its_time_to_end_is_kept_with_its_end(scene: Scene, way: Way) -> None:
+    class Tidy:
+        def tools(self) -> list[Any]:
+            return [scene.doze]
+
+        def close(self) -> None:
+            time.sleep(1.0)  # longer than anybody is given who does not hear
+
+    store = MemoryStore()
+    check(cancelled(Desk(tools=[Tidy()], model=ScriptedModel([call("doze")])), store, scene, way), store)
 
 
 @WAYS

@@ -592,6 +592,17 @@ def test_an_unknown_name_is_a_type_error(name: str, words: str) -> None:
         assert str(caught.value).startswith(words)
 
 
+def test_an_input_that_is_given_too_early_is_told_where_it_belongs() -> None:
+    class Asked(module[Text, Verdict]):
+        """Judge."""
+
+    words = "`text` is an input of `Asked`, which the call takes: `Asked()(text=...)`"
+    for act in (Asked, Asked().using, Asked.override):
+        with pytest.raises(TypeError) as caught:
+            act(text="a")
+        assert str(caught.value) == words
+
+
 def test_the_words_about_an_unknown_name_end_like_a_sentence() -> None:
     with pytest.raises(TypeError) as caught:
         Painter(temprature=5)

@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from tests.patience import given_time
 
 from acorn import LimitError, module
 from acorn.models import Delta, ModelRequest
 from acorn.models.port import CallDelta
 from acorn.testing import ScriptedModel, finish
 
-DROPS = 2000
+DROPS = 10_000
 """More than fit into the time of the run, by far."""
 
 
@@ -72,14 +73,19 @@ def iterate(way: str, agent: module[Any, Any]) -> Any:
 
 @pytest.mark.parametrize("way", ["stream", "astream", "call", "acall"])
 def test_a_model_that_keeps_dripping_is_left_when_the_time_is_up(way: str) -> None:
-    model = Dripping()
     kind = Hearing if "call" in way else Agent
-    with pytest.raises(LimitError) as caught:
-        iterate(way, kind(model=model, max_seconds=0.2))
-    assert f"`{kind.__name__}` used up its `max_seconds` of 0.2 while the model was asked" in str(caught.value)
-    assert 0 < model.given < DROPS
+
+    def drip(seconds: float) -> tuple[Dripping, LimitError, float] | None:
+        model = Dripping()
+        with pytest.raises(LimitError) as caught:
+            iterate(way, kind(model=model, max_seconds=seconds))
+        return (model, caught.value, seconds) if model.given else None
+
+    model, error, seconds = given_time(drip)
+    assert f"`{kind.__name__}` used up its `max_seconds` of {seconds:g} while the model was asked" in str(error)
+    assert model.given < DROPS
     assert model.is_closed
-    assert caught.value.run.stop_reason == "error"
+    assert error.run.stop_reason == "error"
     assert len(model.requests) == 1
 
 
@@ -92,23 +98,32 @@ ENDED = (
 
 @pytest.mark.parametrize("way", ["stream", "astream"])
 def test_an_answer_that_is_whole_may_come_to_its_end(way: str) -> None:
-    model = Dripping(0, then=ENDED)
+    def look(seconds: float) -> Any:
+        agent, is_whole = Agent(model=Dripping(0, then=ENDED), max_seconds=seconds), False
+
+        async def main() -> Any:
+            nonlocal is_whole
+            async for chunk in agent.astream():
+                if chunk.tool_call is not None:
+                    is_whole = True
+                    await asyncio.sleep(seconds)
+            return chunk.result
+
+        try:
+            if way == "astream":
+                return asyncio.run(main())
+            for chunk in agent.stream():
+                if chunk.tool_call is not None:
+                    is_whole = True
+                    time.sleep(seconds)
+            return chunk.result
+        except LimitError:
+            if is_whole:
+                raise
+            return None
+
     # The time is up while whoever iterates looks at the last piece.
-    agent = Agent(model=model, max_seconds=1)
-
-    async def main() -> Any:
-        async for chunk in agent.astream():
-            if chunk.tool_call is not None:
-                await asyncio.sleep(1.1)
-        return chunk.result
-
-    if way == "astream":
-        assert asyncio.run(main()) == "done"
-        return
-    for chunk in agent.stream():
-        if chunk.tool_call is not None:
-            time.sleep(1.1)
-    assert chunk.result == "done"
+    assert given_time(look) == "done"
 
 
 @pytest.mark.parametrize("way", ["stream", "astream"])

@@ -390,7 +390,7 @@ def test_a_branch_stays_with_the_run_it_was_in_and_its_result_is_kept() -> None:
     assert fork.branches == []
     assert script.requests[0].messages[-1]["content"] == "fine"
     of_branch = [event for event in run.thread if event.branch]
-    with pytest.raises(InputError, match=r"branch `check`.*Fork the run that began it"):
+    with pytest.raises(InputError, match=r"branch `check`.*Fork the run that began it: before the step that called"):
         Above(model=script).using(thread=of_branch, before=1)
 
 

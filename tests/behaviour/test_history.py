@@ -1288,8 +1288,11 @@ def test_results_of_a_finish_stand_behind_it_whatever_on_finish_appends(call: Ca
 
 
 def test_a_run_that_is_cancelled_leaves_a_complete_history() -> None:
+    begun = asyncio.Event()
+
     async def wait(place: str) -> str:
         """Wait for nothing."""
+        begun.set()
         await asyncio.sleep(60)
         return place
 
@@ -1297,8 +1300,7 @@ def test_a_run_that_is_cancelled_leaves_a_complete_history() -> None:
         model = ScriptedModel([LOOK & calls("wait", "w", place="here")])
         with capture() as runs:
             task = asyncio.ensure_future(Looker(model=model, tools=[look, wait]).arun(question="Where is it?"))
-            while not model.requests:
-                await asyncio.sleep(0.01)
+            await begun.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         return runs[0]

@@ -374,45 +374,52 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
         Question,
         ("Why?",),
         {},
-        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional `str`.",
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
+        "it was given the positional `str`.",
     ),
     (
         Question,
         ({"question": "Why?"},),
         {},
-        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional `dict`.",
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
+        "it was given the positional `dict`.",
     ),
     (
         Question,
         (Lookalike(question="Why?"),),
         {},
-        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional `Lookalike`.",
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
+        "it was given the positional `Lookalike`.",
     ),
     (
         Question,
         (None,),
         {},
-        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional `NoneType`.",
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
+        "it was given the positional `NoneType`.",
     ),
     (
         Question,
         (Question(question="a"), Question(question="b")),
         {},
-        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional "
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
+        "it was given the positional "
         "`Question`, `Question`.",
     ),
     (
         Question,
         (Question(question="a"),),
         {"limit": 3},
-        "`Agent` takes keyword arguments or one `Question` instance; it was given the positional `Question` "
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
+        "it was given the positional `Question` "
         "and keyword arguments `limit`.",
     ),
     (
         ["q"],
         ("a",),
         {},
-        "`Agent` takes keyword arguments or one `AgentInput` instance; it was given the positional `str`.",
+        "`Agent` takes keyword arguments, such as `q=...`, or one `AgentInput` instance; "
+        "it was given the positional `str`.",
     ),
     ([], ("a",), {}, "`Agent` takes no arguments; it was given the positional `str`."),
     ([], (None,), {}, "`Agent` takes no arguments; it was given the positional `NoneType`."),

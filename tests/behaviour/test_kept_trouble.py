@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 import subprocess
 import sys
@@ -167,6 +168,40 @@ def test_wherever_the_store_fails_the_run_ends_with_that_and_goes_on_later(
     assert most > 15
 
 
+@pytest.mark.parametrize("way", [called, awaited])
+def test_a_branch_that_ends_last_leaves_the_error_its_record_of_the_whole_run(way: Way) -> None:
+    error = StoreError("The disk is full.")
+    at_its_end, held = threading.Event(), Future[None]()
+
+    class Full(MemoryStore):
+        def commit(self, commit: Commit) -> Future[None]:
+            if any(change.run_id != "a" and change.status == "done" for change in commit.changes):
+                at_its_end.set()
+                return held
+            if not at_its_end.is_set():
+                return super().commit(commit)
+            failed: Future[None] = Future()
+            failed.set_exception(error)
+            return failed
+
+    class Waiting(Desk):
+        """Answer."""
+
+        @tool
+        def late(self) -> str:
+            """Wait until the end of the branch is about to be kept."""
+            assert at_its_end.wait(PATIENCE)
+            return "late"
+
+    before = threading.active_count()
+    came = outcome(way, Waiting(model=model(call("dig") & call("late")), store=Full()))
+    assert came is error
+    assert came.run.id == "a"
+    held.set_exception(error)
+    assert comes_true(lambda: threading.active_count() <= before)
+    assert came.run.id == "a"
+
+
 def test_a_store_that_fails_is_the_error_of_that_item() -> None:
     store = Brittle(3, StoreError("The disk is full."), at_once=False)
     agent = Desk(model=model(finish(answer="x")), store=store)
@@ -291,6 +326,33 @@ def test_a_task_that_is_cancelled_while_it_commits_leaves_a_run_that_goes_on() -
     asyncio.run(cancelled())
     assert acorn.runs(store).list()[0].status == "stopped"
     assert asyncio.run(agent.acall(question="why?")) == Answer(answer="x")
+
+
+def test_a_claim_that_fails_when_nobody_waits_for_it_any_more_is_nobodys_trouble() -> None:
+    class Failing(MemoryStore):
+        def claim(self, run_id: str, holder: Holder) -> Any:
+            began.set()
+            assert may_go_on.wait(PATIENCE)
+            raise StoreError("Away.")
+
+    began, may_go_on = threading.Event(), threading.Event()
+    told: list[Any] = []
+
+    async def cancelled() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        agent = Desk(model=model(), store=Failing()).using(run_id="a")
+        task = asyncio.ensure_future(agent.acall(question="why?"))
+        assert await asyncio.to_thread(began.wait, PATIENCE)
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        gc.collect()
+
+    asyncio.run(cancelled())
+    assert told == []
 
 
 @pytest.mark.parametrize("error", [None, StoreError("Away."), RuntimeError("Away.")])

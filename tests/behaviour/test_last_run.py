@@ -16,7 +16,7 @@ from acorn.models import ModelRequest
 from acorn.testing import Failure, ScriptedModel, finish
 from acorn.testing import call as calling
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 
 class Who(module[Any, str]):

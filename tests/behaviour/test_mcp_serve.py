@@ -155,6 +155,7 @@ def test_progress_is_told_to_who_wants_to_hear_of_it(session: Session) -> None:
         heard.append((progress, message))
 
     session.wait(session.client.call_tool("deep_thought", {"question": "x"}, progress_callback=progress))
+    assert comes_true(lambda: len(heard) == 3)
     assert heard == [
         (1, "step 1: asking the model"),
         (2, "step 1: calling `look`"),

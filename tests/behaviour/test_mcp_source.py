@@ -19,9 +19,9 @@ from typing import Any
 import httpx2
 import pytest
 from tests.behaviour.conftest import Call, Script
-from tests.patience import PATIENCE, comes_true
+from tests.patience import PATIENCE, comes_true, given_time
 
-from acorn import AcornError, DeclarationError, Paused, Request, ToolConflictError, module, tool
+from acorn import AcornError, DeclarationError, Paused, Request, Run, ToolConflictError, module, tool
 from acorn.mcp import MCPServer
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -466,10 +466,15 @@ def test_an_address_where_nobody_is_is_named(call: Call) -> None:
 
 
 def test_a_call_in_silence_is_cancelled_after_its_time(call: Call, script: Script, tmp_path: Path) -> None:
-    odd = Odd(tmp_path / "diary", timeout=0.5)
-    model = script(calling("hang"), finish("done"))
-    run = call.run(Worker(model=model, tools=[odd.server]), "x")
-    assert results(run) == ["Tool error: ServerError: the server said nothing for 0.5 s, and the call was cancelled"]
+    def hurry(seconds: float) -> tuple[Odd, Run[Any], float] | None:
+        odd = Odd(tmp_path / f"diary {seconds}", timeout=seconds)
+        model = script(calling("hang"), finish("done"))
+        run = call.run(Worker(model=model, tools=[odd.server]), "x")
+        return (odd, run, seconds) if "called hang {}" in odd.lines() else None
+
+    odd, run, seconds = given_time(hurry, 0.5)
+    words = f"the server said nothing for {seconds:g} s, and the call was cancelled"
+    assert results(run) == [f"Tool error: ServerError: {words}"]
     assert comes_true(lambda: "cancelled hang" in odd.lines())
 
 

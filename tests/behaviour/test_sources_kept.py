@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.behaviour.conftest import Call, Script
+from tests.patience import AGES, PATIENCE
 
 from acorn import AcornError, Run, Step, module
 from acorn._drive.tool_sources import kept_open
@@ -336,7 +337,7 @@ def test_many_threads_may_enter_one_agent_at_once() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert wrong == []
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
@@ -378,15 +379,17 @@ def test_a_block_that_is_cancelled_while_it_opens_leaves_nothing_open() -> None:
         @asynccontextmanager
         async def session(self) -> AsyncIterator[None]:
             async with super().session():
-                await asyncio.sleep(20)
+                bound.reschedule(asyncio.get_running_loop().time())
+                await asyncio.sleep(AGES)
                 yield
 
+    bound = asyncio.Timeout(None)
     first, stuck = Server("a", diary), Stuck("b", diary)
     agent = Worker(model="none", tools=[first, stuck])
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05), agent:
+            async with bound, agent:
                 raise AssertionError("the block is not entered")
         assert kept_open(agent, first) is None
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -418,7 +421,7 @@ def test_a_source_that_died_in_the_block_is_opened_anew_by_the_next_call() -> No
 
     async def main() -> Any:
         async with agent:
-            await asyncio.wait({source.die()}, timeout=20)
+            await asyncio.wait({source.die()}, timeout=PATIENCE)
             return await agent.arun()
 
     with agent:

@@ -26,6 +26,7 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, Field, RootModel
 from tests.behaviour.conftest import Call
 from tests.behaviour.test_reply_fuzz import MODULES, _reply
+from tests.patience import AGES, PATIENCE, given_time
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel, calling, finishing
 from typing_extensions import TypedDict
@@ -925,11 +926,14 @@ def test_an_answer_that_was_cut_off_is_corrected(stream: Stream, watched: Watch)
     assert "It is" in [one.answer for one in partials(chunks)]
 
 
-def test_time_that_is_up_while_the_model_streams_is_a_limit_error(stream: Stream, watched: Watch) -> None:
-    model = watched(Reply("Hm.", delay=5))
-    with pytest.raises(LimitError, match="max_seconds") as caught:
-        stream(Asker(model=model, max_seconds=0.05), question="?")
-    assert isinstance(caught.value.__cause__, ModelError)
+def test_time_that_is_up_while_the_model_streams_is_a_limit_error(stream: Stream) -> None:
+    def hurry(seconds: float) -> LimitError | None:
+        model = Watched([Reply("Hm.", delay=AGES)])
+        with pytest.raises(LimitError, match="max_seconds") as caught:
+            stream(Asker(model=model, max_seconds=seconds), question="?")
+        return caught.value if model.requests else None
+
+    assert isinstance(given_time(hurry).__cause__, ModelError)
 
 
 # Leaving early
@@ -1249,14 +1253,19 @@ def test_an_exception_in_on_stream_ends_the_run_wherever_it_happens(
 def test_a_models_error_that_on_stream_raises_is_not_taken_for_lost_time(stream: Stream) -> None:
     error = ModelError("mine")
 
-    def hear(_: Any, chunk: Chunk) -> None:
-        time.sleep(0.06)
-        raise error
+    def hurry(seconds: float) -> Exception | None:
+        heard: list[Chunk] = []
 
-    model = Watched([DONE])
-    with pytest.raises(ModelError) as caught:
-        stream(listening(Asker, hear)(model=model, max_seconds=0.05), question="?")
-    assert caught.value is error
+        def hear(_: Any, chunk: Chunk) -> None:
+            heard.append(chunk)
+            time.sleep(seconds)
+            raise error
+
+        with pytest.raises((ModelError, LimitError)) as caught:
+            stream(listening(Asker, hear)(model=Watched([DONE]), max_seconds=seconds), question="?")
+        return caught.value if heard else None
+
+    assert given_time(hurry) is error
 
 
 @pytest.mark.parametrize("error", [StopIteration("mine"), StopAsyncIteration("mine")], ids=repr)
@@ -1843,7 +1852,7 @@ def test_each_result_comes_when_its_tool_has_returned(way: str) -> None:
 
     def slow() -> str:
         """Slow."""
-        assert release.wait(20), "the quick one was not seen"
+        assert release.wait(PATIENCE), "the quick one was not seen"
         return "slow"
 
     def quick() -> str:
@@ -1885,7 +1894,7 @@ def test_leaving_at_the_first_result_keeps_it_and_says_that_the_others_were_stop
 
     def slow() -> str:
         """Slow."""
-        never.wait(1)
+        never.wait(AGES)
         return "slow"
 
     def quick() -> str:

@@ -16,9 +16,24 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
+from tests.patience import AGES, PATIENCE
 from tests.raw_model import RawModel, calling, finishing
 
-from acorn import BranchError, LimitError, ModelError, ParseError, Run, Step, Usage, capture, current_run, module, tool
+from acorn import (
+    BranchError,
+    LimitError,
+    ModelError,
+    ParseError,
+    Run,
+    Step,
+    Usage,
+    capture,
+    current_run,
+    listen,
+    module,
+    tool,
+)
+from acorn.journal import Entry, ToolReturned
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
 from acorn.thread import (
@@ -435,19 +450,22 @@ def test_a_hook_that_fails_keeps_the_results_that_there_are(call: Call, script: 
 
 
 def test_a_cancelled_run_ends_with_an_error(script: Script) -> None:
-    began = asyncio.Event()
+    looked = asyncio.Event()
 
     async def wait() -> str:
         """Wait."""
-        await asyncio.sleep(0.2)  # long enough for the other to return
-        began.set()
-        await asyncio.sleep(20)
+        await asyncio.sleep(AGES)
         return "late"
+
+    def hear(entry: Entry) -> None:
+        if isinstance(entry, ToolReturned):
+            looked.set()
 
     async def main() -> Run[Any]:
         agent = Looker(model=script(calls("wait", "w") & calls("look", "a")), tools=[wait, look])
-        task = asyncio.ensure_future(agent.arun(question="?"))
-        await began.wait()
+        with listen(hear):
+            task = asyncio.ensure_future(agent.arun(question="?"))
+        await looked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await task
@@ -571,14 +589,17 @@ def untimed(events: list[AgentEvent]) -> list[dict[str, Any]]:
 
 def test_a_stream_that_is_left_early_has_a_thread_that_says_so(script: Script) -> None:
     def early(agent: Looker) -> None:
+        seen = 0
         for chunk in agent.stream(question="?"):
-            if chunk.tool_result:
+            seen += chunk.tool_result is not None
+            if seen == 2:
                 break
 
     async def aearly(agent: Looker) -> None:
-        stream = agent.astream(question="?")
+        seen, stream = 0, agent.astream(question="?")
         async for chunk in stream:
-            if chunk.tool_result:
+            seen += chunk.tool_result is not None
+            if seen == 2:
                 break
         await stream.aclose()
 
@@ -1011,7 +1032,7 @@ def test_a_deep_copy_of_a_run_under_way_goes_no_further(call: Call, script: Scri
 
 
 def test_runs_at_the_same_time_do_not_mix() -> None:
-    barrier = threading.Barrier(8, timeout=20)
+    barrier = threading.Barrier(8, timeout=PATIENCE)
 
     def meet(name: str) -> str:
         """Meet the others."""
@@ -1066,5 +1087,5 @@ def test_the_thread_can_be_read_while_the_run_goes_on() -> None:
         reader.start()
         Looker(model=model, max_steps=200, loop_guard=None)(question="?")
         stop.set()
-        reader.join(20)
+        reader.join()
     assert trouble == []

@@ -36,9 +36,11 @@ from acorn import (
     ToolResult,
     capture,
     current_run,
+    listen,
     module,
     tool,
 )
+from acorn.journal import Entry, ToolReturned
 from acorn.models import RawCall
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -921,7 +923,7 @@ def test_a_tool_that_takes_too_long_does_not_harm_the_others(call: Call, script:
 
 
 def test_the_time_of_a_tool_counts_from_its_own_beginning(call: Call, script: Script) -> None:
-    ended = threading.Event()
+    ended, is_over = threading.Event(), threading.Event()
 
     @tool
     def slow() -> str:
@@ -930,12 +932,17 @@ def test_the_time_of_a_tool_counts_from_its_own_beginning(call: Call, script: Sc
 
     @tool(timeout=0.05)
     def slower_than_allowed() -> str:
-        time.sleep(0.35)
+        assert is_over.wait(PATIENCE)
         ended.set()
         return "within the time of the other, but not within its own"
 
+    def hear(entry: Entry) -> None:
+        if isinstance(entry, ToolReturned):
+            is_over.set()
+
     reply = together(calling("slow"), calling("slower_than_allowed"))
-    first, second = use(call, script, [slow, slower_than_allowed], reply)
+    with listen(hear):
+        first, second = use(call, script, [slow, slower_than_allowed], reply)
     assert first == "slow"
     assert second == "Tool error: TimeoutError: it took longer than 0.05 s"
 

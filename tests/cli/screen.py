@@ -27,6 +27,8 @@ _PIECE = re.compile(
 )
 _HALF = re.compile(r"\x1b(\[[0-9;?]*)?$")
 """A sequence whose end is still to come."""
+_AGAIN = "\r\x1b[2K"
+"""A view begins to be drawn anew."""
 
 
 class Screen:
@@ -101,6 +103,8 @@ class Terminal:
     ) -> None:
         self.screen = Screen(width, height)
         self.raw = ""
+        self._unseen = ""
+        """What was read and is not on the screen yet: who reads late sees all that there was to see, frame by frame."""
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
@@ -120,10 +124,19 @@ class Terminal:
         limit = time.monotonic() + seconds
         while not is_seen(self.screen):
             assert time.monotonic() < limit, f"never seen; the screen is:\n{self.screen.text}"
-            if not self._read(0.5) and self.process.poll() is not None:
-                break
+            end = self._unseen.find(_AGAIN, 1)
+            if end > 0:
+                self._show(self._unseen[:end], self._unseen[end:])
+            elif not self._read(0.2):  # the frame is whole, as nothing more comes
+                if not self._unseen and self.process.poll() is not None:
+                    break
+                self._show(self._unseen)
         assert is_seen(self.screen), f"never seen; the screen is:\n{self.screen.text}"
         return self.screen
+
+    def _show(self, frame: str, rest: str = "") -> None:
+        self.screen.feed(frame)
+        self._unseen = rest
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
@@ -136,6 +149,7 @@ class Terminal:
         limit = time.monotonic() + seconds
         while time.monotonic() < limit and (self._read(0.2) or self.process.poll() is None):
             pass
+        self._show(self._unseen)
         code = self.process.wait(timeout=PATIENCE)
         os.close(self._master)
         return code
@@ -149,5 +163,5 @@ class Terminal:
             return False
         text = data.decode("utf-8", "replace")
         self.raw += text
-        self.screen.feed(text)
+        self._unseen += text
         return bool(data)

@@ -70,6 +70,11 @@ class Quiet(module[str, str]):
         return "Made \\x1b[31mnow\\x1b[0m."
 
 
+class Small(Researcher):
+    model = [{"model": "openai/gpt-4o", "api_key": "sk-secret-of-mine"}, "local/smollm2"]
+    max_steps = 2
+
+
 class Broken(module[str, str]):
     def system_prompt(self) -> str:
         raise ValueError("no prompt today")
@@ -110,8 +115,8 @@ def test_it_says_what_is_odd(acorn: Acorn, agent: Path) -> None:
         "no `model` is set",
         "tools without `max_steps`",
         "the tool `search` has no description",
-        "no description of the tool `search`: `query`",
-        "no description of the output: `answer`, `parts`",
+        "arguments of the tool `search` without a description: `query`",
+        "fields of the output without a description: `answer`, `parts`",
         "text without a longest length in the output: `answer`, `parts`",
     ):
         assert words in odd
@@ -120,6 +125,26 @@ def test_it_says_what_is_odd(acorn: Acorn, agent: Path) -> None:
     assert "model" not in odd
     odd = "\n".join(acorn("explain", AGENTS / "desk.py:Desk", "x", "--json").output["odd"])
     assert "the tool `refund` waits for a person" in odd
+
+
+def test_it_names_the_model_and_says_where_it_is_too_small_for_tools(acorn: Acorn, agent: Path) -> None:
+    told = acorn("explain", f"{agent}:Small", "--question", "x", "--json").output
+    assert told["model"] == "openai/gpt-4o, local/smollm2"
+    assert "`local/smollm2` is too small for tools: it calls them at random, for minutes" in told["odd"]
+    shown = acorn("explain", f"{agent}:Small", "--question", "x").out
+    assert "on openai/gpt-4o, local/smollm2, temperature 0.25" in shown
+    assert "sk-secret" not in shown
+    quiet = acorn("explain", f"{agent}:Quiet", "x", "--json").output
+    assert not any("too small" in line for line in quiet["odd"])
+
+
+def test_a_run_warns_where_the_model_is_too_small_for_tools(
+    acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ACORN_HOME", str(tmp_path / "without weights"))
+    ended = acorn("run", f"{agent}:Researcher", "--question", "x", "--model", "local/smollm2")
+    assert ended.err.startswith("warning: `local/smollm2` is too small for tools")
+    assert "warning" not in acorn("run", f"{agent}:Quiet", "x", "--model", "local/smollm2").err
 
 
 def test_nothing_is_called_opened_or_kept(acorn: Acorn, agent: Path, tmp_path: Path) -> None:

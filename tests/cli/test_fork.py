@@ -15,6 +15,7 @@ import acorn as library
 from acorn.thread import dump_events, parse_events
 
 SCOUT = AGENTS / "scout.py"
+NEST = AGENTS / "nest.py"
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +73,22 @@ def test_an_edit_by_the_name_of_a_tool_must_be_clear(acorn: Acorn, store: Path, 
         ended = acorn("fork", run_id, "--before", 3, "--edit", edit, "--store", store)
         assert ended.code == 2
         assert words in ended.err
+
+
+def test_a_branch_is_not_forked_and_what_can_be_is_said(acorn: Acorn, store: Path) -> None:
+    assert acorn("run", NEST, "--store", store).code == 0
+    run = library.runs(store).get(library.runs(store).list()[0].id)
+    (outer,) = run.branches
+    (inner,) = outer.branches
+    for branch in (outer, inner):
+        ended = acorn("fork", branch.id, "--before", 1, "--store", store)
+        assert ended.code == 2
+        assert f"`acorn fork {run.id[:8]} --before 2` calls `outer` anew" in ended.err
+        assert "--before 3` keeps what it returned" in ended.err
+    ended = acorn("fork", run.id, "--before", 2, "--store", store)
+    assert ended.output == "done"
+    ended = acorn("fork", run.id, "--before", 3, "--store", store, "--json")
+    assert (ended.code, ended.output["output"]) == (0, "done")
 
 
 def test_another_model(acorn: Acorn, store: Path, run_id: str) -> None:

@@ -51,7 +51,7 @@ def test_this_directory_is_filled_and_gives_its_name(
     monkeypatch.chdir(tmp_path / "here")
     ended = acorn("new", ".")
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("Created here. Next:\n\n  pytest\n")
+    assert ended.out.startswith("Created here. Next:\n\n  python -m pytest\n")
     assert tomllib.loads((tmp_path / "here" / "pyproject.toml").read_text())["project"]["name"] == "here"
 
 

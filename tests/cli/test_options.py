@@ -108,6 +108,7 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("Kinds", ["--loud", "maybe"], "unexpected argument `maybe` behind `--loud`, which takes no value"),
     ("Kinds", ["--json", "yes"], "unexpected argument `yes` behind `--json`, which takes no value"),
     ("Kinds", ["hello"], "unexpected argument `hello`; write `--text hello`?"),
+    ("Kinds", ["hello you"], "unexpected argument `hello you`; write `--text 'hello you'`?"),
     ("Kinds", ["--text", "hello", "you"], "unexpected argument `you`; put the value of `--text` in quotes?"),
     ("Kinds", ["--model", "a/b", "hello"], "unexpected argument `hello`; write `--text hello`?"),
     ("Kinds", ["--text", "a", "--text", "b"], "`--text` is given twice; it takes one value"),

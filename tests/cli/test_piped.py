@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from tests.cli.conftest import AGENTS
 from tests.cli.screen import Terminal
+from tests.patience import PATIENCE
 
 ECHO = AGENTS / "echo.py"
 
 
 def acorn(*words: object, **streams: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "acorn", "run", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, **streams)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **streams)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_json_on_standard_input_is_read_as_before() -> None:
 @pytest.mark.parametrize("stdin", [subprocess.DEVNULL, "closed"])
 def test_nowhere_is_no_pipe(stdin: Any) -> None:
     shell = f"'{sys.executable}' -m acorn run {ECHO}:Plain given {'<&-' if stdin == 'closed' else '</dev/null'}"
-    ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert json.loads(ended.stdout) == {"result": "given"}
 
 
@@ -110,7 +111,7 @@ def test_a_pipe_in_which_nothing_comes_is_waited_for_only_where_it_is_needed() -
             os.write(writing, b"late")
             os.close(writing)
             writing = -1
-            assert json.loads(process.communicate(timeout=15)[0]) == {"result": "late"}
+            assert json.loads(process.communicate(timeout=PATIENCE)[0]) == {"result": "late"}
     finally:
         os.close(reading)
         if writing != -1:

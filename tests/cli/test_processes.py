@@ -120,7 +120,7 @@ def test_a_program_of_the_users_keeps_its_ctrl_c(tmp_path: Path, name: str) -> N
         "import acorn\n"
         "print(signal.getsignal(signal.SIGINT).__name__)\n"
     )
-    done = subprocess.run([sys.executable, str(tmp_path / name)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, str(tmp_path / name)], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.stdout, done.stderr) == ("default_int_handler\n", "")
 
 

@@ -134,7 +134,10 @@ def test_a_file_that_may_not_be_written_is_refused(mode: int, code: int) -> None
         file.chmod(mode)
         directory.chmod(0o777)
         done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, f"{agent}:Plain", str(file)], capture_output=True, text=True, timeout=30
+            [sys.executable, "-c", AS_NOBODY, f"{agent}:Plain", str(file)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
         assert done.returncode == code, done.stderr
         assert ("cannot be written: Permission denied" in done.stderr) == (code == 2)

@@ -140,6 +140,8 @@ def test_debug_shows_the_traceback(
     [
         ("nowhere.py", "there is no file `nowhere.py`"),
         ("nowhere.py:Agent", "there is no file `nowhere.py`"),
+        (str(AGENTS / "end.py"), f"there is no file `{AGENTS / 'end.py'}`; did you mean `{AGENTS / 'ends.py'}`?"),
+        ("nowhere/agent.py", "there is no file `nowhere/agent.py`\n"),
         ("acorn_cli_no_module", "there is no module `acorn_cli_no_module`"),
         ("acorn.no_such_part", "there is no module `acorn.no_such_part`"),
         (f"{AGENTS / 'ends.py'}:Nope", "has no `Nope`; its modules: `Base`, `Fine`"),

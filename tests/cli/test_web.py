@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from acorn import module
+from acorn.testing import ScriptedModel, finish
+
 AGENT = '''
 from acorn import module
 class Desk(module[str, str]):
@@ -19,10 +22,16 @@ class Desk(module[str, str]):
 '''
 
 
-def web(*words: str, cwd: Path, script: str = "") -> subprocess.CompletedProcess[str]:
+class Greeter(module[None, str]):
+    """Greet."""
+
+    model = ScriptedModel([finish("hello there")])
+
+
+def web(*words: str, cwd: Path, script: str = "", command: str = "web") -> subprocess.CompletedProcess[str]:
     """The command in a process of its own; `script` runs before it."""
     source = Path(__file__).parents[2] / "src"
-    code = f"import sys\n{script}\nfrom acorn.cli import main\nsys.exit(main(['web', *sys.argv[1:]]))"
+    code = f"import sys\n{script}\nfrom acorn.cli import main\nsys.exit(main([{command!r}, *sys.argv[1:]]))"
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=cwd,
@@ -68,6 +77,14 @@ def test_a_missing_extra_is_named(folder: Path, missing: str) -> None:
     done = web("agent.py", cwd=folder, script=f"sys.modules[{missing!r}] = None")
     assert "pip install 'acorn-agents[web]'" in done.stderr
     assert done.returncode == 2
+
+
+def test_a_run_and_its_viewer_are_written_into_one_file_without_the_extra(folder: Path) -> None:
+    (folder / "run.json").write_text(Greeter().run().to_json())
+    script = "sys.modules['starlette'] = sys.modules['uvicorn'] = None"
+    done = web("run.json", "--html", "out.html", cwd=folder, script=script, command="show")
+    assert (done.returncode, done.stderr.strip()) == (0, "written: out.html"), done.stderr
+    assert "hello there" in (folder / "out.html").read_text()
 
 
 def test_the_browser_is_opened_by_a_file_so_that_no_process_shows_the_key(folder: Path) -> None:

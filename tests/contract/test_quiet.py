@@ -6,11 +6,13 @@ is made is noted.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,7 +64,7 @@ def agents(server, **extra):
 """
 
 
-def run(script: str, **environment: str) -> None:
+def run(script: str) -> None:
     """Run a script that must print nothing, succeed, and end with its last line."""
     code = (
         WATCHED
@@ -70,17 +72,20 @@ def run(script: str, **environment: str) -> None:
         + textwrap.dedent(script)
         + "\nimport os\nos.write(int(sys.argv[1]), str(time.time()).encode())\n"
     )
-    execute(code, **environment)
+    execute(code)
 
 
-def execute(code: str, **environment: str) -> None:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LITELLM")}
+def inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("LITELLM")}
+
+
+def execute(code: str) -> None:
     read, write = os.pipe()
     try:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", code, str(write)],
             cwd=ROOT,
-            env={**inherited, **environment},
+            env=inherited(),
             capture_output=True,
             text=True,
             check=False,
@@ -187,33 +192,6 @@ def test_threads_that_all_begin_at_once_get_their_answers(lane: str) -> None:
     """)
 
 
-@by_every_lane
-def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same(lane: str) -> None:
-    run(
-        """
-        import os, warnings
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import litellm
-        litellm.drop_params = False
-        with Loopback(answer) as server:
-            for agent in agents(server):
-                assert agent() == "done"
-                for _ in range(2):
-                    assert asyncio.run(agent.acall()) == "done"
-        assert litellm.drop_params is False
-        # The SDK under it, for those who want it, keeps clients open when their event loop has ended.
-        warnings.simplefilter("ignore", ResourceWarning)
-        os.environ["EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"] = "False"
-        with Loopback(answer) as server:
-            for agent in agents(server):
-                assert agent() == "done"
-                assert asyncio.run(agent.acall()) == "done"
-        """,
-        LITELLM_LOCAL_MODEL_COST_MAP="True",
-    )
-
-
 LITELLM = """
 import warnings
 with warnings.catch_warnings():
@@ -228,12 +206,104 @@ def ask_litellm(server, **how):
     return litellm.completion(**asked, messages=[{"role": "user", "content": "Hello?"}], max_retries=0, **how)
 """
 
+# One process imports LiteLLM; each script goes on from there in a copy of it, and ends as a program does.
+FORKING = (
+    WATCHED
+    + AGENT
+    + LITELLM
+    + """
+import json, os, signal
+for line in sys.stdin:
+    asked = json.loads(line)
+    copy = os.fork()
+    if not copy:
+        break
+    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    print(json.dumps([code, time.time()]), flush=True)
+else:
+    sys.exit()
+for number in (0, 1, 2):
+    file = os.open(asked["files"][number], os.O_RDWR | os.O_CREAT)
+    os.dup2(file, number)
+    os.close(file)
+os.environ.clear()
+os.environ.update(asked["environment"])
+signal.alarm(asked["seconds"])
+exec(asked["script"])
+os.write(1, str(time.time()).encode())
+"""
+)
+
+Program = Callable[[str], None]
+
+
+def with_litellm() -> dict[str, str]:
+    return {**inherited(), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+
+
+@pytest.fixture(scope="module")
+def importer() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", FORKING],
+        cwd=ROOT,
+        env=with_litellm(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+def program(importer: subprocess.Popen[str], tmp_path: Path) -> Program:
+    """Runs a script in a program that has imported LiteLLM; like any other it says nothing and ends."""
+
+    def run(script: str) -> None:
+        assert importer.stdin is not None
+        assert importer.stdout is not None
+        out, err = tmp_path / "out", tmp_path / "err"
+        asked = {
+            "script": textwrap.dedent(script),
+            "environment": with_litellm(),
+            "files": [os.devnull, str(out), str(err)],
+            "seconds": int(AGES),
+        }
+        print(json.dumps(asked), file=importer.stdin, flush=True)
+        code, ended = json.loads(importer.stdout.readline())
+        assert (code, err.read_text()) == (0, "")
+        assert ended - float(out.read_text()) < PATIENCE
+
+    return run
+
+
+@by_every_lane
+def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same(lane: str, program: Program) -> None:
+    program(
+        """
+        litellm.drop_params = False
+        with Loopback(answer) as server:
+            for agent in agents(server):
+                assert agent() == "done"
+                for _ in range(2):
+                    assert asyncio.run(agent.acall()) == "done"
+        assert litellm.drop_params is False
+        # The SDK under it, for those who want it, keeps clients open when their event loop has ended.
+        warnings.simplefilter("ignore", ResourceWarning)
+        os.environ["EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"] = "False"
+        with Loopback(answer) as server:
+            for agent in agents(server):
+                assert agent() == "done"
+                assert asyncio.run(agent.acall()) == "done"
+        """
+    )
+
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_no_account_is_made_for_listeners_that_are_not_there_but_for_calls_of_the_programs_own(lane: str) -> None:
-    run(
-        LITELLM
-        + textwrap.dedent("""
+def test_no_account_is_made_for_listeners_that_are_not_there_but_for_calls_of_the_programs_own(
+    program: Program,
+) -> None:
+    program(
+        """
         before = litellm.disable_streaming_logging
         with Loopback(answer) as server:
             for agent in agents(server):
@@ -244,16 +314,14 @@ def test_no_account_is_made_for_listeners_that_are_not_there_but_for_calls_of_th
             assert litellm.disable_streaming_logging == before
             ask_litellm(server)
             assert threads_of_litellm() != []
-        """),
-        LITELLM_LOCAL_MODEL_COST_MAP="True",
+        """
     )
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_whoever_listens_to_litellm_hears_every_call_in_every_way(lane: str) -> None:
-    run(
-        LITELLM
-        + textwrap.dedent("""
+def test_whoever_listens_to_litellm_hears_every_call_in_every_way(lane: str, program: Program) -> None:
+    program(
+        """
         from litellm.integrations.custom_logger import CustomLogger
         from tests.patience import comes_true
 
@@ -284,16 +352,14 @@ def test_whoever_listens_to_litellm_hears_every_call_in_every_way(lane: str) -> 
             hears(2)
             assert [chunk for chunk in agent.stream()]
             hears(2)
-        """),
-        LITELLM_LOCAL_MODEL_COST_MAP="True",
+        """
     )
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_a_callback_in_the_model_dict_hears_its_own_calls(lane: str) -> None:
-    run(
-        LITELLM
-        + textwrap.dedent("""
+def test_a_callback_in_the_model_dict_hears_its_own_calls(lane: str, program: Program) -> None:
+    program(
+        """
         from litellm.integrations.custom_logger import CustomLogger
         from tests.patience import comes_true
 
@@ -308,6 +374,5 @@ def test_a_callback_in_the_model_dict_hears_its_own_calls(lane: str) -> None:
             assert agents(server)[0]() == "done"
             assert listened() == "done"
             assert comes_true(lambda: len(heard) == 2), heard
-        """),
-        LITELLM_LOCAL_MODEL_COST_MAP="True",
+        """
     )

@@ -155,6 +155,17 @@ def test_a_file_that_was_cut_off_is_left_alone(store: SQLiteStore, path: Path) -
         assert "the file was not touched" in refusal(path), length
 
 
+def test_commits_that_fail_together_have_an_error_each(tmp_path: Path) -> None:
+    """A record is hung on it: the errors of the items of a batch tell of one run each."""
+    (tmp_path / "text.db").write_text("This is no database at all. " * 50)
+    broken = SQLiteStore(tmp_path / "text.db")
+    late = [broken.commit(Commit("r", this_process(), [change("r", ["0"], born=birth())])) for _ in range(20)]
+    errors = [each.exception() for each in late]
+    assert {type(each) for each in errors} == {StoreError}
+    assert len({id(each) for each in errors}) == len(errors)
+    assert all(each is not None and each.__cause__ is not None for each in errors)
+
+
 def test_a_damaged_file_is_named(store: SQLiteStore, path: Path) -> None:
     for number in range(50):
         begin(store, f"r{number}")

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 from tests.commits import begin, birth, change, elsewhere, go_on
-from tests.patience import comes_true
+from tests.patience import PATIENCE, comes_true
 
 from acorn import StoreError
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.port import Commit, Store
 from acorn.stores.postgres import PostgresStore
+from acorn.stores.seats import seat_of, take
 from acorn.stores.sqlite import SQLiteStore
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -204,6 +205,18 @@ def test_a_forked_child_is_another_holder_and_uses_the_store_too(store: Store) -
     go_on(store, "parent", 1)
     assert [facts.status for facts in store.list()] == ["stopped", "running"]
     assert list(store.read("child")[0].entries) == ["0", "1"]
+
+
+def test_a_forked_child_takes_a_run_though_another_thread_was_taking_it(store: Store) -> None:
+    begin(store, "r", status="waiting")
+    seat = seat_of(store, "r")
+    with seat.lock:
+
+        def in_child() -> None:
+            signal.alarm(int(PATIENCE))
+            assert take(store, "r") is not None
+
+        assert forked(in_child) == 0
 
 
 def test_a_child_goes_on_when_its_parent_has_closed_the_store(store: Store, path: str) -> None:

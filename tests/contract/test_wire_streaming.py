@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 from tests.contract.conftest import Wire
 from tests.loopback import EVENTS, Fault, Loopback, Request
-from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
+from tests.patience import AGES, PATIENCE, comes_true, given_time, waiting_for_nothing
 from tests.provider_rules import assert_complete
 
 from acorn import LimitError, ModelError, Partial, Run, StreamChunk, ToolResult, capture, module, tool
@@ -975,17 +974,24 @@ def stalled() -> Iterator[Callable[[Wire], Loopback]]:
 
 @pytest.mark.chat
 def test_a_stream_that_stalls_fails_when_its_time_is_up(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
-    stalled(wire)
-    with waiting_for_nothing(), pytest.raises(ModelError, match="no answer in time") as caught:
-        iterate(wire, Asker(model=wire.model(timeout=0.3)), question="?")
-    assert caught.value.retryable
-    assert wire.count() == 1
+    def hurry(seconds: float) -> ModelError | None:
+        stalled(wire)
+        heard: list[Chunk] = []
+        agent = listening(Asker, heard.append)(model=wire.model(timeout=seconds))
+        with waiting_for_nothing(), pytest.raises(ModelError, match="no answer in time") as caught:
+            iterate(wire, agent, question="?")
+        return caught.value if heard and wire.count() == 1 else None
+
+    assert given_time(hurry, 0.3).retryable
 
 
 def test_a_stream_that_does_not_begin_is_retried_when_its_time_is_up(wire: Wire) -> None:
-    wire.serve([Fault(delay=AGES, reply=DONE), DONE])
-    assert iterate(wire, Asker(model=wire.model(timeout=0.5)), question="?")[-1].result == RIGHT
-    assert wire.count() == 2
+    def hurry(seconds: float) -> Chunk | None:
+        wire.serve([Fault(delay=AGES, reply=DONE), DONE, DONE])
+        chunks = iterate(wire, Asker(model=wire.model(timeout=seconds)), question="?")
+        return chunks[-1] if wire.count() == 2 else None
+
+    assert given_time(hurry, 0.5).result == RIGHT
 
 
 @pytest.mark.chat
@@ -995,26 +1001,27 @@ def test_a_stream_that_stalls_ends_with_the_time_of_the_run(wire: Wire, stalled:
         iterate(wire, Asker(model=wire.model(), max_seconds=0.4), question="?")
 
 
-def closed_early(wire: Wire) -> int:
-    """How many connections were left in the middle; the server notices when it next writes."""
-    patience = time.monotonic() + 20
-    while not wire.server.closed_early and time.monotonic() < patience:
-        time.sleep(0.01)
-    return wire.server.closed_early
+def check_left(wire: Wire, fault: Fault) -> None:
+    """A stream that goes on and on is left when the time of the run is up."""
+
+    def hurry(seconds: float) -> LimitError | None:
+        wire.serve([fault])
+        agent = Asker(model=wire.model(), max_seconds=seconds)
+        with pytest.raises(LimitError, match=rf"`Asker` used up its `max_seconds` of {seconds:g}") as caught:
+            iterate(wire, agent, question="?")
+        return caught.value if wire.count() == 1 else None
+
+    assert "while the model was asked" in str(given_time(hurry, 0.4))
+    assert comes_true(lambda: wire.server.closed_early == 1)  # the server notices when it next writes
+    assert wire.count() == 1
 
 
 def test_a_stream_that_keeps_dripping_ends_with_the_time_of_the_run(wire: Wire) -> None:
-    wire.serve([Fault(reply=Reply("word " * 400), drip=0.05)])
-    with pytest.raises(LimitError, match=r"`Asker` used up its `max_seconds` of 0\.4 while the model was asked"):
-        iterate(wire, Asker(model=wire.model(), max_seconds=0.4), question="?")
-    assert (closed_early(wire), wire.count()) == (1, 1)
+    check_left(wire, Fault(reply=Reply("word " * 1000), drip=0.05))
 
 
 def test_signs_of_life_that_say_nothing_end_with_the_time_of_the_run(wire: Wire) -> None:
-    wire.serve([Fault(body=b": still here\n\n" * 400, content_type=EVENTS, drip=0.05)])
-    with pytest.raises(LimitError, match=r"`Asker` used up its `max_seconds` of 0\.4 while the model was asked"):
-        iterate(wire, Asker(model=wire.model(), max_seconds=0.4), question="?")
-    assert (closed_early(wire), wire.count()) == (1, 1)
+    check_left(wire, Fault(body=b": still here\n\n" * 1000, content_type=EVENTS, drip=0.05))
 
 
 def test_a_slow_stream_does_not_hold_up_the_event_loop() -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.crash.copies import restore
 from tests.patience import PATIENCE
 
 import acorn
@@ -28,7 +29,8 @@ from acorn.journal import ModelAnswered, ToolReturned
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-VICTIM = Path(__file__).with_name("victim.py")
+VICTIM = [sys.executable, "-m", "tests.crash.victim"]
+ROOT = Path(__file__).parents[2]
 
 
 class Line(NamedTuple):
@@ -65,8 +67,8 @@ class Scene:
         return [Line(**json.loads(line)) for line in self.log.read_text().splitlines() if line.endswith("}")]
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(VICTIM), self.store, "one", str(self.log), self.way]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        command = [*VICTIM, self.store, "one", str(self.log), self.way]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def kill_when(self, due: Due) -> bytes | None:
         """Let a process drive the run until it is due; what it printed, if it had ended before."""
@@ -153,29 +155,31 @@ def test_an_undisturbed_run_does_everything_once(tmp_path: Path) -> None:
     assert len(scene.lines()) == 2 * len(begun), "the output is given again, and nothing is done again"
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """None: a file."""
+    return str(request.getfixturevalue("postgres")) if request.param == "postgres" else None
+
+
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_every_committed_prefix_of_a_run_ends_the_same(tmp_path: Path, way: str) -> None:
+def test_every_committed_prefix_of_a_run_ends_the_same(tmp_path: Path, url: str | None, way: str) -> None:
     copies = tmp_path / "copies"
     copies.mkdir()
-    command = [sys.executable, str(VICTIM), str(tmp_path / "runs.db"), "one", str(tmp_path / "log"), way, str(copies)]
-    subprocess.run(command, check=True, timeout=PATIENCE, stdout=subprocess.PIPE)
+    scene = Scene(tmp_path, way, url)
+    command = [*VICTIM, scene.store, "one", str(scene.log), way, str(copies)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=PATIENCE, stdout=subprocess.PIPE)
     found = sorted(copies.iterdir())
     assert len(found) > 30
-    for copy in found if TORTURE else found[:: len(found) // 6]:
-        scene = Scene(tmp_path, way)
-        scene.store, scene.log = str(copy), tmp_path / f"{copy.stem}.log"
+    for copied in found if TORTURE else found[:: len(found) // 3]:
+        scene = Scene(tmp_path, way, url or str(tmp_path / f"{copied.name}.db"))
+        scene.log = tmp_path / f"{copied.name}.log"
         scene.log.touch()
+        restore(scene.store, copied)
         before = scene.committed()
         assert scene.finish() == {"name": "one", "turns": 5}
         begun = Counter(line.key for line in scene.lines() if line.phase == "begin")
         assert not before & set(begun), "what was committed is not begun again"
         assert set(begun.values()) <= {1}
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> str | None:
-    """None: a file."""
-    return str(request.getfixturevalue("postgres")) if request.param == "postgres" else None
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])

@@ -1,6 +1,6 @@
 """A program that is killed: it drives one run that is kept, and writes down each effect before and after it.
 
-    python victim.py STORE RUN_ID LOG (sync|async) [DIRECTORY]
+    python -m tests.crash.victim STORE RUN_ID LOG (sync|async) [DIRECTORY]
 
 With a directory, a copy of the store is left there after each commit.
 
@@ -14,20 +14,20 @@ import asyncio
 import itertools
 import json
 import os
-import sqlite3
 import sys
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import closing
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from pydantic import BaseModel
+from tests.crash.copies import copy
 
 from acorn import Step, module, tool
 from acorn.models import ModelRequest
-from acorn.stores import SQLiteStore
-from acorn.stores.port import Commit
+from acorn.stores import PostgresStore, SQLiteStore
+from acorn.stores.port import Commit, Store
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
@@ -152,28 +152,27 @@ class Root(module[Name, End]):
                 step.add_to_context(f"hook {step.counter}")
 
 
-class Copied(SQLiteStore):
+def copied(store: str, directory: Path) -> Store:
     """A store that leaves a copy of itself after each commit."""
+    base: Any = PostgresStore if "://" in store else SQLiteStore
+    numbers, lock = itertools.count(), threading.Lock()
 
-    def __init__(self, path: str, directory: str) -> None:
-        super().__init__(path)
-        self._copies, self._lock = (f"{directory}/{number:04}.db" for number in itertools.count()), threading.Lock()
-        self._file = path
+    class Copied(base):  # type: ignore[misc]
+        def commit(self, commit: Commit) -> Future[None]:
+            with lock:
+                done: Future[None] = super().commit(commit)
+                done.result()
+                copy(store, directory / f"{next(numbers):04}")
+            return done
 
-    def commit(self, commit: Commit) -> Future[None]:
-        with self._lock:
-            done = super().commit(commit)
-            done.result()
-            with closing(sqlite3.connect(self._file)) as here, closing(sqlite3.connect(next(self._copies))) as there:
-                here.backup(there)
-        return done
+    return cast(Store, Copied(store))
 
 
 def main() -> None:
     store, run_id, log, way, *directory = sys.argv[1:]
     global LOG
     LOG = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    kept: Any = Copied(store, directory[0]) if directory else store
+    kept: Any = copied(store, Path(directory[0])) if directory else store
     agent = Root(model=ScriptedModel(answer), store=kept).using(run_id=run_id)
     end = agent(name=run_id) if way == "sync" else asyncio.run(agent.acall(name=run_id))
     sys.stdout.write(end.model_dump_json())

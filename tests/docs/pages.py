@@ -13,9 +13,10 @@ Each such comment is for the blocks behind it, up to the next. Before the first,
 `AnyModel` does: it calls each tool once and finishes with values that fit. Code that a page needs and a reader does not
 stands in a comment that begins with `<!-- run`.
 
-A `text` block directly behind a Python block is what that block prints, `...` in it stands for anything. A block that
-begins with a comment `# not run: why` is only compiled. A page that needs more than this is run by another test, and
-says so in a comment `<!-- run by tests/contract/test_fleet.py -->`.
+A `text` block directly behind a Python block is what that block prints, `...` in it stands for anything. A block with
+`title="agent.py"` is also a file of that name. In a `console` block, each line that begins with `$ ` is a command, and
+the lines below it are what it prints. A block that begins with a comment `# not run: why` is only compiled. A page that
+needs more than this is run by another test, and says so in a comment `<!-- run by tests/contract/test_fleet.py -->`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
+import subprocess
 import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
@@ -31,6 +34,7 @@ from typing import Any
 
 import pytest
 from tests.loopback import Answer, Fault, Loopback, Request
+from tests.patience import PATIENCE
 from tests.telemetry import no_provider
 
 from acorn.models import ModelRequest
@@ -41,7 +45,8 @@ DOCS = ROOT / "docs"
 
 _PIECE = re.compile(
     r"^<!-- (?P<kind>replies|run)\n(?P<hidden>.*?)^-->$"
-    r"|^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$",
+    r'|^(?P<indent> *)```(?P<language>\w*)(?: title="(?P<title>[^"\n]+)")?[^\n]*\n'
+    r"(?P<code>.*?)^(?P=indent)```$",
     re.DOTALL | re.MULTILINE,
 )
 _ELSEWHERE = re.compile(r"^<!-- run by (\S+) -->$", re.MULTILINE)
@@ -66,6 +71,10 @@ class Block:
     prints: str | None = None
     replies: str | None = None
     """What the server answers from here on."""
+    file: str | None = None
+    """The name that a reader keeps it under."""
+    is_console: bool = False
+    """Whether it is commands, and what they print."""
     is_run: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,8 +94,13 @@ def blocks_of(page: Path) -> list[Block]:
             line = text.count("\n", 0, piece.start(part)) + 1
             code = re.sub(f"^{piece['indent'] or ''}", "", piece[part], flags=re.MULTILINE)
             blocks.append(Block(code, line, replies=replies))
+            blocks[-1].file = piece["title"]
             replies = None
             end = piece.end()
+        elif piece["language"] == "console":
+            line = text.count("\n", 0, piece.start("code")) + 1
+            blocks.append(Block(piece["code"], line, replies=replies, is_console=True))
+            replies = None
         elif piece["language"] == "text" and blocks and not text[end : piece.start()].strip():
             blocks[-1].prints = re.sub(f"^{piece['indent']}", "", piece["code"], flags=re.MULTILINE)
     return blocks
@@ -135,6 +149,16 @@ def matches(printed: str, said: str) -> bool:
     return re.fullmatch(pattern, printed.strip("\n"), flags=re.DOTALL) is not None
 
 
+def run_console(session: str, where: str) -> None:
+    """Type the commands of a session; each prints what is shown, and ends well."""
+    for typed in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
+        command, _, said = typed.partition("\n")
+        done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, f"{where}: `{command}` failed:\n{done.stderr}"
+        printed = done.stderr + done.stdout
+        assert matches(printed, said), f"{where}: `{command}` prints\n{printed}\nand the page says\n{said}"
+
+
 def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Run a page in an empty folder; the names that it leaves behind."""
     monkeypatch.chdir(tmp_path)
@@ -154,7 +178,12 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dic
             if block.replies is not None:
                 script.take(block.replies)
             where = f"{page.relative_to(ROOT)}:{block.line}"
+            if block.is_console:
+                run_console(block.code, where)
+                continue
             program = compile("\n" * (block.line - 1) + block.code, str(page), "exec", dont_inherit=True)
+            if block.file is not None:
+                Path(block.file).write_text(block.code, encoding="utf-8")
             if not block.is_run:
                 continue
             printed = io.StringIO()

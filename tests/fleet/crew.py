@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from acorn import current_run, module, tool
+from acorn import Step, current_run, module, tool
 from acorn.journal import ModelAnswered, ToolReturned
 from acorn.models import ModelRequest
 from acorn.stores.open import open_store
@@ -46,12 +46,13 @@ def reply(request: ModelRequest) -> Reply:
     found = re.search(r"run-\w+", text)
     name = found[0] if found else ""
     turn = sum(message["role"] == "assistant" for message in request.messages)
-    time.sleep(PACE)
-    if "Dig deeper" in text:  # the branch
-        return finish(found=f"{name} is deep") if turn else call("look", at=9)
-    if name:
+    is_branch = "Dig deeper" in text
+    if name and not is_branch:  # judged as it is asked: who is frozen now may be replaced while it is
         again = committed(name, ModelAnswered) > turn
         note("model", f"{name}:{turn}", "AGAIN" if again else "")
+    time.sleep(PACE)
+    if is_branch:
+        return finish(found=f"{name} is deep") if turn else call("look", at=9)
     if turn == 0:
         return call("look", at=0) & call("look", at=1)
     if turn == 1 and "dig" in text:
@@ -125,6 +126,13 @@ class Lingering(Desk):
 
     model = ScriptedModel(lambda request: call("linger") if len(request.messages) < 4 else finish(answer="went"))
     tools = [linger]
+
+
+class Minding(Desk):
+    """Waits in a hook."""
+
+    def on_step(self, step: Step) -> None:
+        linger()
 
 
 class Deadly(Desk):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import os
 import signal
@@ -19,18 +21,23 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.fleet.crew import Deadly, Desk, Lingering, Scout
+from procrastinate.manager import JobManager
+from procrastinate.worker import Worker as EngineWorker
+from tests.commits import begin, birth
+from tests.fleet.crew import Deadly, Desk, Lingering, Minding, Scout
 from tests.fleet.fleet import LEASE, Fleet, Worker
 from tests.patience import PATIENCE, comes_true
 from tests.postgres_server import OwnServer
 
 import acorn
-from acorn import StoreError, module
+from acorn import ModelError, StoreError, module
 from acorn._handle import Handle
+from acorn.durable.work import Worker as InProcess
 from acorn.stores import PostgresStore
 from acorn.stores.holder import this_process
 from acorn.stores.open import open_store
-from acorn.stores.port import RunCancelledError
+from acorn.stores.port import Queued, RunCancelledError
+from acorn.testing import Failure, ScriptedModel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
@@ -171,6 +178,13 @@ def test_a_worker_whose_database_was_away_goes_on_as_before(fleet: Fleet, postgr
     assert "pool" not in worker.said()
 
 
+@pytest.mark.parametrize("name", ["fetch_job", "update_heartbeat"])
+def test_the_engine_asks_its_jobs_by_the_names_that_a_worker_makes_patient(name: str) -> None:
+    words = f"Procrastinate does not call `job_manager.{name}` any more; `_Jobs` of `durable/work.py` has to follow it"
+    assert callable(getattr(JobManager, name, None)), words
+    assert f"job_manager.{name}(" in inspect.getsource(EngineWorker), words
+
+
 def test_a_worker_whose_database_is_gone_for_good_ends_when_it_is_told_to(tmp_path: Path) -> None:
     server = OwnServer()
     try:
@@ -218,6 +232,53 @@ def test_a_worker_leaves_alone_what_it_does_not_know_and_what_does_not_fit_its_c
     assert scout.result(timeout=PATIENCE).answer == "run-b ok"
     assert desk.result(timeout=PATIENCE).answer == "run-a ok"
     assert "run-b" not in worker.said()
+
+
+def test_a_run_that_fits_no_worker_is_failed_in_the_end_and_can_be_tried_again(postgres: str) -> None:
+    class Older(module[[("number", int)], str]):  # type: ignore[misc]
+        """Old."""
+
+    agent, told = named(Desk, postgres), list[Any]()
+    handle = agent.using(run_id="run-a").submit(question="run-a")
+    older = type("Desk", (Older,), {"__module__": "crew", "__qualname__": "Desk"})
+
+    async def work() -> None:
+        store = open_store(postgres, "test")
+        worker = InProcess([older], store, 1, say=told.append, ran=lambda *words: told.append(words), patience=0.0)
+        working = asyncio.ensure_future(worker.run())
+        assert await asyncio.to_thread(comes_true, lambda: handle.status() == "failed")
+        worker.stop()
+        await working
+
+    asyncio.run(work())
+    with pytest.raises(StoreError, match=r"run-a fits no worker's `crew:Desk`.*`acorn resume run-a`.*number Field req"):
+        handle.result()
+    assert told[-1][:3] == ("run-a", "crew:Desk", "failed")
+    assert agent.resume("run-a").answer == "run-a ok"
+
+
+def test_what_was_begun_here_and_failed_is_tried_again_by_workers(fleet: Fleet) -> None:
+    agent, rows = named(Desk, fleet.store), [{"question": "run-a"}]
+    here = agent.using(model=ScriptedModel([Failure(401)]))
+    assert isinstance(here.map(rows, id="nightly").results()[0], ModelError)
+    fleet.start("Desk")
+
+    async def again() -> Any:
+        async with asyncio.timeout(PATIENCE):
+            return await agent.amap(rows, id="nightly", queue=True, retry_failed=True).results()
+
+    (output,) = asyncio.run(again())
+    assert output.answer == "run-a ok"
+
+
+@pytest.mark.parametrize("status", ["stopped", "failed"])
+def test_a_run_that_is_put_again_for_workers_is_theirs(postgres: str, status: Any) -> None:
+    store = PostgresStore(postgres)
+    begin(store, "run-a", status=status, agent="crew:Desk")
+    begin(store, "run-b", status=status, agent="crew:Scout")
+    again = [Queued(name, birth(agent="crew:Desk")) for name in ("run-a", "run-b")]
+    assert store.put(again, deliver=True) == []
+    assert jobs(postgres) == (["run-a"] if status == "stopped" else [])
 
 
 def test_the_sooner_comes_first_and_the_later_waits(fleet: Fleet) -> None:
@@ -289,6 +350,23 @@ def test_a_run_is_cancelled_from_another_process_and_a_second_signal_ends_a_work
     assert worker.ends() == 130
 
 
+def test_a_run_that_is_cancelled_in_a_hook_is_so_for_everybody_before_the_hook_ends(fleet: Fleet) -> None:
+    worker = fleet.start("Minding", concurrency=1)
+    agent, go = named(Minding, fleet.store), Path(f"{fleet.log}.go")
+    handle = agent.using(run_id="run-a").submit(question="run-a")
+    assert comes_true(lambda: fleet.begun("linger"))
+    handle.cancel()
+    assert comes_true(lambda: handle.status() == "cancelled")
+    with pytest.raises(RunCancelledError):
+        handle.result()
+    assert "run-a" not in worker.said()  # it waits for the hook, which nobody can end for it
+    go.touch()
+    assert comes_true(lambda: "cancelled" in worker.said())
+    other = agent.using(run_id="run-b").submit(question="run-b")
+    assert other.result(timeout=PATIENCE).answer == "run-b ok"
+    assert handle.status() == "cancelled"
+
+
 def test_rows_in_bulk_go_through_a_fleet_and_so_does_what_the_engine_lost(fleet: Fleet) -> None:
     handles = submit(named(Desk, fleet.store), 3)
     with psycopg.connect(fleet.store, options="-c search_path=acorn_jobs") as connection:
@@ -317,14 +395,31 @@ def test_a_run_that_is_on_its_way_is_not_lost(postgres: str) -> None:
         assert store.find_lost(["crew:Desk"], 60.0) == [handle.run_id]
 
 
-def test_a_run_that_goes_back_to_the_queue_has_a_job(postgres: str) -> None:
+def test_a_run_that_is_given_back_as_it_was_has_the_job_that_it_had(postgres: str) -> None:
+    handle = named(Desk, postgres).submit(question="run-a")
+    store = PostgresStore(postgres)
+    assert store.claim(handle.run_id, this_process())
+    store.release(handle.run_id, this_process(), "queued")
+    assert jobs(postgres) == [handle.run_id]
+
+
+def test_one_that_had_failed_and_is_to_be_tried_again_has_a_job_at_once(postgres: str) -> None:
     handle = named(Desk, postgres).submit(question="run-a")
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
         connection.execute("DELETE FROM procrastinate_jobs")
+    assert store.give_up(handle.run_id, "It fits nobody.")
+    for _ in range(2):
         assert store.claim(handle.run_id, this_process())
         store.release(handle.run_id, this_process(), "queued")
-        assert connection.execute("SELECT args->>'run_id' FROM procrastinate_jobs").fetchall() == [(handle.run_id,)]
+        assert jobs(postgres) == [handle.run_id]
+
+
+def jobs(postgres: str) -> list[str]:
+    """The runs that are on their way to a worker."""
+    with psycopg.connect(postgres) as connection:
+        found = connection.execute("SELECT args->>'run_id' FROM acorn_jobs.procrastinate_jobs ORDER BY id").fetchall()
+        return [run_id for (run_id,) in found]
 
 
 def _is_over(worker: Worker, handle: Handle[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from peers import chart, table
+from peers import chart, shown, table
 from peers.environments import CONTENDERS, Contender
 from peers.run import COMPARED, WHY, Process, serving, take, without_paths
 from peers.tasks import MARK, WORKS, answer, pieces, question, report, requests_of
@@ -101,6 +102,48 @@ def test_what_stands_in_the_repository_was_made_from_the_kept_figures() -> None:
     assert list(figures["contenders"]) == [each.name for each in CONTENDERS]
 
 
+def made_by(code: str) -> dict[str, set[str]]:
+    """What a program calls of the names that it imports from others, and by which keywords."""
+    tree = ast.parse(code)
+    imported = {
+        (each.asname or each.name).partition(".")[0]
+        for line in ast.walk(tree)
+        if isinstance(line, ast.Import | ast.ImportFrom)
+        and (getattr(line, "module", "") or "").partition(".")[0] not in OURS
+        for each in line.names
+    }
+    called: dict[str, set[str]] = {}
+    for each in ast.walk(tree):
+        match each:
+            case ast.Call(func=ast.Name() | ast.Attribute() as made, keywords=given):
+                if (name := ast.unparse(made)).partition(".")[0] in imported:
+                    called.setdefault(name, set()).update(keyword.arg for keyword in given if keyword.arg)
+            case _:
+                pass
+    return called
+
+
+OURS = {"__future__", "collections", "concurrent", "typing", "typing_extensions", "peers", "pydantic"}
+OTHERWISE = {"dspy.configure": "the measured one sets it by `dspy.context`, for its runs at once"}
+
+
+@pytest.mark.parametrize("name", [name for name in shown.TABS if name != "acorn_native"])
+def test_the_program_on_the_page_makes_what_the_measured_one_makes(name: str) -> None:
+    measured = (ROOT / "bench/peers/contenders" / f"{name}.py").read_text(encoding="utf-8")
+    there, on_page = made_by(measured), made_by(shown.programs()[name])
+    assert on_page
+    for called, keywords in on_page.items():
+        if called in OTHERWISE:
+            continue
+        assert called in there, f"{name}: the page calls `{called}`, the measured program does not"
+        assert keywords <= there[called], f"{name}: `{called}` is given other things on the page"
+
+
+def test_every_contender_beside_the_page_has_its_program_there() -> None:
+    assert set(shown.TABS) == {name for name in COMPARED if not name.startswith("raw_")}
+    assert set(shown.programs()) == set(shown.TABS)
+
+
 def test_a_failure_is_told_without_folders_and_addresses() -> None:
     assert without_paths("No module at /home/me/x.py,\n see http://127.0.0.1:80/v1") == "No module at …, see …"
 
@@ -179,7 +222,8 @@ def test_our_contenders_and_the_raw_ones_do_every_work_right(root: str, contende
     process = Process(contender, sys.executable, root)
     try:
         process.told(PATIENCE)
-        for work in ("first", "many5", "single", "loop3", "parallel4", "stream2"):
+        page = ["page3"] if contender.name in shown.TABS else []
+        for work in ("first", "many5", "single", "loop3", "parallel4", "stream2", *page):
             take(root)
             told = process.do(work, PATIENCE)
             assert "error" not in told, f"{work}: {told}"

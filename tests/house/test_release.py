@@ -51,7 +51,7 @@ def dry_run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_version_is_written_in_one_place() -> None:
-    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert "version" in PROJECT["project"]["dynamic"]
     assert "version" not in PROJECT["project"]
     assert ROOT / PROJECT["tool"]["hatch"]["version"]["path"] == ROOT / "src/acorn/__init__.py"
     assert release.version_of(ROOT) == acorn.__version__
@@ -92,6 +92,14 @@ def test_a_rehearsal_takes_the_tree_as_it_is_and_the_part_of_what_is_unreleased(
     assert done.stdout == "would release acorn 0.2.0\n\n### Added\n- A thing.\n"
 
 
+def test_a_rehearsal_on_the_eve_of_a_release_takes_the_part_of_the_version(repository: Path) -> None:
+    changes = (repository / "CHANGELOG.md").read_text(encoding="utf-8").replace("## Unreleased", "## 0.2.0")
+    (repository / "CHANGELOG.md").write_text(changes, encoding="utf-8")
+    (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
+    done = dry_run(repository, "--rehearse")
+    assert done.stdout == "would release acorn 0.2.0\n\n### Added\n- A thing.\n", done.stderr
+
+
 def test_a_version_without_a_changelog_part_is_refused(repository: Path) -> None:
     (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
     git(repository, "commit", "--quiet", "--all", "--message", "Next")
@@ -129,6 +137,31 @@ def test_a_wheel_that_lacks_a_file_or_has_a_strange_one_is_refused() -> None:
     release.judge_sets("the wheel", {"acorn/a.py"}, {"acorn/a.py"})
     with pytest.raises(release.ReleaseError, match=r"the wheel lacks: acorn/py.typed; .* not tracked: acorn/x.py"):
         release.judge_sets("the wheel", {"acorn/x.py"}, {"acorn/py.typed"})
+
+
+def readme_of_the_index() -> str:
+    """The README as the build makes it, by the same substitutions."""
+    shown = (ROOT / "README.md").read_text(encoding="utf-8")
+    for each in PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        shown = re.sub(each["pattern"], each["replacement"], shown)
+    return shown
+
+
+def test_the_package_index_shows_a_readme_without_links_into_the_repository() -> None:
+    shown = readme_of_the_index()
+    release.judge_readme(shown)
+    assert "<!--" not in shown
+    assert shown.startswith("# acorn\n\nLLM agents as typed Python classes")
+    assert "Tutorial, six short pages · why acorn · guides and examples" in shown
+    assert "class Researcher(module):" in shown
+    assert "\n\n\n\n" not in shown.replace("\n\n\n@tool", "").replace("\n\n\nclass", "").replace("\n\n\nif", "")
+
+
+@pytest.mark.parametrize("line", ["[a](docs/a.md)", "![a](a.png)", '<img alt="a" src="docs/a.png">', "[a](#here)"])
+def test_a_readme_with_a_link_that_the_index_does_not_have_is_refused(line: str) -> None:
+    release.judge_readme("[a](https://example.org/a) is elsewhere, `docs/a.md` is text")
+    with pytest.raises(release.ReleaseError, match="links and pictures that are not there: "):
+        release.judge_readme(line)
 
 
 def test_a_source_archive_that_makes_another_wheel_is_refused(tmp_path: Path) -> None:
@@ -221,6 +254,17 @@ def test_every_line_of_the_lock_is_a_version_with_hashes() -> None:
     requirements = re.split(r"\n(?=\S)", LOCK.strip())
     for each in requirements:
         assert re.fullmatch(r"[\w.-]+==[\w.]+( ; [^\\]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+", each), each[:200]
+
+
+@pytest.mark.skipif(os.environ.get("ACORN_TORTURE") != "1", reason="minutes, and the network")
+def test_the_lock_is_installed_with_its_hashes_and_has_all_that_acorn_needs(tmp_path: Path) -> None:
+    python, pip = tmp_path / "env/bin/python", ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=600)
+    lock = ["install", "--require-hashes", "--requirement", str(ROOT / "requirements-dev.lock")]
+    subprocess.run([python, *pip, *lock], check=True, timeout=3600)
+    subprocess.run([python, *pip, "install", "--no-deps", str(ROOT)], check=True, timeout=600)
+    subprocess.run([python, "-m", "pip", "check"], check=True, timeout=600)
+    subprocess.run([tmp_path / "env/bin/acorn", "--version"], check=True, timeout=600)
 
 
 def test_the_lock_tells_no_index_and_no_machine() -> None:

@@ -138,6 +138,7 @@ def reply(request: ModelRequest) -> Reply | Failure:
         "search": Reply("I look it up.", reasoning="Better to look.") & call("search", query=rest or "acorns"),
         "corrected": end(confidence=7),
         "question": call("ask_human", question="Which one?", choices=["red", "blue"]),
+        "asks": call("ask_human", question=rest, choices=[rest, "no"]),
         "refund": call("refund", order="17", amount=200.0),
         "branches": call("check", result="a") & call("check", result="b"),
         "hold": Reply("I hold.") & call("hold", gate=rest),

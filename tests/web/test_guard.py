@@ -9,11 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.patience import AGES, PATIENCE
+from tests.web.browser.conftest import served
 from tests.web.desk import HOME, KEY, Desk, asked, get, post, site
 
 from acorn import DeclarationError
-from acorn.web.guard import BODY, Asked, judged
+from acorn.stores.memory import MemoryStore
+from acorn.web.api import routes
+from acorn.web.guard import BODY, Asked, Body, Guard, judged
 from acorn.web.served import bound
+from acorn.web.site import site_of
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
@@ -174,6 +179,48 @@ def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_its_length() -> 
         return await asked(app, "POST", "/api/requests/x", content=pieces())
 
     assert asyncio.run(unsaid()).status_code == 413
+
+
+@pytest.mark.parametrize("piece", [b"", b" "], ids=["nothing comes", "it trickles"])
+def test_a_body_that_never_ends_is_given_up(piece: bytes) -> None:
+    app = Guard(routes(site_of(Desk(), MemoryStore())), HOSTS, KEY, seconds=0.02)
+
+    async def body() -> Any:
+        yield b'{"input": '
+        while True:
+            await asyncio.sleep(0.001 if piece else AGES)
+            yield piece
+
+    for method, path in (("POST", "/api/runs"), ("POST", "/api/requests/x")):
+        late = asyncio.run(asked(app, method, path, content=body()))
+        assert late.status_code == 408
+        assert "0.02 seconds" in late.json()["error"]
+        assert late.headers["connection"] == "close"
+
+
+def test_the_connection_of_a_body_that_never_ends_is_closed() -> None:
+    app = Guard(routes(site_of(Desk(), MemoryStore())), HOSTS, KEY, seconds=0.02)
+    with served(app) as home, socket.create_connection(("127.0.0.1", int(home.rpartition(":")[2])), PATIENCE) as client:
+        port = client.getpeername()[1]
+        head = f"POST /api/runs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: {home}\r\nCookie: acorn_{port}={KEY}\r\n"
+        client.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{".encode())
+        told = b"".join(iter(lambda: client.recv(65536), b""))
+    assert told.startswith(b"HTTP/1.1 408 ")
+
+
+def test_whoever_listens_on_when_a_body_is_whole_may_take_their_time() -> None:
+    coming = [{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}]
+
+    async def receive() -> Any:
+        if len(coming) == 1:
+            await asyncio.sleep(0.001)
+        return coming.pop(0)
+
+    async def main() -> list[Any]:
+        body = Body(receive, 100, 0.0)
+        return [await body(), await body()]
+
+    assert [each["type"] for each in asyncio.run(main())] == ["http.request", "http.disconnect"]
 
 
 def test_the_server_listens_on_loopback_alone_and_takes_the_next_free_port() -> None:

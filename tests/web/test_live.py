@@ -207,6 +207,25 @@ def test_a_run_of_another_thread_is_followed_while_it_goes_on() -> None:
     assert list(known.values()) == whole
 
 
+def test_a_run_is_followed_to_its_end_whatever_else_is_looked_at() -> None:
+    store = MemoryStore()
+    app = site(None, store=store)
+    others = [Desk(store=store).run(question="search").id for _ in range(12)]
+    driven = threading.Thread(target=lambda: Desk(store=store).using(run_id="slow").run(question="hold others"))
+    driven.start()
+    assert comes_true(lambda: "ToolBegun" in get(app, "/api/runs/slow/details?row=2").text)
+
+    async def followed() -> httpx.Response:
+        told = asyncio.create_task(asked(app, "GET", "/api/runs/slow/stream"))
+        for other in others:
+            await asked(app, "GET", f"/api/runs/{other}/view")
+        GATES["others"].set()
+        return await asyncio.wait_for(told, PATIENCE)
+
+    assert kinds(events_in(asyncio.run(followed())))[-2:] == ["Finished", "end"]
+    driven.join(PATIENCE)
+
+
 def test_the_list_is_filtered_and_searched(app: Any) -> None:
     for question in ("search acorns", "search chestnuts", "fail"):
         ended(app, question)

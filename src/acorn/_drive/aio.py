@@ -336,7 +336,7 @@ class AsyncWalk(Walk):
 
     async def stop(self) -> None:
         """Cancel what is under way, and wait for it."""
-        self.is_over = True
+        self.begin_end()
         tasks = [busy.task for busy in self.busy.values()]
         for task in tasks:
             task.cancel()

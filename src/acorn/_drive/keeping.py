@@ -22,8 +22,10 @@ from acorn.errors import AcornError, StoreError
 from acorn.record import Run
 from acorn.stores.holder import hold, let_go, this_process
 from acorn.stores.port import Birth, Change, Commit, Kept, Medium, RunCancelledError, Status, Store
+from acorn.stores.seats import seat_of
+from acorn.stores.words import unseated
 
-_SOON = 1.0
+_SOON = 5.0
 """Seconds in which a commit comes to something, where all is well."""
 
 
@@ -67,6 +69,8 @@ class Keeper:
         """The last commits, of which it may not be known yet whether they were kept."""
         self._is_over = False
         self._is_claimed = bool(kept)
+        self._seat = seat_of(store, root)
+        self._turn = self._seat.turn
         before = kept[0].facts.status if kept else "stopped"
         self._left: Status = "stopped" if before == "running" else before
         """What the run is at where nothing more can be kept."""
@@ -88,7 +92,10 @@ class Keeper:
         self._left = "stopped"
         media, self._new_media = self._new_media, []
         commit = Commit(self._root, this_process(), changes, requests, media)
-        future = self.store.commit(commit)
+        with self._seat.lock:
+            if self._turn != self._seat.turn:
+                raise unseated(self._root)
+            future = self.store.commit(commit)
         self._first = self._first or future
         self._last = [each for each in self._last if not each[0].done()] if self._last else self._last
         self._last.append((future, commit))
@@ -141,8 +148,9 @@ class Keeper:
         # Another thread of this process may have begun a run by this name: that one is not ours.
         first = self._first
         if self._is_claimed or (first is not None and first.done() and first.exception() is None):
-            with suppress(Exception):  # what the store failed of is known
-                self.store.release(self._root, this_process(), status)
+            with self._seat.lock, suppress(Exception):  # what the store failed of is known
+                if self._turn == self._seat.turn:
+                    self.store.release(self._root, this_process(), status)
 
     def _change(self, loop: Loop) -> Change:
         run, since = loop.run, self._entries.get(loop.run.id)

@@ -21,7 +21,11 @@ from acorn.errors import StoreError
 from acorn.record import Run
 from acorn.stores.holder import this_process
 from acorn.stores.port import Kept, Store
+from acorn.stores.seats import take
 from acorn.types import Request
+
+_SOON = 5.0
+"""Seconds in which a run is claimed and given back, where its store is well."""
 
 
 def claimed(
@@ -31,7 +35,7 @@ def claimed(
 
     Whoever resumes a run says that it is one of the class, whose file may have moved since.
     """
-    found = store.claim(run_id, this_process())
+    found = take(store, run_id)
     if found is not None:
         try:
             check_fit(found[0], store, agent, given, may_have_moved=may_have_moved)
@@ -110,6 +114,8 @@ async def made_aside(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
     guard, made, is_left = threading.Lock(), list[tuple[Tree, str]](), False
 
     def act() -> None:
+        if is_left:  # before its turn came
+            return
         found = make()
         with guard:
             made.append(found)
@@ -117,13 +123,16 @@ async def made_aside(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
                 return
         found[0].give_back()
 
+    making = asyncio.ensure_future(asyncio.to_thread(act))
+    making.add_done_callback(lambda task: task.cancelled() or task.exception())  # or the event loop complains of it
     try:
-        await asyncio.to_thread(act)
+        await asyncio.shield(making)
     except asyncio.CancelledError:
         with guard:
             is_left = True
         for tree, _ in made:
             tree.give_back()
+        await asyncio.wait([making], timeout=_SOON)  # or the next call would find it held
         raise
     return made[0]
 

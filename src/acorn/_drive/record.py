@@ -14,6 +14,7 @@ from acorn.record import Run, announce
 
 LAST = "_acorn_last"
 """Where an instance keeps its last runs."""
+_hanging = threading.Lock()
 Whereabouts = tuple[Any, ...]
 """What a run belongs to, the nearest first: the task, and the thread."""
 
@@ -31,11 +32,21 @@ def close_record(run: Run[Any], agent: object, began: float, where: Whereabouts)
     An iterator that is dropped may be closed in another one.
     """
     run.seconds = time.monotonic() - began
-    # What ends a whole tree, such as a store that failed, is also the error of branches, which may end last.
-    if run.error is not None and (run.branch is None or getattr(run.error, "run", None) is None):
-        with suppress(AttributeError, TypeError):  # an exception with slots has no room for it
-            run.error.run = run  # type: ignore[attr-defined]
+    if run.error is not None:
+        hang_on(run.error, run)
     _remember(run, agent, where)
+
+
+def hang_on(error: BaseException, run: Run[Any]) -> None:
+    """Hang a record on the error that its run has ended with.
+
+    What ends a whole tree, such as a store that failed, is also the error of branches, which may end last in threads
+    of their own; the record of all is not replaced by theirs.
+    """
+    with _hanging:
+        if run.branch is None or getattr(error, "run", None) is None:
+            with suppress(AttributeError, TypeError):  # an exception with slots has no room for it
+                error.run = run  # type: ignore[attr-defined]
 
 
 def given_again(run: Run[Any], agent: object) -> None:

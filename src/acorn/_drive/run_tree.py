@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 
 _NOWHERE = nullcontext()
 _AT_ONCE = 0.5
-"""Seconds in which a run that is cancelled ends by itself."""
+"""Seconds in which whoever walks a tree hears that it is cancelled, ..."""
+_TO_END = 15.0
+"""... and in which it has ended then: tools clean up, and sources are closed."""
 
 
 class ParentEndedError(BaseException):
@@ -107,6 +109,8 @@ class Tree:
         self.keeper = keeper
         self.wake: Callable[[], None] | None = None
         """Ends the wait of whoever walks the root, from any thread; what is lost is known by then."""
+        self.is_ending = False
+        """Whether whoever walks the root is about to end it."""
         self.leave: threading.Event | None = None
         """Set where whoever drives the tree is to stop at its next commit."""
 
@@ -405,10 +409,15 @@ class Tree:
         self.lose(unwanted(self.root))
         if self.wake is not None:
             self.wake()
-        if self.keeper is not None:
-            late = threading.Timer(_AT_ONCE, self.keeper.cancel)
-            late.daemon = True
-            late.start()
+        _later(_AT_ONCE, self._cancel_unheard)
+
+    def _cancel_unheard(self) -> None:
+        if self.keeper is None:
+            return
+        if self.is_ending:  # the end will be kept
+            _later(_TO_END, self.keeper.cancel)
+        else:
+            self.keeper.cancel()
 
     def lose(self, error: Exception) -> None:
         """No run of the tree goes on: what was kept stays as it is."""
@@ -448,6 +457,12 @@ class Tree:
                     if not any(each is heard for each in life.failed):
                         life.failed.append(heard)
                         _tell_of_failure(run_id, heard, error)
+
+
+def _later(seconds: float, act: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
 
 
 def _tell_of_failure(run_id: str, heard: Heard, error: Exception) -> None:

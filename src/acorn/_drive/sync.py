@@ -398,7 +398,7 @@ class SyncWalk(Walk):
         """Nobody waits any more for what is under way."""
         if self.busy:
             time.sleep(0.001)  # a tool that has returned this moment still has to say so
-        self.is_over = True
+        self.begin_end()
         for busy in self.busy.values():
             busy.end()
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from acorn._drive.keeping import HandedBackError
+from acorn._drive.record import hang_on
 from acorn._drive.resting import RestingError
 from acorn._drive.run_tree import ParentEndedError, Tree
 from acorn._json import words_of
@@ -181,6 +182,12 @@ class Walk:
         self.take(parent_id, ask.id, end)
         return self.tree.loops[parent_id], ask, branch_result(ask.call, end)
 
+    def begin_end(self) -> None:
+        """Nothing more is taken in; whoever wanted the tree to end was heard."""
+        self.is_over = True
+        if self.root == self.tree.root:
+            self.tree.is_ending = True
+
     def end(self, error: BaseException, returned: Iterable[tuple[Key, Any]]) -> None:
         """The walk is over: its runs end here, and with them all that is below. What had returned by now is kept."""
         try:
@@ -198,7 +205,7 @@ class Walk:
         first = run.error
         if first is None:
             self.tree.spoil(self.root, error)
-            error.run = run  # type: ignore[attr-defined]
+            hang_on(error, run)
             raise error
         if isinstance(first, RunCancelledError):  # nobody was to write any more
             return

@@ -142,7 +142,8 @@ def fork_of(thread: Any, before: Any, owner: str) -> Fork:
         raise _wrong(
             "thread",
             f"The events in `thread` of `{owner}.using` are those of the branch `{outer.branch}`, which has its "
-            f"beginning from the run above it. Fork the run that began it.",
+            f"beginning from the run above it. Fork the run that began it: before the step that called the branch to "
+            f"have it called anew, before the next one to keep what it returned.",
             source,
         )
     own = [event for event in events if (event.branch, event.run_id) == (outer.branch, outer.run_id)]

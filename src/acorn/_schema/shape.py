@@ -114,7 +114,8 @@ class Shape:
             if self.wrapped
             else "no arguments"
             if self.is_empty
-            else f"keyword arguments or one `{self.schema.__name__}` instance"
+            else f"keyword arguments, such as `{next(iter(self.schema.model_fields), 'name')}=...`, or one "
+            f"`{self.schema.__name__}` instance"
         )
         kinds = ", ".join(f"`{type(arg).__name__}`" for arg in args)
         also = f" and keyword arguments {_names(kwargs)}" if kwargs else ""

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -52,7 +53,7 @@ def _split(target: str) -> tuple[str, str | None]:
 
 def _load_file(file: Path, debug: bool) -> ModuleType:
     if not file.is_file():
-        raise CommandError(f"there is no file `{file}`")
+        raise CommandError(f"there is no file `{file}`{_near(file)}")
     file = file.resolve()
     sys.path.insert(0, str(file.parent))
     # Under its own name, so that its neighbours can import it; but never in the place of another module.
@@ -65,6 +66,16 @@ def _load_file(file: Path, debug: bool) -> ModuleType:
     execute = spec.loader.exec_module
     _guarded(lambda: execute(loaded), loaded, f"`{file.name}` cannot be imported", debug)
     return loaded
+
+
+def _near(file: Path) -> str:
+    """A file there that may have been meant."""
+    try:
+        there = [each.name for each in file.parent.glob("*.py")]
+    except OSError:
+        return ""
+    near = get_close_matches(file.name, there, 1)
+    return f"; did you mean `{file.with_name(near[0])}`?" if near else ""
 
 
 def _is_taken(file: Path) -> bool:

@@ -23,6 +23,7 @@ from acorn.stores import words
 from acorn.stores.holder import hold_alone, let_go, this_process
 from acorn.stores.open import open_store
 from acorn.stores.port import HeldError, Kept, Status, Store
+from acorn.stores.seats import take
 
 Ended = Literal["done", "waiting", "failed", "cancelled"]
 """What a run is at when nobody needs to deliver it again, unless people answer what it waits for."""
@@ -133,13 +134,13 @@ class _Delivery:
     def _claimed(self) -> list[Kept]:
         run_id, here = self._run_id, this_process()
         try:
-            found = self._store.claim(run_id, here)
+            found = take(self._store, run_id)
         except HeldError as error:
             if error.holder is None or error.holder.id != here.id:
                 raise DeliverAgainError(str(error)) from error
             # Nothing in this process drives it: it could not be let go of, since the store was away.
             self._store.release(run_id, here, "stopped")
-            found = self._store.claim(run_id, here)
+            found = take(self._store, run_id)
         except StoreError:
             if self._store.statuses([run_id]).get(run_id) == "failed":  # it took its last process with it
                 raise _OverError("failed") from None

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 from acorn._declared import agent_name, class_of
 from acorn._json import words_of
+from acorn._record_json import MisfitError
 from acorn.durable.perform import DeliverAgainError, Ended, perform
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.holder import hold, lease, let_go, this_process
@@ -29,6 +30,7 @@ try:
     import procrastinate
     from procrastinate.exceptions import ConnectorException
     from procrastinate.jobs import Job
+    from procrastinate.manager import JobManager
     from procrastinate.worker import Worker as EngineWorker
     from psycopg import AsyncConnection
 except ImportError as missing:
@@ -41,6 +43,8 @@ _LONGEST = 60.0
 """Seconds after which a run that cannot be driven here is delivered again, at the latest."""
 _AGAIN = 1.0
 """Seconds after which an engine that lost its database begins anew."""
+_LEASES_OF_MISFIT = 30
+"""After so many a run that does not fit its class here is given up: an upgrade would have been through by then."""
 _GLANCE = 2.0
 """Seconds between two looks for what was lost, at most."""
 _GRACE = 10.0
@@ -62,7 +66,16 @@ class StrandedError(StoreError):
 class Worker:
     """Drives runs of some classes, from `run` until `stop`."""
 
-    def __init__(self, agents: Sequence[Any], store: Store, concurrency: int, *, say: Said, ran: Ran) -> None:
+    def __init__(
+        self,
+        agents: Sequence[Any],
+        store: Store,
+        concurrency: int,
+        *,
+        say: Said,
+        ran: Ran,
+        patience: float | None = None,
+    ) -> None:
         if not isinstance(store, PostgresStore):
             raise DeclarationError(
                 f"Workers need a PostgreSQL store, as in `--store postgresql://host/name`; {store.name} is none."
@@ -74,6 +87,10 @@ class Worker:
         self.heard = time.monotonic()
         """When the database last answered."""
         self._say, self._ran = say, ran
+        self._patience = _LEASES_OF_MISFIT * lease() if patience is None else patience
+        """Seconds for which a run that does not fit its class here may still find a worker that it fits."""
+        self._misfits: dict[str, float] = {}
+        """By run, when it was first found not to fit."""
         self._stop, self._told = threading.Event(), asyncio.Event()
         self._engine: EngineWorker | None = None
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="acorn-run")
@@ -142,7 +159,7 @@ class Worker:
         """Until it is stopped, or something goes wrong with it."""
         try:
             async with self._app().open_async() as app:
-                self._engine = _Engine(
+                self._engine = EngineWorker(
                     app,
                     [queue_of(name) for name in self.agents],
                     f"{this_process().host}-{this_process().pid}",
@@ -174,6 +191,7 @@ class Worker:
             configure=_commit_each,
         )
         app = procrastinate.App(connector=connector)
+        app.job_manager = _Jobs(connector)
         app.task(name=TASK, retry=_Again())(self._deliver)
         return app
 
@@ -196,10 +214,16 @@ class Worker:
 
         try:
             ended = perform(find, run_id, store=self.store, stop=self._stop)
+            self._misfits.pop(run_id, None)
         except DeliverAgainError as error:
             words = str(error)
             if not error.is_queued:
                 raise
+        except MisfitError as error:
+            words = words_of(error)
+            if not self._gives_up(run_id, name, error):
+                raise
+            ended = "failed"
         except Exception as error:
             words = words_of(error)
             if run_id in self.store.statuses([run_id]):
@@ -207,6 +231,18 @@ class Worker:
         finally:
             del self.running[run_id]
             self._ran(run_id, name, ended, time.monotonic() - began, words)
+
+    def _gives_up(self, run_id: str, name: str, error: MisfitError) -> bool:
+        """Whether a run that does not fit its class here is failed: nobody has driven it for long enough."""
+        since = self._misfits.setdefault(run_id, time.monotonic())
+        if time.monotonic() - since < self._patience:
+            return False
+        del self._misfits[run_id]
+        return self.store.give_up(
+            run_id,
+            f"The run {run_id} fits no worker's `{name}`; start workers whose class it fits, and try it again, by "
+            f"`acorn resume {run_id}` or `map(..., queue=True, retry_failed=True)`. {' '.join(str(error).split())}",
+        )
 
     # What was lost
 
@@ -253,15 +289,15 @@ class _Connector(procrastinate.PsycopgConnector):
                 await asyncio.sleep(_AGAIN)
 
 
-class _Engine(EngineWorker):
-    async def _update_heartbeat(self) -> NoReturn:
-        while True:
-            with suppress(ConnectorException):
-                await super()._update_heartbeat()  # type: ignore[no-untyped-call]
+class _Jobs(JobManager):
+    async def update_heartbeat(self, worker_id: int) -> None:
+        with suppress(ConnectorException):  # it is heard of again soon
+            await super().update_heartbeat(worker_id)
 
-    async def _fetch_and_process_jobs(self) -> None:
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
         with suppress(ConnectorException):  # it looks again soon
-            await super()._fetch_and_process_jobs()  # type: ignore[no-untyped-call]
+            return await super().fetch_job(queues, worker_id)
+        return None
 
 
 async def _commit_each(connection: AsyncConnection[Any]) -> None:

@@ -49,6 +49,18 @@ _ADAPTERS = (
 )
 
 
+def model_name(declared: Any) -> str | None:
+    """What a model is called, or the models of a list. A dict may hold a key, so nothing else of it is told."""
+    if isinstance(declared, list | tuple):
+        return ", ".join(name for each in declared if (name := model_name(each)))
+    if isinstance(declared, Mapping):
+        declared = declared.get("model", declared.get("id"))
+    if declared is None or isinstance(declared, str):
+        return declared
+    name = getattr(declared, "name", None)
+    return name if isinstance(name, str) else type(declared).__name__
+
+
 def _is_litellm_wanted(config: Mapping[str, Any]) -> bool:
     lane = config.get("lane", os.environ.get("ACORN_LANE"))
     if lane not in (None, "native", "litellm"):

@@ -27,15 +27,17 @@ _SHORTEST_PAUSE = 0.005
 class _Held:
     """A slice, and who has had something of it."""
 
-    __slots__ = ("began", "going", "is_final", "number", "renewed", "requests", "sent", "taken", "tokens")
+    __slots__ = ("going", "is_final", "number", "renewed", "requests", "sent", "taken", "tokens", "until")
 
-    def __init__(self, taken: Slice, began: float) -> None:
+    def __init__(self, taken: Slice, began: float, until: float) -> None:
         self.number = taken.number
         self.taken = taken.requests
         self.requests, self.tokens = taken.requests, taken.tokens
         """What nobody has had yet."""
-        self.began = self.renewed = began
-        """When it was asked for, and when it was last heard of in the store: both before it was counted there."""
+        self.renewed = began
+        """When it was last heard of in the store, or before that: at first when it was asked for."""
+        self.until = until
+        """When what is left of it is given back."""
         self.going: dict[Turn, int] = {}
         self.sent: dict[Turn, int] = {}
         """Those who have had something, with their tokens: not sent yet, and sent."""
@@ -75,7 +77,7 @@ class SharedWindow(Window):
     def wait(self, turn: Turn, now: float) -> float:
         wanted = self.estimate(turn)
         current = self._current
-        if current is not None and now < current.began + self._soon and current.requests and current.tokens >= wanted:
+        if current is not None and now < current.until and current.requests and current.tokens >= wanted:
             return 0.0
         if self._under_way is not None:
             return inf
@@ -87,7 +89,7 @@ class SharedWindow(Window):
 
     def chores(self, now: float) -> float:
         """Tell the store what is new, where it is time; when it will be."""
-        if self._current is not None and now >= self._current.began + self._soon:
+        if self._current is not None and now >= self._current.until:
             self._close(now)
         for held in self._held.values():
             if held.going and now >= held.renewed + self._hold / 2:
@@ -97,7 +99,7 @@ class SharedWindow(Window):
         if self._under_way is not None:
             return inf
         stale = [held.renewed + self._hold / 2 for held in self._held.values() if held.going]
-        stock = [] if self._current is None else [self._current.began + self._soon]
+        stock = [] if self._current is None else [self._current.until]
         return min((self._tell_at, *stale, *stock))
 
     def enter(self, turn: Turn) -> None:
@@ -142,7 +144,7 @@ class SharedWindow(Window):
         for number in told:
             self._renew(number, asked, now)
         if came.requests:
-            self._held[came.number] = self._current = _Held(came, asked)
+            self._held[came.number] = self._current = _Held(came, asked, min(now + self._soon, asked + self._hold))
             return 0.0
         if came.seconds:
             self._again = now + max(_SHORTEST_PAUSE, min(came.seconds, self._limit.per / _LOOKS))
@@ -165,7 +167,7 @@ class SharedWindow(Window):
         held, self._current = self._current, None
         if held is None:
             return
-        used, is_soon = held.taken - held.requests, now < held.began + self._soon
+        used, is_soon = held.taken - held.requests, now < held.until
         self._ahead = 2 * held.taken if is_soon and not held.requests else max(1, used)
         self._note(held, now)
         if held.requests:  # others may wait for it

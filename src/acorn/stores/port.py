@@ -230,7 +230,8 @@ class Store(Protocol):
     def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
         """Keep runs that have not begun, as `queued`, all or none of them; those whose ids are known stay as they are.
 
-        The ids of the new ones. `deliver`: the workers of this store are to drive them; refused where it has none.
+        The ids of the new ones. `deliver`: the workers of this store are to drive them, the known ones too where they
+        are not over; refused where it has none.
         Whoever claims one begins it, and its first commit has no birth.
         """
         ...
@@ -321,6 +322,15 @@ class Peeks(Protocol):
 
     def has_unwanted(self, holder: Holder) -> bool:
         """Whether somebody wants a run cancelled that a process drives."""
+        ...
+
+
+@runtime_checkable
+class Searches(Protocol):
+    """What a store offers beside where it finds a text without handing out every run."""
+
+    def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
+        """Those of these roots that may say a text somewhere, in letters of any case; all that do are among them."""
         ...
 
 

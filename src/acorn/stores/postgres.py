@@ -109,6 +109,10 @@ class PostgresStore:
         """Deliver anew what nobody drives and no job brings to anybody."""
         return self.transact(lambda transaction: queue.find_lost(transaction, agents, seconds))
 
+    def give_up(self, run_id: str, error: str) -> bool:
+        """Fail a run that no worker can drive; False where somebody does, or it is over."""
+        return self.transact(lambda transaction: writes.give_up(transaction, run_id, error), run_id)
+
     def fleet(self) -> queue.FleetFacts:
         """Its workers, and what they have to do."""
         return self._read(queue.fleet)
@@ -134,6 +138,9 @@ class PostgresStore:
         limit: int | None = 50,
     ) -> Sequence[RunFacts]:
         return self._read(lambda transaction: reads.listed(transaction, status, agent, batch, before, limit))
+
+    def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
+        return self._read(lambda transaction: reads.holding(transaction, run_ids, text))
 
     def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[Heard]]:
         return self._read(lambda transaction: reads.follow(transaction, run_id, after))

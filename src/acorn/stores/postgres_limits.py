@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
-
+from acorn.stores.allowances import share
 from acorn.stores.port import Order, Slice
 from acorn.stores.postgres_connection import Transaction
 
@@ -41,38 +40,14 @@ def take(transaction: Transaction, order: Order) -> Slice:
     if not order.requests:
         return Slice(0, 0, 0)
     counted: list[tuple[int, int, float]] = transaction.execute(_COUNTED, [order.key]).fetchall()
-    requests, tokens = _fitting(order, sum(row[0] for row in counted), sum(row[1] for row in counted))
-    if not requests:
-        return Slice(0, 0, 0, _seconds(order, counted))
-    row = transaction.execute(_TAKE, [order.key, requests, tokens, order.seconds]).fetchone()
+    came = share(order, counted)
+    if not came.requests:
+        return came
+    row = transaction.execute(_TAKE, [order.key, came.requests, came.tokens, order.seconds]).fetchone()
     assert row is not None
-    return Slice(int(row[0]), requests, tokens)
+    return came._replace(number=int(row[0]))
 
 
 def forget(transaction: Transaction) -> None:
     """Allowances that nobody has used for a day."""
     transaction.execute(_FORGET)
-
-
-def _fitting(order: Order, requests: int, tokens: int) -> tuple[int, int]:
-    """What can be had where so much counts; no requests where that is too little."""
-    if requests == 0:  # what is greater than the whole allowance goes alone
-        most = order.requests if order.most_requests is None else min(order.requests, order.most_requests)
-        if order.most_tokens is None:
-            return most, order.tokens
-        return (most if order.need <= order.most_tokens else 1), max(order.need, min(order.tokens, order.most_tokens))
-    room = inf if order.most_requests is None else order.most_requests - requests
-    token_room = inf if order.most_tokens is None else order.most_tokens - tokens
-    if room < 1 or token_room < order.need:
-        return 0, 0
-    return int(min(order.requests, room)), int(min(order.tokens, token_room))
-
-
-def _seconds(order: Order, counted: list[tuple[int, int, float]]) -> float:
-    """When the first ones have left, there is room."""
-    requests, tokens = sum(row[0] for row in counted), sum(row[1] for row in counted)
-    for earlier_requests, earlier_tokens, left in counted:
-        requests, tokens = requests - earlier_requests, tokens - earlier_tokens
-        if _fitting(order, requests, tokens)[0]:
-            return max(0.0, left)
-    return 0.0

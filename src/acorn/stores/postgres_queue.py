@@ -54,6 +54,15 @@ _PUT = f"""
 _DELIVER = f"SELECT {SCHEMA}.deliver($1::text[])".encode()
 
 
+# What was begun or put without workers is theirs from now on.
+_HAND_OVER = b"""
+    UPDATE acorn.runs SET is_delivered = true FROM unnest($1::text[], $2::text[]) AS given (id, agent)
+    WHERE runs.id = given.id AND runs.agent = given.agent AND root IS NULL AND NOT is_delivered
+      AND status NOT IN ('done', 'cancelled')
+    RETURNING runs.id, status IN ('queued', 'stopped')
+"""
+
+
 def put_runs(transaction: Transaction, runs: Sequence[Queued], deliver: bool) -> list[str]:
     """The ids of those that were not known."""
     once = list({one.run_id: one for one in reversed(runs)}.values())[::-1]
@@ -64,9 +73,18 @@ def put_runs(transaction: Transaction, runs: Sequence[Queued], deliver: bool) ->
         [one.overrides for one in births], [one.priority for one in once], [one.not_before for one in once], deliver,
     ]  # fmt: skip
     new = [run_id for (run_id,) in transaction.execute(_PUT, values).fetchall()]
-    if deliver and new:
-        transaction.execute(_DELIVER, [new])
+    if deliver:
+        known = [one for one in once if one.run_id not in set(new)] if len(new) < len(once) else []
+        transaction.execute(_DELIVER, [[*new, *_hand_over(transaction, known)]])
     return new
+
+
+def _hand_over(transaction: Transaction, known: Sequence[Queued]) -> list[str]:
+    """Those that somebody has to be told of."""
+    if not known:
+        return []
+    values = [[one.run_id for one in known], [one.birth.agent for one in known]]
+    return [run_id for run_id, rests in transaction.execute(_HAND_OVER, values).fetchall() if rests]
 
 
 def deliver_again(transaction: Transaction, run_id: str) -> None:

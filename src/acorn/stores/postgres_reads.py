@@ -40,6 +40,11 @@ _STATUSES = f"""
     FROM acorn.runs LEFT JOIN acorn.holders ON holders.id = runs.holder
     WHERE root IS NULL AND runs.id = ANY($1::text[])
 """.encode()
+_HOLDING = b"""
+    SELECT id FROM acorn.runs WHERE root IS NULL AND id = ANY($1::text[]) AND (
+      EXISTS (SELECT 1 FROM acorn.births WHERE run = number AND input COLLATE "C" ILIKE $2)
+      OR EXISTS (SELECT 1 FROM acorn.entries WHERE entries.root = number AND entry COLLATE "C" ILIKE $2))
+"""
 _FIND = b"SELECT id FROM acorn.runs WHERE root IS NULL AND starts_with(id, $1::text) ORDER BY id"
 _OF_TREE = "root = (SELECT coalesce(root, number) FROM acorn.runs WHERE id = $1)"
 _REQUESTS = f"SELECT {rows.REQUEST} FROM acorn.requests WHERE answered IS NULL"
@@ -172,6 +177,12 @@ def listed(
     """
     found = transaction.execute(sql.encode(), values).fetchall()
     return [rows.facts(tuple(row), row[0], seen) for *row, seen in found]
+
+
+def holding(transaction: Transaction, run_ids: Sequence[str], text: str) -> list[str]:
+    """Roots that may say a text."""
+    found = transaction.execute(_HOLDING, [list(run_ids), rows.like(text)]).fetchall()
+    return [run_id for (run_id,) in found]
 
 
 def follow(transaction: Transaction, run_id: str, after: int) -> tuple[Status | None, list[Heard]]:

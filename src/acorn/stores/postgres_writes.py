@@ -104,6 +104,7 @@ class _Run(NamedTuple):
     attempts: int
     attempted: int
     is_delivered: bool
+    error: str | None
     is_followed: bool
 
 
@@ -310,8 +311,7 @@ def claim(transaction: Transaction, run_id: str, holder: Holder) -> list[Kept] |
         transaction.execute(sql, [attempts, steps, run.number])
         if attempts >= words.MOST_TAKE_OVERS:
             error = words.worn_out(run_id)
-            _rest(transaction, run_id, run, "failed")
-            transaction.execute(b"UPDATE acorn.runs SET error = $1 WHERE number = $2", [error, run.number])
+            _fail(transaction, run_id, run, error)
             return StoreError(error)
         old = reads.driver(transaction, run.holder)
         silence = old.silence if old is not None else 0.0
@@ -329,8 +329,16 @@ def claim(transaction: Transaction, run_id: str, holder: Holder) -> list[Kept] |
 
 def release(transaction: Transaction, run_id: str, holder: Holder, status: Status) -> None:
     run = _run(transaction, run_id)
-    if run is not None and run.holder == holder.id:
-        _rest(transaction, run_id, run, words.with_cancelling(status, run.is_unwanted))
+    if run is None or run.holder != holder.id:
+        return
+    status = words.with_cancelling(status, run.is_unwanted)
+    _rest(transaction, run_id, run, status)
+    # One that had failed is to be tried again, and has no job any more; one that is given back as it was has its own,
+    # and another one would bring it back at once.
+    if status == "queued" and run.error is not None:
+        transaction.execute(b"UPDATE acorn.runs SET error = NULL WHERE number = $1", [run.number])
+        if run.is_delivered:
+            deliver_again(transaction, run_id)
 
 
 def _rest(transaction: Transaction, run_id: str, run: _Run, status: Status) -> None:
@@ -344,9 +352,21 @@ def _rest(transaction: Transaction, run_id: str, run: _Run, status: Status) -> N
     )
     if status == "cancelled":
         _ask(transaction, run_id, ())
-    if status == "queued" and run.is_delivered:
-        deliver_again(transaction, run_id)
     _tell(transaction, run)
+
+
+def give_up(transaction: Transaction, run_id: str, error: str) -> bool:
+    """Fail a run that nobody drives and that is not over; whether it was one."""
+    run = _run(transaction, run_id)
+    if run is None or run.status not in ("queued", "stopped"):
+        return False
+    _fail(transaction, run_id, run, error)
+    return True
+
+
+def _fail(transaction: Transaction, run_id: str, run: _Run, error: str) -> None:
+    _rest(transaction, run_id, run, "failed")
+    transaction.execute(b"UPDATE acorn.runs SET error = $1 WHERE number = $2", [error, run.number])
 
 
 def _seen(transaction: Transaction, run_id: str, run: _Run) -> tuple[Status, StoreError | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -102,3 +103,12 @@ def bindable(values: Iterable[Any]) -> Row:
         value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
         for value in values
     )
+
+
+_ESCAPED = re.compile(r"[^ !#$&-\[\]^`-~]+")
+"""What JSON may spell otherwise, what has another case that SQL does not know, and what `LIKE` reads as a sign."""
+
+
+def like(text: str) -> str:
+    """A text as `LIKE` finds it in JSON, with a few too many rather than one too few."""
+    return f"%{_ESCAPED.sub('%', text)}%"

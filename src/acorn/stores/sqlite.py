@@ -105,6 +105,9 @@ class SQLiteStore:
     ) -> Sequence[RunFacts]:
         return self._read(lambda connection: reads.listed(connection, status, agent, batch, before, limit))
 
+    def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
+        return self._read(lambda connection: reads.holding(connection, run_ids, text))
+
     def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[Heard]]:
         return self._read(lambda connection: reads.follow(connection, run_id, after))
 

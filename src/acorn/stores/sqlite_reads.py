@@ -171,6 +171,21 @@ def statuses(connection: Connection, run_ids: Sequence[str]) -> dict[str, Status
     return found
 
 
+def holding(connection: Connection, run_ids: Sequence[str], text: str) -> list[str]:
+    """Roots that may say a text."""
+    found: list[str] = []
+    for at in range(0, len(run_ids), _AT_ONCE):
+        some = run_ids[at : at + _AT_ONCE]
+        sql = f"""
+            SELECT id FROM runs WHERE root IS NULL AND id IN ({_marks(some)}) AND (
+              EXISTS (SELECT 1 FROM births WHERE run = number AND input LIKE ?)
+              OR EXISTS (SELECT 1 FROM entries WHERE entries.root = number AND entry LIKE ?))
+        """
+        values = rows.bindable([*some, rows.like(text), rows.like(text)])
+        found += [run_id for (run_id,) in connection.execute(sql, values)]
+    return found
+
+
 def follow(connection: Connection, run_id: str, after: int) -> tuple[Status | None, list[Heard]]:
     sql = "SELECT number, root, status FROM runs WHERE id = ?"
     row = connection.execute(sql, rows.bindable([run_id])).fetchone()

@@ -55,6 +55,14 @@ def lost(run_id: str, taker: Holder | None, silence: float, status: Status) -> S
     )
 
 
+def unseated(run_id: str) -> StoreError:
+    """Something else in this process holds it by now."""
+    return StoreError(
+        f"The run {run_id} was stopped here, and another call in this process goes on with it; nothing more is written "
+        f"from here."
+    )
+
+
 def deleted(run_id: str, store: str) -> StoreError:
     return StoreError(f"The run {run_id} is not in {store} any more; nothing more is written from here.")
 

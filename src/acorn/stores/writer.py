@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from copy import copy
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from acorn.errors import StoreError
@@ -89,6 +90,15 @@ class Job(Future[Any]):
             else:
                 self.set_exception(self.outcome.error)
         self.act = _nothing  # it may hold what nobody else holds any more
+
+
+def _own(error: Exception) -> Exception:
+    """What fails many is an error for each: a record is hung on it, which must not be that of another run."""
+    if not isinstance(error, StoreError):
+        return error
+    own = copy(error)
+    own.__cause__ = error.__cause__
+    return own
 
 
 def _nothing(*_: object) -> None:
@@ -198,7 +208,7 @@ class Writer(ABC, Generic[C, J]):
         except Exception as error:
             told = self._told(error)
             for job in left:
-                job.outcome = job.outcome or Done(error=told)
+                job.outcome = job.outcome or Done(error=_own(told))
             if not isinstance(error, StoreError):
                 self._connection.drop()
         finally:

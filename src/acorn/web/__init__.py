@@ -9,14 +9,27 @@ Both are ASGI applications, which `acorn web` and `acorn serve` serve, to be mou
 extra `web`.
 """
 
-try:
-    from acorn.web.mounted import app
-    from acorn.web.serving.mounted import service
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "starlette":
-        raise
-    raise ModuleNotFoundError(
-        "`acorn.web` needs the extra `web`: pip install 'acorn-agents[web]'.", name=error.name
-    ) from error
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from acorn.web.mounted import app as app
+    from acorn.web.serving.mounted import service as service
 
 __all__ = ["app", "service"]
+
+# What needs the extra is loaded when it is first used: a run is written into one file with its viewer without it.
+_LATE = {"app": "mounted", "service": "serving.mounted"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'acorn.web' has no attribute {name!r}")
+    try:
+        found = globals()[name] = getattr(import_module(f"acorn.web.{_LATE[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "starlette":
+            raise
+        words = "`acorn.web` needs the extra `web`: pip install 'acorn-agents[web]'."
+        raise ModuleNotFoundError(words, name=error.name) from error
+    return found

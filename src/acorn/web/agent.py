@@ -19,6 +19,7 @@ from acorn._declared import BROUGHT, BatchItem, agent_name, brought_by, docstrin
 from acorn._schema.shape import Shape
 from acorn._secrets import secrets_in
 from acorn._spec import Spec
+from acorn.models.resolve import model_name
 from acorn.stores.port import Store
 from acorn.web.forking import Wanted, forked
 
@@ -54,18 +55,6 @@ def _tool(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _branch(name: str, entry: Any) -> dict[str, Any]:
     which = entry["module"] if isinstance(entry, Mapping) else entry
     return {"name": name, "doc": " ".join((docstring_of(which) or "").split())}
-
-
-def model_name(model: Any) -> str | None:
-    """What a model is called, or the models of a list."""
-    if isinstance(model, list | tuple):
-        return ", ".join(name for each in model if (name := model_name(each)))
-    if isinstance(model, Mapping):
-        model = model.get("model", model.get("id"))
-    if model is None or isinstance(model, str):
-        return model
-    name = getattr(model, "name", None)
-    return name if isinstance(name, str) else type(model).__name__
 
 
 def secrets_of(agent: Agent) -> set[str]:

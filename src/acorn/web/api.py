@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,18 +21,14 @@ from acorn.stores.port import Status
 from acorn.web.agent import described
 from acorn.web.align import aligned
 from acorn.web.forking import wanted
-from acorn.web.guard import TooLongError
-from acorn.web.live import Live
-from acorn.web.pages import SHELL, given, read_pages, shell
+from acorn.web.guard import TooLongError, TooSlowError
+from acorn.web.pages import given, shell
 from acorn.web.shelf import Book, StoreShelf
 from acorn.web.site import MOST, BusyError, Site
-from acorn.web.wire import CUT, WHOLE, Coming, Veil, dumped, entry_event, sent, squeeze
+from acorn.web.static_files import SHELL, read_pages
+from acorn.web.streams import KEPT, kept_events, live_events, row_events
+from acorn.web.wire import CUT, WHOLE, Veil, dumped, entry_event
 
-_BATCH = 1 / 30
-"""Seconds between two messages of a stream, at least."""
-_LOOK = 0.2
-"""Seconds between two looks at a run that another process drives."""
-_HEARTBEAT = 15.0
 _UNKNOWN = "There is no such run here."
 
 Answer = Callable[[Request], Awaitable[Response]]
@@ -94,8 +89,10 @@ def routes(site: Site) -> Router:
     return Router([*found, Route("/{rest:path}", nothing, methods=["GET", "HEAD", "POST", "DELETE"])])
 
 
-def _json(status: int, veil: Veil, value: Any, limit: int = WHOLE) -> Response:
-    return Response(veil.json(value, limit), status, media_type="application/json")
+def _json(
+    status: int, veil: Veil, value: Any, limit: int = WHOLE, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(veil.json(value, limit), status, headers, media_type="application/json")
 
 
 class _Api:
@@ -108,12 +105,16 @@ class _Api:
         """What goes wrong is told in JSON."""
 
         async def answer(request: Request) -> Response:
+            headers: dict[str, str] = {}
             try:
                 return await act(request)
             except _WrongError as error:
                 status, more = error.status, {"error": str(error), **error.more}
             except TooLongError:
                 status, more = 413, {"error": "The request is too long."}
+            except TooSlowError as error:
+                # The rest of the body may trickle in forever.
+                headers, status, more = {"connection": "close"}, 408, {"error": str(error)}
             except InputError as error:
                 status, more = 422, {"error": str(error), "problems": error.problems}
             except AcornError as error:
@@ -124,7 +125,7 @@ class _Api:
                 reads = request.method in ("GET", "HEAD")
                 words = "This cannot be shown, it may be damaged" if reads else "This could not be done"
                 status, more = 409 if reads else 500, {"error": f"{words}: {shorten(words_of(error))}"}
-            return _json(status, self._site.veil(), more)
+            return _json(status, self._site.veil(), more, headers=headers)
 
         return answer
 
@@ -180,8 +181,13 @@ class _Api:
             before = before.replace(tzinfo=UTC)
         agent = query.get("agent") or None
         text = query.get("q", "").strip()
-        heads, following = await run_in_threadpool(self._site.shelf.heads, status, agent, text, before)
-        return _json(200, self._site.veil(), {"runs": heads, "before": following}, 200)
+        veil = self._site.veil()
+        return _json(
+            200,
+            veil,
+            (await run_in_threadpool(self._site.shelf.heads, status, agent, text, before, veil))._asdict(),
+            200,
+        )
 
     async def talk(self, request: Request) -> Response:
         """The runs of the conversation that a run belongs to, up to itself."""
@@ -279,97 +285,15 @@ class _Api:
         token, _, index = _from(request, "").partition("-")
         came = _number(index)
         if live is not None:
-            return _events(self._live(live, came if token == live.token else 0))
+            return _events(live_events(site, live, came if token == live.token else 0))
         book = await self._book(request)
-        return _events(self._kept(book, came if token == "kept" else 0))
-
-    async def _live(self, live: Live, index: int) -> AsyncGenerator[bytes]:
-        loop, news, closing = asyncio.get_running_loop(), asyncio.Event(), self._site.closing()
-
-        def wake() -> None:
-            if not news.is_set() and not loop.is_closed():
-                loop.call_soon_threadsafe(news.set)
-
-        live.watch(wake)
-        coming = Coming()
-        coming.passed(squeeze(live.since(0)[0][:index]), self._site.veil())  # what was held back from who comes back
-        try:
-            if index == 0:
-                yield _message(f"{live.token}-0", [{"entry": "reset"}])
-            while not closing.is_set():
-                news.clear()
-                events, is_over = live.since(index)
-                if events:
-                    index += len(events)
-                    veil = self._site.veil()
-                    shown = coming.passed(squeeze(events), veil)
-                    yield _message(f"{live.token}-{index}", [sent(event, veil) for event in shown])
-                    await _until(closing, _BATCH)
-                elif is_over:
-                    yield await self._end(live.run_id, f"{live.token}-{index}")
-                    return
-                elif not await _either(news, closing):
-                    yield b": here\n\n"
-        finally:
-            live.unwatch(wake)
-            self._site.forget(closing)
-
-    async def _kept(self, book: Book, index: int) -> AsyncGenerator[bytes]:
-        """A run that is over, or that another process drives."""
-        run_id, closing = book.head["id"], self._site.closing()
-        try:
-            if index == 0:
-                yield _message("kept-0", [{"entry": "reset"}])
-            while not closing.is_set():
-                entries = book.rows.entries[index:]
-                if entries:
-                    index += len(entries)
-                    veil = self._site.veil()
-                    yield _message(f"kept-{index}", [sent(entry_event(entry), veil) for entry in entries])
-                elif not book.goes_on:
-                    yield await self._end(run_id, f"kept-{index}")
-                    return
-                else:
-                    await _until(closing, _LOOK)
-                if run_id in self._site.lives or await run_in_threadpool(self._site.shelf.book, run_id) is None:
-                    return
-        finally:
-            self._site.forget(closing)
-
-    async def _end(self, run_id: str, id: str) -> bytes:
-        """The last message: what the run came to, and what it waits for."""
-        site = self._site
-        book = await run_in_threadpool(site.shelf.book, run_id)
-        head = None if book is None else {**book.plain_head(), "own": site.is_own(book)}
-        requests = await run_in_threadpool(site.requests, run_id)
-        end = site.veil().plain({"entry": "end", "run_id": run_id, "head": head, "requests": requests}, CUT)
-        return _message(id, [end])
+        return _events(kept_events(site, book, came if token == KEPT else 0))
 
     async def rows(self, request: Request) -> Response:
         """The rows of a run that goes on, as they change."""
         book = await self._book(request)
         given = _from(request, request.query_params.get("after", "0"))
-        return _events(self._rows(book, _number(given)))
-
-    async def _rows(self, book: Book, version: int) -> AsyncGenerator[bytes]:
-        run_id, closing, site = book.head["id"], self._site.closing(), self._site
-        try:
-            while not closing.is_set():
-                found = await run_in_threadpool(site.shelf.book, run_id)
-                if found is None:
-                    return
-                book, veil = found, site.veil()
-                with book.lock:
-                    changed = [row.plain(veil) for row in book.rows.since(version)]
-                    version = len(book.rows.entries)
-                    head = veil.plain({**book.plain_head(), "own": site.is_own(book)})
-                if changed or not book.goes_on:
-                    yield _message(str(version), {"rows": changed, "head": head})
-                if not book.goes_on:
-                    return
-                await _until(closing, _LOOK)
-        finally:
-            site.forget(closing)
+        return _events(row_events(self._site, book, _number(given)))
 
 
 def viewed(book: Book, veil: Veil, *, is_own: bool = False, requests: Sequence[Any] = ()) -> bytes:
@@ -445,24 +369,3 @@ def _from(request: Request, otherwise: str) -> str:
 
 def _events(chunks: AsyncGenerator[bytes]) -> Response:
     return StreamingResponse(chunks, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
-
-
-def _message(id: str, value: Any) -> bytes:
-    return b"id: " + id.encode() + b"\ndata: " + dumped(value) + b"\n\n"
-
-
-async def _until(event: asyncio.Event, seconds: float) -> None:
-    """So long, or until the server ends."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return
-
-
-async def _either(news: asyncio.Event, closing: asyncio.Event) -> bool:
-    """Whether something came before it was time to say that we are still here."""
-    waits = [asyncio.ensure_future(each.wait()) for each in (news, closing)]
-    done, _ = await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
-    for each in waits:
-        each.cancel()
-    return bool(done)

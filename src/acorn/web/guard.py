@@ -7,6 +7,7 @@ on every answer. It alone knows the key.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -23,6 +24,8 @@ BODY = 1_000_000
 """Bytes that a request may have."""
 BODIES: Mapping[str, int] = {"/api/runs": 28_000_000}
 """Those of the routes that take more: an input may have pictures and files, which grow by a third on their way."""
+SECONDS = 60.0
+"""How long a body may take to come in."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -151,12 +154,13 @@ def cookie_name(port: int) -> str:
 class Guard:
     """The site behind its guard."""
 
-    def __init__(self, site: ASGIApp, hosts: Collection[str], key: str | None) -> None:
+    def __init__(self, site: ASGIApp, hosts: Collection[str], key: str | None, *, seconds: float = SECONDS) -> None:
         if key is not None:
             check_key(key, "`acorn.web.app`")
         self._site = site
         self._hosts = known_names(hosts, "`acorn.web.app`")
         self._key = key
+        self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -180,7 +184,7 @@ class Guard:
             if length_of(asked) > limit:
                 await answer.refuse(too_long(limit))
                 return
-            await self._site(scope, Body(receive, limit), answer.send)
+            await self._site(scope, Body(receive, limit, self._seconds), answer.send)
 
     async def _log_in(self, scope: Scope, mounted: str, cookie: str, answer: _Answer) -> None:
         """Turn the key in the address into a cookie, and go on to the page.
@@ -235,14 +239,29 @@ class TooLongError(Exception):
     """A body that is longer than it may be."""
 
 
-class Body:
-    """The body of a request, counted: what it says of its own length is nothing to go by."""
+class TooSlowError(Exception):
+    """A body that did not come in time."""
 
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive, self._left = receive, limit
+
+class Body:
+    """The body of a request, counted and timed: what it says of its own length is nothing to go by.
+
+    When it is whole, nothing is timed any more: what is heard then is that the client has left.
+    """
+
+    def __init__(self, receive: Receive, limit: int, seconds: float | None = None) -> None:
+        self._receive, self._left, self._seconds = receive, limit, seconds
+        self._until = None if seconds is None else asyncio.get_running_loop().time() + seconds
 
     async def __call__(self) -> Message:
-        message = await self._receive()
+        try:
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
+        except TimeoutError:
+            words = f"The request did not come whole within {self._seconds:g} seconds."
+            raise TooSlowError(words) from None
+        if not message.get("more_body", False):
+            self._until = None
         self._left -= len(message.get("body", b""))
         if self._left < 0:
             raise TooLongError

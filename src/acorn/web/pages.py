@@ -1,63 +1,13 @@
-"""The shell of the page and its files, with content types of our own.
-
-What the system says of a `.js` is nothing to go by: on some it is `text/plain`, and then the page stays blank.
-"""
+"""The shell of the page and its files, as answers."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from html import escape
-from importlib.resources import files
-from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-_KINDS = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
-FILES = (
-    "acorn.svg",
-    "app.css",
-    "app.js",
-    "compare.js",
-    "dom.js",
-    "fleet.js",
-    "fork.js",
-    "form.js",
-    "people.js",
-    "play.js",
-    "runs.css",
-    "runs.js",
-    "story.js",
-    "text.js",
-    "value.js",
-    "view.js",
-)
-SHELL = "index.html"
-
-
-class Page(NamedTuple):
-    """One file."""
-
-    body: bytes
-    kind: str
-    tag: str
-
-
-def read_pages() -> Mapping[str, Page]:
-    """All files by their names, from a fixed table."""
-    folder = files("acorn.web") / "static"
-    found: dict[str, Page] = {}
-    for name in (*FILES, SHELL):
-        body = (folder / name).read_bytes()
-        tag = hashlib.sha256(body).hexdigest()[:16]
-        found[name] = Page(body, _KINDS[name.rpartition(".")[2]], f'"{tag}"')
-    return found
+from acorn.web.static_files import Page
 
 
 def given(page: Page, request: Request) -> Response:

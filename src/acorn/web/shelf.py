@@ -6,13 +6,13 @@ is read on from where it was. All of it may be called from any thread, and what 
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from acorn._data import described, without_data
 from acorn._json import shorten, to_plain, words_of
 from acorn._record_json import fields_of, read_entries
 from acorn.journal import Entry, RunBegun
-from acorn.stores.port import Kept, RunFacts, Status, Store
+from acorn.stores.port import Kept, RunFacts, Searches, Status, Store
 from acorn.thread import parse_events
 from acorn.thread.retold import entries_of
 from acorn.types import Paused
@@ -32,12 +32,11 @@ from acorn.web.wire import Veil, entry_event
 
 PAGE = 50
 _BOOKS = 8
-_SCANNED = 500
-"""How many runs are looked through for a text, at most, before the page must ask for more."""
-_SEARCHED = 10_000
-"""Letters of an input and an output that are searched in a list."""
+_WINDOW = 200
+"""How many runs are looked through for a text at a time."""
+_GISTS = 2000
 _PATIENCE = 0.4
-"""Seconds that a list may take to read inputs that are not known yet."""
+"""Seconds that a list may take to read inputs that are not known yet, or to look for a text."""
 _BIGGEST = 256_000_000
 """Bytes of a file of a run."""
 GOES_ON = ("queued", "running")
@@ -101,11 +100,20 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 class Gist(NamedTuple):
-    """A run in two lines, and what is searched in it."""
+    """A run in two lines."""
 
-    given: str
-    gave: str
-    all: str
+    input: str
+    output: str
+
+
+class Listed(NamedTuple):
+    """A page of runs, the newest first."""
+
+    runs: list[Head]
+    before: str | None
+    """Before when the next page begins; None where there is none."""
+    looked: int
+    """How many runs were looked through for it."""
 
 
 class Shelf(Protocol):
@@ -113,10 +121,8 @@ class Shelf(Protocol):
 
     @property
     def name(self) -> str: ...
-    def heads(
-        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None
-    ) -> tuple[list[Head], str | None]:
-        """A page of runs, the newest first, and before when the next page begins; None where there is none."""
+    def heads(self, status: Sequence[str], agent: str | None, text: str, before: datetime | None, veil: Veil) -> Listed:
+        """Those that say a text somewhere; of what is veiled nothing is found."""
         ...
 
     def book(self, run_id: str) -> Book | None:
@@ -127,8 +133,9 @@ class Shelf(Protocol):
 class StoreShelf:
     """The runs of a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, patience: float = _PATIENCE) -> None:
         self.store = store
+        self._patience = patience
         self._books: OrderedDict[str, Book] = OrderedDict()
         self._gists: OrderedDict[tuple[str, datetime], Gist] = OrderedDict()
         """By run and when it last changed."""
@@ -138,27 +145,65 @@ class StoreShelf:
     def name(self) -> str:
         return self.store.name
 
-    def heads(
-        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None
-    ) -> tuple[list[Head], str | None]:
-        limit = time.monotonic() + _PATIENCE
+    def heads(self, status: Sequence[str], agent: str | None, text: str, before: datetime | None, veil: Veil) -> Listed:
+        limit = time.monotonic() + self._patience
+        if text:
+            return self._search(status, agent, text.lower(), before, veil, limit)
+        window, is_last = self._window(status, agent, before, PAGE)
+        gists = [self._gist(facts) if time.monotonic() < limit else self._known(facts) for facts in window]
+        found = [_listed(facts, gist) for facts, gist in zip(window, gists, strict=True)]
+        return Listed(found, None if is_last else window[-1].started.isoformat(), len(window))
+
+    def _search(
+        self, status: Sequence[str], agent: str | None, wanted: str, before: datetime | None, veil: Veil, limit: float
+    ) -> Listed:
+        """Runs that say a text, until a page is full or the time is up."""
         found: list[Head] = []
+        looked, is_last = 0, False
+        while not is_last:
+            window, is_last = self._window(status, agent, before, _WINDOW)
+            may = self._may_say(window, wanted)
+            for at, facts in enumerate(window, 1):
+                looked += 1
+                if facts.id in may and self._says(facts, wanted, veil):
+                    found.append(_listed(facts, self._gist(facts)))
+                before, rest = facts.started, window[at : at + 1]
+                if (rest and rest[0].started == before) or (is_last and not rest):
+                    continue
+                if len(found) >= PAGE or time.monotonic() > limit:
+                    return Listed(found, before.isoformat(), looked)
+        return Listed(found, None, looked)
+
+    def _window(
+        self, status: Sequence[str], agent: str | None, before: datetime | None, size: int
+    ) -> tuple[Sequence[RunFacts], bool]:
+        """The runs before a time, and whether these are all. Those of one moment stay together, if they can."""
         wanted: Sequence[Status] = status  # type: ignore[assignment]
-        seen, size = 0, PAGE if not text else _SCANNED
-        listed = self.store.list(status=wanted, agent=agent, before=before, limit=size)
-        for facts in listed:
-            gist = self._gist(facts) if text or time.monotonic() < limit else self._known(facts)
-            seen += 1
-            if not text or text.lower() in _searched(facts, gist):
-                found.append({**head_of(facts), "input": gist.given, "output": gist.gave})
-            if len(found) == PAGE:
-                break
-        is_last = seen == len(listed) and len(listed) < size
-        return found, None if is_last or not seen else listed[seen - 1].started.isoformat()
+        listed = self.store.list(status=wanted, agent=agent, before=before, limit=size + 1)
+        if len(listed) <= size:
+            return listed, True
+        return [facts for facts in listed[:size] if facts.started != listed[size].started] or listed[:size], False
+
+    def _may_say(self, window: Sequence[RunFacts], wanted: str) -> set[str]:
+        if not isinstance(self.store, Searches):
+            return {facts.id for facts in window}
+        told = {facts.id for facts in window if any(wanted in each.lower() for each in _facts_said(facts))}
+        return told | set(self.store.holding([facts.id for facts in window if facts.id not in told], wanted))
+
+    def _says(self, facts: RunFacts, wanted: str, veil: Veil) -> bool:
+        """Whether a text stands somewhere in a run, in what may be shown of it."""
+        kept = self.store.read(facts.id)
+        head = _head_of_kept(kept[0]) if kept else {}
+        said = chain(
+            _facts_said(facts),
+            _strings([head.get("input"), head.get("output")]),
+            (text for each in kept for entry in each.entries for text in _strings(_json(entry))),
+        )
+        return any(wanted in text.lower() and wanted in veil.text(text, len(text)).lower() for text in said)
 
     def _known(self, facts: RunFacts) -> Gist:
         with self._lock:
-            return self._gists.get((facts.id, facts.updated), Gist("", "", ""))
+            return self._gists.get((facts.id, facts.updated), Gist("", ""))
 
     def _gist(self, facts: RunFacts) -> Gist:
         """A run in two lines. What never changes again is read once."""
@@ -171,7 +216,7 @@ class StoreShelf:
         made = gist_of(_head_of_kept(kept[0]) if kept else {})
         with self._lock:
             self._gists[key] = made
-            while len(self._gists) > 4 * _SCANNED:
+            while len(self._gists) > _GISTS:
                 self._gists.popitem(last=False)
         return made
 
@@ -223,9 +268,13 @@ class StoreShelf:
         return sorted(self.store.list(batch=batch, limit=None), key=lambda facts: facts.item or 0)
 
 
-def _searched(facts: RunFacts, gist: Gist) -> str:
-    said = (facts.id, facts.agent, facts.model, facts.status, facts.error, facts.batch, gist.all)
-    return " ".join(each for each in said if each).lower()
+def _facts_said(facts: RunFacts) -> list[str]:
+    said = (facts.id, facts.agent, facts.model, facts.status, facts.error, facts.batch)
+    return [each for each in said if each]
+
+
+def _listed(facts: RunFacts, gist: Gist) -> Head:
+    return {**head_of(facts), **gist._asdict()}
 
 
 def head_of(facts: RunFacts) -> Head:
@@ -253,9 +302,7 @@ def _file_of(kept: Kept) -> str | None:
 
 
 def gist_of(head: Head) -> Gist:
-    given, gave = head.get("input"), head.get("output")
-    whole = json.dumps([given, gave], ensure_ascii=False, default=str)[:_SEARCHED]
-    return Gist(first_text(given), first_text(gave), whole)
+    return Gist(first_text(head.get("input")), first_text(head.get("output")))
 
 
 def _json(text: str) -> Any:
@@ -280,17 +327,21 @@ class FileShelf:
     def name(self) -> str:
         return f"{len(self._files)} files" if len(self._files) != 1 else next(iter(self._files.values())).name
 
-    def heads(
-        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None
-    ) -> tuple[list[Head], str | None]:
-        found = [head for run_id in self._files if (head := self._head(run_id)) is not None]
-        return [
-            {**head, "input": gist_of(head).given, "output": gist_of(head).gave}
-            for head in found
+    def heads(self, status: Sequence[str], agent: str | None, text: str, before: datetime | None, veil: Veil) -> Listed:
+        heads = [head for run_id in self._files if (head := self._head(run_id)) is not None]
+        found = [
+            {**head, **gist_of(head)._asdict()}
+            for head in heads
             if (not status or head["status"] in status)
             and (agent is None or str(head["agent"]).endswith(agent))
-            and text.lower() in json.dumps(head, ensure_ascii=False, default=str).lower()
-        ], None
+            and (not text or self._says(head, text.lower(), veil))
+        ]
+        return Listed(found, None, len(heads))
+
+    def _says(self, head: Head, wanted: str, veil: Veil) -> bool:
+        book = None if head.get("error") and "run" not in head else self.book(head["id"])
+        told = any(wanted in text.lower() for text in _strings(veil.plain(head)))
+        return told or (book is not None and bool(book.found(wanted, veil)))
 
     def _head(self, run_id: str) -> Head | None:
         try:

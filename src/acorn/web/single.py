@@ -14,9 +14,9 @@ from typing import Any
 
 from acorn._data import described
 from acorn.journal import Message
-from acorn.web.pages import Page, read_pages
 from acorn.web.rows import Rows
 from acorn.web.shelf import Book
+from acorn.web.static_files import Page, read_pages
 from acorn.web.wire import Veil, dumped, entry_event
 
 _SCRIPTS = ("dom", "text", "value", "people", "view")

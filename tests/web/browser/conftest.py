@@ -25,6 +25,10 @@ from acorn.stores.memory import MemoryStore
 from acorn.web.served import Server, bound
 
 Allowed = Callable[[str], None]
+LOOKS = [(320, True), (1280, False)]
+"""Widths, and whether the colours are dark: what fits hangs on the one, what can be read on the other."""
+if os.environ.get("ACORN_TORTURE") == "1":
+    LOOKS += [(320, False), (1280, True)]
 
 
 @pytest.fixture(scope="module")  # while its driver is open, no other test of this process can have an event loop

@@ -61,7 +61,7 @@ def test_a_fleet_is_looked_at_and_its_requests_are_answered(open_page: Open, pos
         expect(page.locator(".request")).to_have_count(0)
         assert comes_true(lambda: paying.status() == "done")
         page.get_by_role("link", name="Runs").click()
-        expect(page.locator(".run-line", has_text="run-pay")).to_contain_text("done")
+        expect(page.locator(".run-line", has_text="run-pay")).to_contain_text("finished")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 from tests.patience import PATIENCE
+from tests.web.browser.conftest import LOOKS
 from tests.web.browser.test_play import assert_good, status
 from tests.web.desk import Desk
 
@@ -76,6 +77,23 @@ def test_a_run_is_forked_with_another_result_and_compared_with_its_origin(open_p
     expect(page.locator(".pairs > li.is-other", has_text="search").first).to_be_visible()
 
 
+def test_what_is_inside_a_branch_is_forked_before_the_branch_was_called(open_page: Open, store: MemoryStore) -> None:
+    Desk(store=store).using(run_id="forest").run(question="branches")
+    page = open_page("/runs/forest")
+    page.locator(".vrow.k-branch").first.click()
+    page.keyboard.press("j")
+    expect(page.locator(".vrow[aria-selected='true']")).to_have_attribute("aria-level", "3")
+    page.keyboard.press("f")
+    expect(page.get_by_label("goes on at")).to_have_value("1")
+    expect(page.locator("main")).to_contain_text("A branch is not forked by itself")
+    assert_good(page)
+    page.get_by_role("link", name="step 2").click()
+    expect(page.get_by_label("goes on at")).to_have_value("2")
+    page.get_by_label("1 check returned").first.fill("It is false.")
+    page.get_by_role("button", name="Fork").click()
+    expect(status(page)).to_have_text("finished")
+
+
 @pytest.mark.usefixtures("two")
 def test_a_fork_that_cannot_be_is_told(open_page: Open, told: Any) -> None:
     told.allowed += ["422", "404"]
@@ -98,8 +116,7 @@ def test_a_run_is_shown_as_python(open_page: Open) -> None:
 
 
 @pytest.mark.usefixtures("two")
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
 def test_the_pages_are_for_everybody_fit_and_have_no_markup(open_page: Open, width: int, dark: bool) -> None:
     page = open_page("/compare?a=evil%26b=oaks", width=width, dark=dark)
     home = page.url.partition("/compare")[0]

@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import expect
 from tests.patience import PATIENCE
-from tests.web.browser.conftest import served
+from tests.web.browser.conftest import LOOKS, served
 from tests.web.desk import GATES, KEY, Desk
 
 import acorn.web
@@ -203,8 +203,7 @@ def test_nothing_that_a_model_or_a_tool_says_becomes_markup(open_page: Open) -> 
     assert "broken" not in page.title()
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
 def test_the_page_is_for_everybody_and_fits(open_page: Open, width: int, dark: bool) -> None:
     page = open_page(width=width, dark=dark)
     expect(page.get_by_role("heading", name="Desk")).to_be_visible()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 from tests.patience import PATIENCE
+from tests.web.browser.conftest import LOOKS
 from tests.web.browser.test_play import assert_good
 from tests.web.desk import GATES, HOSTILE, Desk
 
@@ -49,6 +50,24 @@ def test_the_list_is_searched_filtered_and_opened_by_keys(open_page: Open, kept:
     expect(page.locator(".run-line").first).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator(".vrow").first).to_be_visible()
+
+
+def test_a_text_is_looked_for_in_all_that_runs_hold_and_the_page_says_so(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page("/runs/?q=no%20such%20thing%20at%20all")
+    expect(page.get_by_role("status")).to_contain_text("0 of the ")
+    page.get_by_label("Search runs").fill("found KEPT")  # what a tool returned
+    expect(page.locator(".run-line", has_text="search kept")).to_be_visible()
+    expect(page.locator(".run-line", has_text="branches kept")).to_have_count(0)
+    expect(page.get_by_role("status")).to_contain_text("say “found KEPT” in what went in, was said, called or returned")
+    assert_good(page)
+
+
+def test_a_single_turn_without_an_answer_is_not_called_finished(open_page: Open, store: MemoryStore) -> None:
+    Desk(store=store, max_steps=None).using(run_id="undone").run(question="search undone")
+    page = open_page("/runs/?q=search%20undone")
+    expect(page.locator(".run-line .status")).to_have_text("not finished")
+    page.locator(".run-line").click()
+    expect(page.locator(".view-head .status")).to_have_text("not finished")
 
 
 def test_rows_are_walked_and_shown_by_keys(open_page: Open, kept: dict[str, str]) -> None:
@@ -187,8 +206,7 @@ def test_what_is_not_there_is_told(open_page: Open, told: Any) -> None:
     expect(page.locator("main")).to_contain_text("There is no such run here.")
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
 def test_the_pages_are_for_everybody_and_fit(open_page: Open, kept: dict[str, str], width: int, dark: bool) -> None:
     page = open_page("/runs/", width=width, dark=dark)
     home = page.url.partition("/runs/")[0]

@@ -6,17 +6,20 @@ import asyncio
 import json
 import logging
 from typing import Any, Literal
+from urllib.parse import quote
 
 import jsonschema
 import pytest
 from pydantic import BaseModel, Field, computed_field
 from tests.web.serving.clerk import CANARIES, ENVIRONMENT, Clerk, Echo, Greeter
-from tests.web.serving.server import app, asked, events, get, post
+from tests.web.serving.server import KEY, app, asked, events, get, post
 
 from acorn import Image, module, tool
 from acorn.errors import DeclarationError, ModelError
 from acorn.stores.memory import MemoryStore
 from acorn.testing import Failure, ScriptedModel, call, finish
+from acorn.web.serving.routes import Routes
+from acorn.web.serving.service import Service
 
 
 @pytest.fixture
@@ -116,18 +119,41 @@ def test_a_stream_tells_the_chunks_and_ends_with_the_result(clerk: Any) -> None:
     assert {"done": True} in found
 
 
-def test_secrets_are_in_no_answer_and_in_no_piece_of_a_stream(clerk: Any) -> None:
-    chat = {"messages": [{"role": "user", "content": "leak"}]}
+ALL = " ".join(CANARIES)
+CHAT = {"messages": [{"role": "user", "content": "leak"}]}
+WRONG: list[Any] = [{"question": 5, ALL: ALL}, {ALL: 1}, ALL, [ALL], {"messages": ALL}, {"messages": [{"role": ALL}]}]
+ASKED: dict[tuple[str, str], list[Any]] = {
+    ("POST", "/run"): [{"question": "leak"}, {"question": f"fail {ALL}"}],
+    ("POST", "/stream"): [{"question": "leak"}, {"question": f"fail {ALL}"}],
+    ("POST", "/v1/chat/completions"): [CHAT, CHAT | {"stream": True}, CHAT | {"model": ALL}],
+    ("POST", "/runs/{id}/answer"): [{"answer": ALL}, {"answers": {ALL: ALL}}],
+    ("GET", "/health"): [],
+    ("GET", "/openapi.json"): [],
+    ("GET", "/v1/models"): [],
+}
+
+
+def test_every_address_has_its_line_here() -> None:
+    assert sorted(ASKED) == sorted(Routes(Service(Greeter(), [KEY], 1.0, 1), has_key=True).addresses)
+
+
+@pytest.mark.parametrize("address", ASKED, ids=" ".join)
+def test_no_secret_leaves_by_any_address(clerk: Any, address: tuple[str, str]) -> None:
+    _, path = address
+    places = [path.format(id=each) for each in ("x", quote(ALL))]
+    texts = [post(clerk, each, body).text for each in places for body in [*ASKED[address], *WRONG]]
+    texts += [get(clerk, each).text for each in (*places, f"{path}/{quote(ALL)}", f"{path}?q={quote(ALL)}")]
+    for canary in CANARIES:
+        assert not [text for text in texts if canary in text]
+
+
+def test_secrets_are_in_no_piece_of_a_stream(clerk: Any) -> None:
     texts = [
         post(clerk, "/run", {"question": "leak"}).text,
         post(clerk, "/stream", {"question": "leak"}).text,
-        post(clerk, "/v1/chat/completions", chat).text,
-        post(clerk, "/v1/chat/completions", chat | {"stream": True}).text,
-        get(clerk, "/openapi.json").text,
-        get(clerk, "/v1/models").text,
+        post(clerk, "/v1/chat/completions", CHAT).text,
+        post(clerk, "/v1/chat/completions", CHAT | {"stream": True}).text,
     ]
-    for text in texts:
-        assert not [canary for canary in CANARIES if canary in text]
     whole = "".join(event.get("content", "") + event.get("reasoning", "") for event in events_of(texts[1]))
     pieces = [event["choices"][0]["delta"] for event in events_of(texts[3]) if event["choices"]]
     for text in (

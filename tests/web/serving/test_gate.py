@@ -61,6 +61,20 @@ def test_every_address_but_one_needs_the_key(service: Any) -> None:
     assert get(service, "/health", headers={"host": "evil.example"}).status_code == 403
 
 
+def test_a_person_who_opens_it_in_a_browser_is_told_what_it_is_and_what_to_do(service: Any) -> None:
+    browser = {"authorization": None, "accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path in ("/", "/run", "/openapi.json"):
+        page = get(service, path, headers=browser)
+        assert (page.status_code, page.headers["www-authenticate"]) == (401, "Bearer")
+        assert page.headers["content-type"] == "text/plain; charset=utf-8"
+        assert page.headers["x-content-type-options"] == "nosniff"
+        for words in ("Authorization: Bearer", f"curl {HOME}/openapi.json", "`acorn serve` printed", "`acorn web"):
+            assert words in page.text
+    assert "Echo" not in page.text  # whoever has no key need not know what is served
+    assert get(service, "/", headers=browser | {"host": "evil.example"}).status_code == 403
+    assert get(service, "/", headers={"authorization": None}).json()["error"]["type"] == "key"
+
+
 def test_without_keys_no_key_is_asked_for() -> None:
     assert post(app(Echo(), keys=[]), "/run", "x", headers={"authorization": None}).json() == "x"
 

@@ -99,7 +99,8 @@ def _show(told: Explanation, out: TextIO) -> None:
 
 def _print(told: Explanation, console: Console) -> None:
     forced = f", must call {told.forced_tool} where the model can be made to" if told.forced_tool else ""
-    settings = f"temperature {told.temperature:g}, at most {told.max_tokens} tokens a response{forced}"
+    model = f"on {one_line(told.model)}, " if told.model else ""
+    settings = f"{model}temperature {told.temperature:g}, at most {told.max_tokens} tokens a response{forced}"
     console.print(Text.assemble((one_line(told.agent), "bold"), (f"  {settings}", "dim")))
     for message in told.messages:
         _head(console, f"{message['role']} message")

@@ -10,8 +10,9 @@ import typer
 
 import acorn
 from acorn import AcornError, Run
+from acorn._data import without_data
 from acorn._declared import spec_of
-from acorn._record_json import module_in
+from acorn._record_json import module_in, read_entries
 from acorn._spec import Spec
 from acorn.cli.commands.runs import StoreOption
 from acorn.cli.commands.show import read_kept
@@ -21,6 +22,8 @@ from acorn.cli.options.arguments import OWN, OwnOptions
 from acorn.cli.safe_text import one_line, plural
 from acorn.cli.stored import agent_of, named_store, short, store_of, told, value_of, whole_id
 from acorn.cli.watched_run import WatchedRun
+from acorn.journal import BranchBegun
+from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, ToolCallEvent, ToolResultEvent
 
 
@@ -92,12 +95,34 @@ def _found(
         if named_store(option) is None:
             raise CommandError(f"there is no store here, and no file `{source}`; say which store by `--store`")
         book = store_of(option)
+        _refuse_branch(book, source)
         run_id = whole_id(book, source)
         with told():
             kept, run = book.read(run_id)[0], acorn.runs(book).get(run_id)
         return run.thread, run, agent_of(kept, book, target, debug)
     events, record = read_kept(source)
     return events, record, _agent_of_file(source, record, option, target, debug)
+
+
+def _refuse_branch(book: Store, run_id: str) -> None:
+    """A branch begins with the conversation above it, so the run that it is part of is what can be forked."""
+    with told():
+        kept = book.read(run_id)
+    root = kept[0].facts.root if kept else ""
+    if root in ("", run_id):
+        return
+    with told():
+        tree = {each.facts.id: each for each in book.read(root)}
+    child = run_id
+    while (parent := tree[child].facts.parent) not in (None, root):
+        child = parent
+    begun = [entry for entry in read_entries(map(without_data, tree[root].entries)) if isinstance(entry, BranchBegun)]
+    step, name = next((each.step, each.branch) for each in begun if each.child_id == child)
+    again = f"acorn fork {short(root)} --before"
+    raise CommandError(
+        f"`{run_id}` is a branch, and begins with the conversation of the run above it, which can be forked: "
+        f"`{again} {step}` calls `{name}` anew, `{again} {step + 1}` keeps what it returned"
+    )
 
 
 def _agent_of_file(source: str, record: Run[Any] | None, option: str | None, target: str | None, debug: bool) -> Agent:

@@ -53,7 +53,7 @@ def new(
 
 _NEXT = """Created {title}. Next:
 
-{enter}  pytest
+{enter}  python -m pytest
   acorn pull
   acorn run agent.py --text "Anna Berg is 29 and works as a nurse in Oslo."
 

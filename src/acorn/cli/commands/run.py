@@ -10,13 +10,14 @@ from pydantic.errors import PydanticUserError
 from acorn import AcornError
 from acorn._declared import spec_of
 from acorn._spec import Spec
-from acorn.cli.exit import FINE, CommandError, message_of
+from acorn.cli.exit import FINE, CommandError, message_of, write_line
 from acorn.cli.load_target import Agent, load
 from acorn.cli.options.arguments import OWN, Options, OwnOptions, parse
 from acorn.cli.options.help import show_help
 from acorn.cli.options.input import make_input
 from acorn.cli.stored import named_store
 from acorn.cli.watched_run import WatchedRun
+from acorn.models.weights import too_small_for_tools
 
 
 def run(
@@ -58,6 +59,8 @@ def run(
         raise CommandError(message_of(error), debug=debug) from error
     shape, input_model = spec.input, make_input(written, options)
     arguments = () if shape.is_empty else (shape.unwrap(input_model),)
+    if (spec.tools or spec.sources or spec.branches) and (name := too_small_for_tools(agent.model)) is not None:
+        write_line(f"warning: `{name}` is too small for tools: it calls them at random, for minutes; try `--model`")
     return WatchedRun(agent, spec, written.own, out).perform(lambda: agent.stream(*arguments))
 
 

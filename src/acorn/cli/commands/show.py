@@ -99,14 +99,10 @@ def show(
 
 
 def _write_html(source: str, option: str | None, out: str) -> int:
-    try:
-        from acorn.web.shelf import StoreShelf, read_file
-        from acorn.web.single import single_page
-        from acorn.web.wire import Veil
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "starlette":
-            raise
-        raise CommandError("`acorn show --html` needs the extra `web`: pip install 'acorn-agents[web]'") from error
+    from acorn.web.shelf import StoreShelf, read_file
+    from acorn.web.single import single_page
+    from acorn.web.wire import Veil
+
     with told():
         if named_store(option) is not None and not Path(source).is_file():
             kept = store_of(option)

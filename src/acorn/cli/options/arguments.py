@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from shlex import quote
 from typing import Any
 
 from acorn._json import shorten
@@ -279,7 +280,7 @@ def _stray(written: Written, options: Options, text: str) -> CommandError:
     if written.text is not None:
         return CommandError(f"{stray}; put the value of `{written.text}` in quotes?")
     first = next((option for option in options.listed if not option.node.is_flag), None)
-    hint = f"write `{first.flag} {shorten(text, 40)}`?" if first else "the module takes no input"
+    hint = f"write `{first.flag} {quote(shorten(text, 40))}`?" if first else "the module takes no input"
     return CommandError(f"{stray}; {hint}")
 
 

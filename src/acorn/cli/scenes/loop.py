@@ -46,7 +46,7 @@ class Research(module[Question, Answer]):
 
 script = ScriptedModel(
     [
-        Reply("Let me look that up.") & call("search", query="Python", limit="many"),
+        Reply("I look it up.") & call("search", query="Python", limit="many"),
         call("search", query="Python", limit="2"),
         call("check"),
         finish(result=True),

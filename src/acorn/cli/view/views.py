@@ -27,6 +27,7 @@ from acorn.cli.stdio import Capture
 from acorn.cli.view.drawing import Pen, draw
 from acorn.cli.view.tree import Branch, Call, RunTree, Task, Turn
 from acorn.journal import Entry
+from acorn.models.resolve import model_name
 
 _PER_SECOND = 10
 
@@ -45,7 +46,7 @@ class View(Protocol):
 @contextmanager
 def view_of(agent: module[Any, Any], spec: Spec, out: TextIO, hide: Callable[[str], str]) -> Generator[View]:
     """The view of one run, as long as the run goes on."""
-    name, model = type(agent).__name__, _model_name(agent.model)
+    name, model = type(agent).__name__, model_name(agent.model) or ""
     if not (sys.stderr.isatty() and Console(file=sys.stderr).is_interactive):
         with PlainView(name, model, is_single=spec.max_steps is None, hide=hide) as view, listen(view.hear):
             yield view
@@ -59,15 +60,6 @@ def view_of(agent: module[Any, Any], spec: Spec, out: TextIO, hide: Callable[[st
                 yield live
         finally:
             capture.end()
-
-
-def _model_name(model: Any) -> str:
-    """The model as the view names it; a dict may hold a key, so only its name is shown."""
-    if isinstance(model, dict):
-        return str(model.get("model", model.get("id", "")))
-    if isinstance(model, list | tuple):
-        return ", ".join(map(_model_name, model))
-    return model if isinstance(model, str) else str(getattr(model, "name", type(model).__name__))
 
 
 class LiveView:

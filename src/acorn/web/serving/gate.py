@@ -15,6 +15,14 @@ BODY = 20_000_000
 """Bytes that a request may have."""
 _OPEN = ("/health",)
 """What needs no key: it tells nothing but that the server is there."""
+_FOR_PEOPLE = """This is an agent as a service. It is for programs, and it asks for a key.
+
+The key is one of those that the server was started with; without any, `acorn serve` printed a new one:
+
+    curl {home}/openapi.json -H 'Authorization: Bearer KEY'
+
+tells what there is. To try the agent in a browser instead: `acorn web agent.py`.
+"""
 _KINDS = {401: "key", 403: "refused", 405: "method", 413: "body", 415: "body"}
 
 
@@ -45,8 +53,13 @@ class Gate:
         if refusal is None:
             await self._answer(exchange)
             return
-        told = Told(refusal.status, _KINDS[refusal.status], refusal.words, {})
         more = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
+        if refusal.status == 401 and "text/html" in (asked.one("accept") or ""):
+            home = f"{scope.get('scheme', 'http')}://{asked.one('host')}{mounted}"
+            more["content-type"] = "text/plain; charset=utf-8"
+            await exchange.answer(401, _FOR_PEOPLE.format(home=home).encode("utf-8", "replace"), more)
+            return
+        told = Told(refusal.status, _KINDS[refusal.status], refusal.words, {})
         await exchange.answer(refusal.status, self._service.told(told), more)
 
     def _refusal(self, asked: Asked) -> Refusal | None:

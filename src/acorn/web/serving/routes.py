@@ -26,6 +26,7 @@ from acorn.web.serving.service import Agent, Service
 from acorn.web.serving.streams import ChunkStream, Stream, paused
 
 Act = Callable[[Exchange], Awaitable[None]]
+_ANSWER = "/runs/{id}/answer"
 _HERE = b": here\n\n"
 
 
@@ -46,6 +47,11 @@ class Routes:
             "/stream": self._placed(self.stream),
             "/v1/chat/completions": self._placed(self.chat),
         }
+
+    @property
+    def addresses(self) -> list[tuple[str, str]]:
+        """All there is: how it is asked for, and where."""
+        return [*(("POST", path) for path in (*self._posts, _ANSWER)), *(("GET", path) for path in self._gets)]
 
     async def __call__(self, exchange: Exchange) -> None:
         try:
@@ -68,7 +74,7 @@ class Routes:
             return self._placed(partial(self.answer, path.removeprefix("/runs/").removesuffix("/answer")))
         if path in here or path in there or is_answer:
             raise WrongError(405, "method", f"`{exchange.method}` is nothing that can be done at `{path}`.")
-        known = ", ".join(f"`{each}`" for each in (*self._posts, "/runs/{id}/answer", *self._gets))
+        known = ", ".join(f"`{each}`" for _, each in self.addresses)
         raise WrongError(404, "address", f"There is nothing at this address; there are {known}.")
 
     async def _fail(self, exchange: Exchange, error: Exception) -> None:

@@ -1,7 +1,7 @@
 // Two runs side by side: what they cost, what they were given and gave, and their steps. What is the same is folded.
 
-import { ask, button, chip, el, fill, link, put } from "./dom.js";
-import { ago, className, count, gist, many, money, oneLine, seconds, short } from "./text.js";
+import { ask, button, chip, el, fill, link, put, statusView } from "./dom.js";
+import { ago, className, count, gist, many, money, oneLine, seconds, short, stateOf, stateWords } from "./text.js";
 import { valueView } from "./value.js";
 
 const SHOWN = 400;
@@ -30,7 +30,7 @@ async function choose(main, a) {
   const near = (run) => (run.id === origin ? 0 : run.agent === first.head.agent ? 1 : 2);
   const others = list.runs.filter((run) => run.id !== a).sort((one, other) => near(one) - near(other));
   const line = (run) => el("li", {}, link([
-    el("span", { class: `status is-${run.status}` }, el("span", { class: "dot" }), run.status),
+    statusView(stateOf(run), stateWords(stateOf(run))),
     el("span", { class: "gist" }, el("span", { class: "gist-in" }, oneLine(run.input) || short(run.id)), el("span", { class: "gist-out" }, run.id === origin ? "it was forked from this one" : className(run.agent))),
     el("span", { class: "figure" }, run.started && ago(run.started)),
   ], `/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(run.id)}`, { class: "run-line is-short" }));
@@ -42,7 +42,7 @@ async function choose(main, a) {
 function headView(head) {
   const fork = head.forked_from && chip(`fork before step ${head.forked_from.before}`, "", "branch");
   return el("div", {}, el("h2", {}, link(gist(head.input, 120) || short(head.id), address(head.id))),
-    el("div", { class: "chips" }, el("span", { class: `status is-${head.status}` }, el("span", { class: "dot" }), head.status), chip(short(head.id), "mono"), fork));
+    el("div", { class: "chips" }, statusView(stateOf(head), stateWords(stateOf(head))), chip(short(head.id), "mono"), fork));
 }
 
 function figures(heads) {

@@ -15,7 +15,6 @@ const PATHS = {
   moon: "M12.800 9.600A5.300 5.300 0 016.400 3.200 5.300 5.300 0 1012.800 9.600z",
   sun: "M8 5.200a2.800 2.800 0 110 5.600 2.800 2.800 0 010-5.600zM8 1.500v1.300M8 13.200v1.300M1.500 8h1.300M13.200 8h1.300M3.400 3.400l.9.9M11.700 11.700l.9.9M12.600 3.400l-.9.9M4.300 11.700l-.9.9",
   right: "M6 3.500L10.500 8 6 12.500",
-  down: "M3.500 6L8 10.500 12.500 6",
   plus: "M8 3v10M3 8h10",
   bin: "M3 4.500h10M6.500 4.500V3h3v1.500M4.500 4.500l.6 8.500h5.800l.6-8.500",
   copy: "M6 6h7v7H6zM3 10V3h7",
@@ -27,8 +26,6 @@ const PATHS = {
   keys: "M2 4.500h12v7H2zM4.500 7h.1M7 7h.1M9.500 7h.1M11.500 7h.1M5 9.300h6",
   sides: "M3 3h4v10H3zM9 3h4v10H9z",
   code: "M6 4.500L2.500 8 6 11.500M10 4.500L13.500 8 10 11.500",
-  find: "M7 3a4 4 0 100 8 4 4 0 000-8zM10 10l3.200 3.200",
-  edit: "M3 13l.6-2.800 7-7 2.200 2.200-7 7z",
   list: "M3 4.500h10M3 8h10M3 11.500h7",
   warn: "M8 2.800l5.800 10.400H2.200zM8 6.500v3M8 11.400v.1",
   think: "M5.500 10.500a3.800 3.800 0 115 0v1.500h-5zM6.500 14h3",
@@ -88,6 +85,12 @@ export function button(words, act, { look = "", picture, title, label, ...attrs 
 
 export function link(words, path, attrs = {}) {
   return el("a", { href: base + path, ...attrs }, words);
+}
+
+/** What a run is at, in an element that may be there already. */
+export function statusView(state, words, node = el("span")) {
+  node.className = `status is-${state}`;
+  return fill(node, el("span", { class: "dot" }), words);
 }
 
 export function chip(words, look = "", picture) {

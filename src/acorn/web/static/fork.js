@@ -14,8 +14,12 @@ export async function forkPage(main, agent) {
   const back = link(short(run), `/runs/${encodeURIComponent(run)}`, { class: "mono" });
   if (found.error) return fill(main, el("div", { class: "wait" }, el("p", { class: "wrong" }, found.error), el("p", {}, back)));
   const edits = new Map();
-  const steps = el("select", { id: "before", on: { change: () => location.replace(`${base}/fork?run=${encodeURIComponent(run)}&before=${steps.value}`) } },
-    Array.from({ length: found.most }, (_, at) => el("option", { value: at + 1, is: { selected: at + 1 === found.before } }, `step ${at + 1}`)));
+  const at = (step) => {
+    wanted.set("before", step);
+    return `/fork?${wanted}`;
+  };
+  const steps = el("select", { id: "before", on: { change: () => location.replace(base + at(steps.value)) } },
+    Array.from({ length: found.most }, (_, index) => el("option", { value: index + 1, is: { selected: index + 1 === found.before } }, `step ${index + 1}`)));
   const model = el("input", { id: "model", type: "text", placeholder: agent.model ?? "the model of the agent", spellcheck: "false", autocomplete: "off" });
   const prompt = el("textarea", { id: "prompt", rows: 3, is: { value: found.prompt } });
   const wrong = el("p", { class: "wrong", role: "alert", hidden: true });
@@ -32,10 +36,16 @@ export async function forkPage(main, agent) {
   const field = (id, name, node) => el("div", { class: "field" }, el("label", { class: "label", for: id }, name), node);
   return fill(main, el("div", { class: "runs fork" },
     el("div", { class: "runs-head" }, el("h1", {}, "Fork"), el("p", { class: "quiet" }, "of ", back)),
+    wanted.has("branch") && ofBranch(wanted.get("branch"), Number(wanted.get("called")) || 1, at),
     el("section", { class: "card fields" }, field("before", "goes on at", steps), field("model", "model", model), field("prompt", "prompt", prompt)),
     el("section", { class: "card", "aria-labelledby": "what-is-kept" }, el("h2", { id: "what-is-kept" }, "What is kept, and may be changed"), el("ol", { class: "kept" }, found.events.map((each) => keptView(each, edits)))),
     el("div", { class: "note" }, icon("warn"), el("div", {}, warning(found).map((each) => el("p", {}, each)))),
     wrong, el("div", { class: "actions" }, begin)));
+}
+
+/** What can be forked where somebody wants to fork a branch. */
+function ofBranch(name, step, at) {
+  return el("p", { class: "note" }, el("span", {}, "A branch is not forked by itself, since it begins with the conversation of the run above it: at ", link(`step ${step}`, at(step)), ` \`${name}\` is called anew, at `, link(`step ${step + 1}`, at(step + 1)), " what it returned is kept, and may be changed."));
 }
 
 function warning({ tools, sources, called, before }) {

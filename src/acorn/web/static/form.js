@@ -74,7 +74,7 @@ function fieldOf(schema, top, about) {
   const found = resolved(schema, top);
   const choices = choicesOf(found, top)?.filter((each) => each !== null);
   const members = found.anyOf ?? found.oneOf;
-  if (choices && choices.length === 1) return constField(choices[0]);
+  if (choices && choices.length === 1 && !found.nullable) return constField(choices[0]);
   if (choices) return choiceField(found, choices, about);
   if (about.depth > 6) return jsonField(found, about);
   if (members) return unionField(found, members, top, about);
@@ -118,8 +118,8 @@ function framed(control, about, schema, { label = true, hint = limits(schema), w
     clearMarks() {
       this.mark("");
     },
-    at(parts) {
-      return parts.length <= 1 || !this.below ? this : this;
+    at() {
+      return this;
     },
   };
 }
@@ -351,8 +351,7 @@ function rowsField(schema, top, about) {
     fill(list);
     for (const each of Array.isArray(value) ? value : []) add(each);
   };
-  const whole = field.at;
-  field.at = (parts) => (parts.length && rows[Number(parts[0])] ? rows[Number(parts[0])].field.at(parts.slice(1)) : whole.call(field, parts));
+  field.at = (parts) => rows[Number(parts[0])]?.field.at(parts.slice(1)) ?? field;
   const own = field.clearMarks;
   field.clearMarks = () => {
     own.call(field);

@@ -1,10 +1,10 @@
 // The playground: the form on the one side, what comes of it on the other.
 
-import { ask, base, button, chip, el, fill, follow, icon, link, put, say, tabs } from "./dom.js";
+import { ask, base, button, chip, el, fill, follow, icon, link, put, say, statusView, tabs } from "./dom.js";
 import { makeForm } from "./form.js";
 import { requestCard } from "./people.js";
 import { Story } from "./story.js";
-import { className, gist, many, money, seconds, single } from "./text.js";
+import { className, gist, many, money, seconds, single, stateOf, stateWords } from "./text.js";
 import { valueView } from "./value.js";
 
 export function playPage(main, agent) {
@@ -193,11 +193,9 @@ class Play {
   }
 
   set(status) {
-    const words = { running: "running", queued: "queued", done: "finished", unfinished: "not finished", waiting: "waits for you", failed: "failed", stopped: "stopped", cancelled: "cancelled", lost: "the server is gone" };
-    this.state = status;
-    this.status.className = `status is-${status}`;
-    fill(this.status, el("span", { class: "dot" }), words[status] ?? status);
-    document.title = `${words[status] ?? status} · ${this.agent.name} · acorn`;
+    const words = status === "waiting" ? "waits for you" : stateWords(status);
+    statusView(status, words, this.status);
+    document.title = `${words} · ${this.agent.name} · acorn`;
   }
 
   told(head) {
@@ -215,7 +213,7 @@ class Play {
     this.story.end();
     this.busy(false);
     const head = event.head;
-    this.set(head?.status === "done" && this.story.isUnfinished ? "unfinished" : (head?.status ?? "failed"));
+    this.set(head ? stateOf(head) : "failed");
     this.told(head ?? undefined);
     fill(this.asked, event.requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
     if (head && !head.own) this.notOwn(head);

@@ -1,17 +1,17 @@
 // The list of runs: what there is, found by state, agent and text.
 
-import { ask, base, button, chip, el, fill, link, put } from "./dom.js";
-import { ago, className, count, many, money, oneLine, seconds, short, when } from "./text.js";
+import { ask, base, button, chip, el, fill, link, put, statusView } from "./dom.js";
+import { ago, className, count, many, money, oneLine, seconds, short, stateOf, stateWords, when } from "./text.js";
 
-const STATES = [["", "all"], ["running", "running"], ["waiting", "waiting"], ["done", "done"], ["failed", "failed"], ["stopped", "stopped"]];
-const WORDS = { done: "done", waiting: "waits", running: "running", queued: "queued", failed: "failed", stopped: "stopped", cancelled: "cancelled" };
+const STATES = [["", "all"], ["running", "running"], ["waiting", "waiting"], ["done", "finished"], ["failed", "failed"], ["stopped", "stopped"]];
+const PAGE = 50;
 
 export function runsPage(main, site) {
   document.title = "Runs · acorn";
   const wanted = new URLSearchParams(location.search);
   const query = { status: wanted.get("status") ?? "", agent: wanted.get("agent") ?? "", q: wanted.get("q") ?? "" };
   const chosen = [];
-  let runs = [], before = null, asked = 0, isLong = false;
+  let runs = [], before = null, asked = 0, looked = 0, isLong = false;
 
   const search = el("input", { type: "search", placeholder: "Search", "aria-label": "Search runs", is: { value: query.q } });
   const agents = el("select", { "aria-label": "Agent" });
@@ -49,31 +49,49 @@ export function runsPage(main, site) {
     agents.hidden = known.size < 2;
   }
 
+  /** A page of runs, or a further one; a text is looked for until a page is full, however many runs there are. */
   async function load(further = false) {
     const mine = ++asked;
-    const wants = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
-    if (further && before) wants.set("before", before);
-    const found = await ask(`/api/runs?${wants}`);
-    if (mine !== asked) return;
-    if (found.error) {
-      state.textContent = found.error;
-      return;
-    }
-    isLong ||= further;
     const drawn = JSON.stringify(runs);
-    runs = further ? [...runs, ...found.runs] : found.runs;
-    before = found.before;
+    const wants = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+    const earlier = further ? runs : [];
+    let made = [], from = further ? before : null;
+    if (!further) looked = 0;
+    do {
+      if (from) wants.set("before", from);
+      const found = await ask(`/api/runs?${wants}`);
+      if (mine !== asked) return;
+      if (found.error) {
+        state.textContent = found.error;
+        return;
+      }
+      made = [...made, ...found.runs];
+      from = found.before;
+      looked += found.looked;
+      runs = [...earlier, ...made];
+      if (from && query.q) state.textContent = `Looking … ${count(looked)} runs so far, ${count(runs.length)} found`;
+      for (const each of found.runs) if (each.agent) known.add(className(each.agent));
+      if (query.q && found.runs.length) draw();
+    } while (from && query.q && made.length < PAGE);
+    before = from;
+    isLong ||= further;
     more.hidden = !before;
-    for (const each of found.runs) if (each.agent) known.add(className(each.agent));
     if (agents.options.length !== known.size + 1) drawAgents();
     if (drawn !== JSON.stringify(runs) || !list.childNodes.length) draw();
+    state.textContent = told();
+  }
+
+  function told() {
+    const isNarrow = query.status || query.agent;
+    if (!query.q) return runs.length ? "" : isNarrow ? "Nothing fits." : "There are no runs yet.";
+    const which = `${count(looked)}${before ? " newest" : ""} ${isNarrow ? "runs that fit" : looked === 1 ? "run" : "runs"}`;
+    return `${count(runs.length)} of the ${which} say “${query.q}” in what went in, was said, called or returned.`;
   }
 
   function draw() {
     const at = document.activeElement?.closest?.(".run-line")?.getAttribute("href");
     fill(list, runs.map((each) => el("li", { class: "run-item" }, box(each), line(each))));
     list.hidden = !runs.length;
-    state.textContent = runs.length ? "" : query.q || query.status || query.agent ? "Nothing fits." : "There are no runs yet.";
     if (at) [...list.querySelectorAll(".run-line")].find((each) => each.getAttribute("href") === at)?.focus();
   }
 
@@ -112,7 +130,7 @@ export function runsPage(main, site) {
   });
 
   setInterval(() => {
-    if (!document.hidden && !isLong) load();
+    if (!document.hidden && !isLong && !query.q) load();
   }, 2000);
   return load();
 }
@@ -121,7 +139,7 @@ function line(run) {
   const tokens = run.usage ? run.usage.input_tokens + run.usage.output_tokens : 0;
   const said = run.error ? el("span", { class: "gist-out bad" }, oneLine(run.error)) : el("span", { class: "gist-out" }, oneLine(run.output) || [className(run.agent), run.model].filter(Boolean).join(" · "));
   const made = link([
-    el("span", { class: `status is-${run.status}` }, el("span", { class: "dot" }), WORDS[run.status] ?? run.status),
+    statusView(stateOf(run), stateWords(stateOf(run))),
     el("span", { class: "gist" }, el("span", { class: "gist-in" }, oneLine(run.input) || short(run.id)), said),
     el("span", { class: "figure is-less" }, many(run.steps ?? 0, "step")),
     el("span", { class: "figure is-less", title: `${count(tokens)} tokens` }, money(run.cost) || `${count(tokens)} tk`),

@@ -24,7 +24,6 @@ export class Story {
   reset() {
     for (const node of ticking.keys()) if (this.node.contains(node)) ticking.delete(node);
     this.runs = new Map();
-    this.isUnfinished = false; // a single turn that called a tool has ended, and has no answer
     fill(this.node);
     this.answer.reset();
     this.totals = { steps: 0, tokens: 0, cost: null, began: performance.now(), at: 0 };
@@ -130,8 +129,7 @@ const HEARD = {
   Finished(event, run) {
     const value = event.form === "json" ? (parsed(event.content) ?? event.content) : event.content;
     if (this.isRoot(run)) {
-      this.isUnfinished = event.form === "error";
-      if (this.isUnfinished) run.note("bad", "not finished", event.content);
+      if (event.form === "error") run.note("bad", "not finished", event.content);
       else this.answer.done(value);
     } else run.answer(value);
   },
@@ -380,7 +378,7 @@ class CallPart {
 }
 
 /** The answer, with all its fields from the start. */
-export class AnswerCard {
+class AnswerCard {
   constructor(output) {
     this.output = output;
     this.node = el("section", { class: "card answer", "aria-label": "Answer" });
@@ -405,10 +403,9 @@ export class AnswerCard {
   field(name, description) {
     if (this.fields.has(name)) return this.fields.get(name);
     const value = el("dd", {}, el("span", { class: "ghost" }));
-    const mark = el("span", { class: "mark" });
-    const label = el("dt", { class: name === null ? "sr" : "", title: description }, name === null ? "answer" : words(name), mark);
+    const label = el("dt", { class: name === null ? "sr" : "", title: description }, name === null ? "answer" : words(name));
     put(this.body, label, value);
-    const made = { label, value, mark, shown: undefined };
+    const made = { label, value, shown: undefined };
     this.fields.set(name, made);
     return made;
   }

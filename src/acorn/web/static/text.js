@@ -24,6 +24,17 @@ export function money(value) {
   return `$${value.toFixed(value < 1 ? 4 : 2).replace(/(\.\d\d)0+$/, "$1")}`;
 }
 
+const STATES = { done: "finished", unfinished: "not finished", waiting: "waits", lost: "the server is gone" };
+
+/** What a run is at; a single turn that called a tool has ended, and has no answer. */
+export function stateOf(head) {
+  return head.status === "done" && head.stop_reason === "unfinished" ? "unfinished" : head.status;
+}
+
+export function stateWords(state) {
+  return STATES[state] ?? state;
+}
+
 export function ago(iso) {
   const then = Date.parse(iso);
   const past = (Date.now() - then) / 1000;

@@ -3,16 +3,15 @@
 // Rows come light, without what they hold; that is asked for when a row is chosen. Up to 400 rows all are in the page, so
 // that the browser finds in them; above, only those in sight, and the page finds by itself.
 
-import { ask, base, button, chip, copyButton, el, fill, follow, icon, kept, link, put, say, tabs } from "./dom.js";
+import { ask, base, button, chip, copyButton, el, fill, follow, icon, kept, link, put, say, statusView, tabs } from "./dom.js";
 import { requestCard } from "./people.js";
-import { className, count, gist, many, money, oneLine, parsed, problemsIn, seconds, short, when } from "./text.js";
+import { className, count, gist, many, money, oneLine, parsed, problemsIn, seconds, short, stateOf, stateWords, when } from "./text.js";
 import { eitherView, jsonView, preView, textView, valueView } from "./value.js";
 
 const HIGH = 28;
 const AXIS = 38;
 const ALL = 400;
 const FINISH = "__finish__";
-const WORDS = { done: "finished", waiting: "waits for a person" };
 
 export function viewPage(main, id) {
   const view = new View(id);
@@ -20,8 +19,8 @@ export function viewPage(main, id) {
   return view.load();
 }
 
-/** What a key does, for the page and for the list of keys. Another part of the page adds its own. */
-export const KEYS = [
+/** What a key does, for the page and for the list of keys. */
+const KEYS = [
   [["j", "ArrowDown"], "the next row", (view) => view.step(1)],
   [["k", "ArrowUp"], "the row before", (view) => view.step(-1)],
   [["ArrowLeft"], "fold, or to the row above", (view) => view.foldRow(true)],
@@ -130,8 +129,8 @@ class View {
     document.title = `${className(head.agent) || short(this.id)} · acorn`;
     fill(this.title, gist(head.input, 120) || short(this.id));
     this.title.title = oneLine(head.input, 600);
-    this.status.className = `status is-${head.status}`;
-    fill(this.status, el("span", { class: "dot" }), WORDS[head.status] ?? head.status);
+    const state = stateOf(head);
+    statusView(state, state === "waiting" ? "waits for a person" : stateWords(state), this.status);
     const usage = head.usage ?? {};
     const cached = usage.cached_tokens ? `, ${count(usage.cached_tokens)} cached` : "";
     const tokens = (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0);
@@ -172,14 +171,18 @@ class View {
     if (!kept) location.assign(`${base}/compare?a=${encodeURIComponent(this.id)}`);
   }
 
-  /** Before a turn, and behind a call of it, whose result may then be another. */
+  /** Before a turn, and behind a call of it, whose result may then be another; of a branch, before it is called. */
   fork() {
     if (!this.head.own) return say(`acorn fork ${short(this.id)} --before 2 makes one: this page has no agent of that run`);
-    let row = this.rows.get(this.selected);
+    let row = this.rows.get(this.selected), branch = null;
     const isTurn = row?.u === undefined;
-    while (row?.u !== undefined) row = this.rows.get(row.u);
-    const step = Math.max(1, (row?.s ?? 0) + (isTurn ? 0 : 1));
-    return location.assign(`${base}/fork?run=${encodeURIComponent(this.id)}&before=${step}`);
+    while (row?.u !== undefined) {
+      row = this.rows.get(row.u);
+      if (row.k === "branch") branch = row.n;
+    }
+    const step = Math.max(1, (row?.s ?? 0) + (isTurn || branch ? 0 : 1));
+    const inside = branch ? `&branch=${encodeURIComponent(branch)}&called=${step}` : "";
+    return location.assign(`${base}/fork?run=${encodeURIComponent(this.id)}&before=${step}${inside}`);
   }
 
   async python() {

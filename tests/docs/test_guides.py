@@ -1,0 +1,72 @@
+"""Guides begin with what one can do after them and have a program that runs; odd words are explained at first use."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import DOCS, ROOT, blocks_of, run_elsewhere
+
+GUIDES = sorted((DOCS / "guides").glob("*.md"))
+READ = [page for folder in ("guides", "tutorial", "explanation") for page in sorted((DOCS / folder).glob("*.md"))]
+WORDS = {
+    "lane": r"lanes?\b",
+    "port": r"port\b(?= `acorn)",
+    "forced finish": r"forced finish",
+    "source": r"sources?\b(?= of (?:tools|the agent)|: (?:an )?objects?)",
+    "journal": r"journal\b",
+    "lease": r"leases?\b",
+    "circuit": r"circuits?\b",
+    "single turn": r"single turn\b",
+}
+"""Words that nobody knows from elsewhere in their meaning here, and how they stand on a page."""
+
+
+def prose(page: Path) -> str:
+    """A page without its code, headings, comments and what was measured."""
+    text = page.read_text(encoding="utf-8")
+    text = re.sub(r"<!-- bench-peers: begin -->.*?<!-- bench-peers: end -->", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->|^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
+
+
+def guide_name(page: Path) -> str:
+    return page.stem
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
+def test_a_guide_begins_with_what_one_can_do_after_it(guide: Path) -> None:
+    first = next(part for part in prose(guide).split("\n\n") if part.strip())
+    assert first.strip().startswith("After this page you "), f"{guide.name} begins: {first[:200]}"
+
+
+@pytest.mark.parametrize("guide", [page for page in GUIDES if page.stem != "examples"], ids=guide_name)
+def test_a_guide_has_a_program_that_runs(guide: Path) -> None:
+    assert run_elsewhere(guide) or any(block.is_run for block in blocks_of(guide))
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=guide_name)
+def test_a_guide_is_linked_from_the_home_page(guide: Path) -> None:
+    assert f"](guides/{guide.name})" in (DOCS / "index.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "why.md", *READ], ids=guide_name)
+def test_an_odd_word_leads_to_the_glossary_where_it_first_stands(page: Path) -> None:
+    text = re.sub(r"`[^`\n]*`", lambda code: code[0] if code[0].startswith("`acorn") else "``", prose(page))
+    for word, form in WORDS.items():
+        found = re.search(rf"(?<![\w\[(/#-]){form}|\[[^\]]*{form}[^\]]*\]\([^)]*\)", text, flags=re.IGNORECASE)
+        if found is not None:
+            assert found[0].startswith("["), (
+                f"{page.name}: `{word}` is first said without a link: ...{around(text, found)}"
+            )
+
+
+def around(text: str, found: re.Match[str]) -> str:
+    return text[max(0, found.start() - 40) : found.end() + 40]
+
+
+def test_the_odd_words_are_in_the_glossary() -> None:
+    glossary = (DOCS / "glossary.md").read_text(encoding="utf-8").lower()
+    for word in WORDS:
+        assert f"## {word}\n" in glossary

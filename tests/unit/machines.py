@@ -1,0 +1,175 @@
+"""Machines under one shared limit, in a time that is counted and not waited for.
+
+Each has the desk and the shared window of a process, and as many who send as it likes; the store's rules are those of
+PostgreSQL's, over a list. What is slow on a busy machine is slow here by numbers from a seed: the way to the store and
+back, waking up, and sending.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from itertools import count
+from math import inf
+from operator import itemgetter
+from random import Random
+from typing import NamedTuple
+
+from acorn._rate_limit import RateLimit
+from acorn.models.gates import Desk, Turn
+from acorn.models.shared_window import SharedWindow
+from acorn.stores.allowances import share
+from acorn.stores.port import Order, Slice
+
+
+class Sent(NamedTuple):
+    at: float
+    tokens: int
+
+
+class Request(NamedTuple):
+    size: int
+    """Its bytes."""
+    longest: int
+    """The most tokens of its answer."""
+    tokens: int
+    """All that it uses."""
+    seconds: float
+    """Until its answer comes."""
+
+
+class Clock:
+    """What happens when."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._coming: list[tuple[float, int, Callable[[], object]]] = []
+        self._number = count()
+
+    def later(self, seconds: float, act: Callable[[], object]) -> None:
+        heapq.heappush(self._coming, (self.now + seconds, next(self._number), act))
+
+    def run(self, until: float) -> None:
+        while self._coming and self._coming[0][0] < until:
+            self.now, _, act = heapq.heappop(self._coming)
+            act()
+        self.now = until
+
+
+class Book:
+    """The slices of an allowance, as a store has them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._slices: dict[int, tuple[int, int, float]] = {}
+        self._number = count(1)
+
+    def take(self, order: Order) -> Slice:
+        now = self._clock.now
+        for number, requests, tokens, seconds in order.reports:
+            if number in self._slices:
+                self._slices[number] = (requests, tokens, now + seconds)
+        self._slices = {number: each for number, each in self._slices.items() if each[2] > now and each[0]}
+        soonest_first = sorted(self._slices.values(), key=itemgetter(2))
+        came = share(order, [(requests, tokens, until - now) for requests, tokens, until in soonest_first])
+        if not came.requests:
+            return came
+        number = next(self._number)
+        self._slices[number] = (came.requests, came.tokens, now + order.seconds)
+        return came._replace(number=number)
+
+
+class Machine:
+    """A process, and those in it who send one request after the other."""
+
+    def __init__(
+        self, clock: Clock, book: Book, limit: RateLimit, chance: Random, slow: float, sent: list[Sent]
+    ) -> None:
+        self._clock, self._book, self._chance, self._slow, self._sent = clock, book, chance, slow, sent
+        self._desk = Desk()
+        self._gate = SharedWindow(limit, "all", self._carry)
+        self._alarm = 0
+
+    def begin(self, senders: int, request: Request, pause: float) -> None:
+        """Have so many send without end, with a pause after each answer."""
+        for _ in range(senders):
+            self._clock.later(self._delay(), lambda: self._ask(request, pause))
+
+    def _ask(self, request: Request, pause: float) -> None:
+        turn = Turn((self._gate,), request.size, request.longest)
+
+        def told(wait: float) -> None:
+            if not wait:
+                self._clock.later(self._delay() / 4, send)
+
+        def send() -> None:
+            if self._clock.now > turn.send_by:
+                turn.is_over = True
+                self._ask(request, pause)
+            else:
+                turn.sent = self._clock.now
+                self._sent.append(Sent(turn.sent, request.tokens))
+                self._clock.later(self._chance.uniform(0.0, 2 * request.seconds), answer)
+            self._see(turn)
+
+        def answer() -> None:
+            turn.answered, turn.is_over = self._clock.now, True
+            turn.used = (request.tokens // 2, request.tokens - request.tokens // 2)
+            self._see(turn)
+            self._clock.later(self._chance.uniform(0.0, 2 * pause), lambda: self._ask(request, pause))
+
+        turn.tell = told
+        self._see(turn)
+
+    def _see(self, turn: Turn) -> None:
+        self._desk.pass_time(self._clock.now)
+        self._desk.see(turn, self._clock.now)
+        self._set_alarm()
+
+    # The way to the store and back
+
+    def _carry(self, gate: SharedWindow, order: Order) -> None:
+        self._clock.later(self._delay(), lambda: self._arrive(order))
+
+    def _arrive(self, order: Order) -> None:
+        came = self._book.take(order)
+        self._clock.later(self._delay(), lambda: self._hear(came))
+
+    def _hear(self, came: Slice) -> None:
+        now = self._clock.now
+        self._desk.pass_time(now)
+        self._desk.hear(self._gate, self._gate.hear(came, now), now)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """For the desk's next time, unless something is new before."""
+        self._alarm = alarm = self._alarm + 1
+
+        def ring() -> None:
+            if alarm == self._alarm:
+                self._desk.pass_time(self._clock.now)
+                self._set_alarm()
+
+        if self._desk.due < inf:
+            self._clock.later(max(0.0, self._desk.due - self._clock.now) + self._delay() / 4, ring)
+
+    def _delay(self) -> float:
+        return self._chance.uniform(0.0, 2 * self._slow)
+
+
+def run(
+    limit: RateLimit,
+    windows: int,
+    slow: float,
+    *,
+    senders: Sequence[int] = 8 * (4,),
+    pause: Sequence[float] = 8 * (0.0,),
+    longest: int = 50,
+) -> list[Sent]:
+    """What machines with so many senders each send in so many windows."""
+    clock, sent, chance = Clock(), list[Sent](), Random(0)
+    book, request = Book(clock), Request(size=800, longest=longest, tokens=100, seconds=0.05)
+    for number, seconds in zip(senders, pause, strict=True):
+        Machine(clock, book, limit, chance, slow, sent).begin(number, request, seconds)
+    clock.run(windows * limit.per)
+    return sorted(sent)

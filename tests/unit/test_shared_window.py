@@ -1,0 +1,39 @@
+"""A limit that machines share: what they send together, in a time that is counted and not waited for."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.sliding import most_in_any_window
+from tests.unit.machines import run
+
+from acorn._rate_limit import RateLimit
+
+PER = 10.0
+WINDOWS = 40 if os.environ.get("ACORN_TORTURE") else 6
+REQUESTS = RateLimit(requests=600, tokens=None, per=PER)
+TOKENS = RateLimit(requests=None, tokens=60_000, per=PER)
+BOTH = RateLimit(requests=600, tokens=60_000, per=PER)
+
+
+@pytest.mark.parametrize("slow", [0.002, 0.02, 0.1])
+@pytest.mark.parametrize("limit", [REQUESTS, TOKENS, BOTH], ids=["requests", "tokens", "both"])
+def test_eight_machines_use_what_they_may_and_no_more(limit: RateLimit, slow: float) -> None:
+    sent = run(limit, WINDOWS, slow)  # so slow is the way to the store, and the way back
+    requests, tokens = most_in_any_window(sent, PER)
+    assert requests <= 600
+    assert tokens <= 60_000
+    assert len(sent) >= 0.95 * 600 * WINDOWS
+
+
+def test_machines_that_want_little_leave_the_rest_to_one_that_wants_all() -> None:
+    sent = run(REQUESTS, WINDOWS, 0.02, senders=[32, 1, 1, 1, 1, 1, 1, 1], pause=[0.0] + 7 * [5.0])
+    assert most_in_any_window(sent, PER)[0] <= 600
+    assert len(sent) >= 0.95 * 600 * WINDOWS
+
+
+def test_a_request_that_uses_less_than_it_may_gives_the_rest_back() -> None:
+    sent = run(TOKENS, WINDOWS, 0.02, longest=200)
+    assert most_in_any_window(sent, PER)[1] <= 60_000
+    assert len(sent) >= 0.95 * 600 * WINDOWS

@@ -1,0 +1,129 @@
+"""Texts are searched in all that the runs of a store hold, however many there are, and nothing hidden is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from tests.web.desk import Desk, ended, get, site
+
+from acorn.stores.memory import MemoryStore
+from acorn.stores.open import open_store
+from acorn.stores.port import Searches, Store
+from acorn.web.mounted import guarded
+from acorn.web.shelf import StoreShelf
+from acorn.web.site import Site
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    where = tmp_path / "runs.db" if request.param == "sqlite" else request.getfixturevalue("postgres")
+    made = open_store(where, "the test")
+    yield made
+    made.close()
+
+
+def found(app: Any, text: str, **more: str) -> list[str]:
+    """The inputs of the runs that say a text, of all pages."""
+    inputs: list[str] = []
+    before: str | None = ""
+    while before is not None:
+        query = {"q": text, "before": before, **more}
+        page = get(app, "/api/runs?" + "&".join(f"{name}={quote(each)}" for name, each in query.items())).json()
+        inputs += [run["input"] for run in page["runs"]]
+        before = page["before"]
+    return inputs
+
+
+SAID = [
+    'say "so"',
+    "a\nnew line",
+    "back\\slash",
+    "100% of_it",
+    "Grüne ЖЁЛУДЬ",
+    "\U0001f330 nut",
+    "tab\there",
+    "it's {odd}",
+]
+
+
+def test_what_anybody_said_is_found_in_any_case(store: Store) -> None:
+    agent, app = Desk(store=store), site(store=store)
+    for text in [*SAID, "acorns"]:
+        agent.run(question=f"search {text}")
+    for text in SAID:
+        inputs = [" ".join(f"search {text}".split())]
+        for words in (text, f"found {text}", text.upper(), text.lower()):  # given, and what a tool returned
+            assert found(app, words) == inputs, words
+    assert found(app, "found nothing like it") == []
+    assert len(found(app, "better to look.")) == len(SAID) + 1  # what the model thought
+    assert found(app, "acorns", status="failed") == []
+    assert found(app, "acorns", agent="Other") == []
+    assert len(found(app, "scripted/desk")) == len(SAID) + 1
+
+
+def test_what_is_still_to_begin_is_found_by_its_input(postgres: str) -> None:
+    Desk(store=postgres).submit(question="search hazel")
+    assert found(site(store=postgres), "HAZEL", status="queued") == ["search hazel"]
+
+
+def test_the_whole_store_is_searched_however_little_a_request_looks_through() -> None:
+    store = MemoryStore()
+    for number in range(12):
+        Desk(store=store).run(question=f"search {'oak' if number % 5 == 0 else 'beech'} {number}")
+    app = guarded(Site(None, StoreShelf(store, patience=0.0), store), ["127.0.0.1"], None)
+    first = get(app, "/api/runs?q=oak").json()
+    assert first["looked"] == 1
+    assert first["before"]
+    assert found(app, "oak") == ["search oak 10", "search oak 5", "search oak 0"]
+
+
+def test_a_page_that_is_full_goes_on_where_it_ended() -> None:
+    store = MemoryStore()
+    for number in range(60):
+        Desk(store=store).run(question=f"search {number} end")
+    app = site(store=store)
+    wanted = [f"search {number} end" for number in reversed(range(60))]
+    assert found(app, "") == found(app, "end") == wanted
+    page = get(app, "/api/runs").json()
+    assert (len(page["runs"]), page["looked"]) == (50, 50)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
+def test_a_store_that_searches_leaves_out_no_run_that_says_it(store: Store) -> None:
+    assert isinstance(store, Searches)
+    ids = [Desk(store=store).run(question=f"search {text}").id for text in SAID]
+    for run_id, text in zip(ids, SAID, strict=True):
+        assert run_id in store.holding(ids, text.upper())
+    assert store.holding(ids, "no such words anywhere") == []
+    assert store.holding([], "search") == []
+    assert set(store.holding(ids, "SEARCH")) == set(ids)
+    assert store.holding([*ids, "nothing", "\0"], "100% of_it") == [ids[3]]
+
+
+def test_nothing_hidden_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "canary-of-the-mine")
+    app = site(Desk(), store=store)
+    for secret in ("canary-of-the-mine", "sk-looks-like-a-key-1234567890"):
+        ended(app, f"leak {secret} openly")
+        for text in (secret, secret[:9], secret[3:]):
+            assert found(app, text) == []
+    assert len(found(app, "openly")) == 2
+
+
+def test_files_are_searched_in_all_that_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "canary-of-the-mine")
+    files: list[Path] = []
+    for name in ("oak", "canary-of-the-mine"):
+        files.append(tmp_path / f"{len(files)}.json")
+        files[-1].write_text(Desk(store=MemoryStore()).run(question=f"search {name}").to_json())
+    app = site(files=files)
+    assert found(app, "FOUND oak") == ["search oak"]
+    assert found(app, "canary-of") == []
+    assert get(app, "/api/runs?q=oak").json()["looked"] == 2

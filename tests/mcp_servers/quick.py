@@ -221,7 +221,7 @@ class Server:
             case "deaf":
                 os.close(0)
                 time.sleep(3600)
-            case "endless":
+            case _:
                 while True:
                     os.write(1, b"z" * 1_000_000)
 

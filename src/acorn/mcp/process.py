@@ -41,6 +41,7 @@ class Watcher(Protocol):
     @property
     def veil(self) -> Veil:
         """What is laid over the server's errors."""
+        ...
 
     def lost(self, why: str | None = None) -> None:
         """Nothing will come from the server any more."""

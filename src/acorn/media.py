@@ -134,6 +134,8 @@ class Media(Part):
 
     @classmethod
     def _guessed(cls, raw: bytes, by_name: str | None, where: str) -> str:
+        if not raw:
+            raise ValueError(f"{where} is empty")
         for found in (_beginning(raw), by_name):
             if found is not None and found.startswith(cls._family):
                 return found
@@ -352,12 +354,12 @@ def _data_url(url: str) -> tuple[str, bytes]:
     if not comma:
         raise ValueError("the data URL has no data: it is `data:TYPE;base64,DATA`")
     raw = _decoded(rest) if more and more[-1].lower() == "base64" else unquote_to_bytes(rest)
-    return media_type or "text/plain", raw
+    return media_type.strip().lower() or "text/plain", raw
 
 
 def _decoded(text: str) -> bytes:
     try:
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(text.strip(), validate=True)  # as files end with a line end
     except (binascii.Error, ValueError) as error:
         raise ValueError("the data is no base64") from error
 

@@ -16,7 +16,7 @@ from tests.behaviour.conftest import Call, Script
 from tests.patience import PATIENCE, comes_true
 from tests.raw_model import RawModel, calling, finishing
 
-from acorn import DeclarationError, ModelError, Run, Step, StreamChunk, ToolResult, Usage, module, tool
+from acorn import Audio, DeclarationError, ModelError, Run, Step, StreamChunk, ToolResult, Usage, module, tool
 from acorn._loop.asks import AskHook
 from acorn._loop.saved_run import load, save
 from acorn._planning import new_loop
@@ -69,6 +69,47 @@ def asked(run: Run[Any]) -> list[str]:
 
 
 # Handing on
+
+
+CLAUDE = {"model": "anthropic/claude-sonnet-4-5", "api_key": "none", "base_url": "http://127.0.0.1:9"}
+SONG = Audio.from_bytes(b"RIFF1234", "audio/wav")
+
+
+class Heard(BaseModel):
+    song: Audio
+
+
+class Listener(module[Heard, Answer]):
+    """Listen."""
+
+    max_steps = 2
+
+
+def test_one_that_cannot_take_a_medium_is_not_asked_and_the_next_is(call: Call, script: Script) -> None:
+    run = call.run(Listener(model=[CLAUDE, script(DONE, name="b")]), song=SONG)
+    assert run.output == Answer(text="done")
+    (fallback,) = answered(run)[0].fallbacks
+    assert (fallback.failed, fallback.to) == ("anthropic/claude-sonnet-4-5", "b")
+    assert "It takes no audio, and there is audio in `song`" in fallback.cause
+
+
+def test_where_none_can_take_a_medium_all_of_them_are_named(call: Call) -> None:
+    other = {**CLAUDE, "model": "anthropic/claude-haiku-4-5"}
+    with pytest.raises(ModelError, match=r"claude-haiku-4-5.*takes no audio.*claude-sonnet-4-5.*takes no audio") as no:
+        call(Listener(model=[CLAUDE, other]), song=SONG)
+    assert not no.value.retryable
+
+
+def test_a_tool_of_a_provider_is_for_all_models_of_a_list(call: Call) -> None:
+    class Searcher(module[str, str]):
+        """Search."""
+
+        tools = [{"type": "web_search_20250305", "name": "web_search"}]
+        model = [CLAUDE, {"model": "openai/gpt-4o", "api_key": "none"}, {"model": "openai/gpt-5", "api_key": "none"}]
+        max_steps = 2
+
+    with pytest.raises(DeclarationError, match=r"`openai/gpt-4o` and `openai/gpt-5` do not take the tool `web_search`"):
+        call(Searcher(), "x")
 
 
 @pytest.mark.parametrize("status", [None, 408, 409, 429, 500, 503, 529])

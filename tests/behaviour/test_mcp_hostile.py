@@ -6,6 +6,7 @@ import http.server
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.behaviour.test_mcp_source import SERVERS, Odd, Worker, results
-from tests.patience import AGES, PATIENCE, waiting_for_nothing
+from tests.behaviour.conftest import TORTURE, Call
+from tests.behaviour.test_mcp_source import SERVERS, Odd, Worker, results, together
+from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import AcornError, DeclarationError, Request
 from acorn.mcp import MCPServer
@@ -93,6 +95,81 @@ def test_keys_in_descriptions_are_neither_pinned_nor_sent(tmp_path: Path) -> Non
     assert "zebra" not in json.dumps(model.requests[0].tools)
 
 
+def test_keys_that_a_schema_proposes_are_neither_pinned_nor_sent(tmp_path: Path) -> None:
+    def run(token: str) -> ScriptedModel:
+        odd = Odd(tmp_path / "diary", "keyed", env={"API_TOKEN": token}, pin=tmp_path / "mcp.lock")
+        model = ScriptedModel([finish("done")])
+        Worker(model=model, tools=[odd.server])("x")
+        return model
+
+    sent = run("zebratoken").requests[0].tools[0]["function"]["parameters"]["properties"]
+    by = {"type": "string", "description": "Such as ***."}
+    assert sent == {"by": by, "default": by, "tries": {"default": 3}}
+    pinned = (tmp_path / "mcp.lock").read_text(encoding="utf-8")
+    assert "zebra" not in pinned
+    assert '"default": "*** (sha256 ' in pinned
+    run("zebratoken")
+    with pytest.raises(AcornError, match="defines its tools otherwise") as raised:
+        run("anothertoken")
+    assert "another" not in str(raised.value)
+
+
+TRACED = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+kept = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(kept))
+trace.set_tracer_provider(provider)
+model = ScriptedModel([call("refuse", text="zebra words"), call("fail", text="zebra result"), finish("done")])
+run = Worker(model=model, tools=[server]).run("x")
+print([message["content"] for message in run.history if message["role"] == "tool"][:2])
+for span in kept.get_finished_spans():
+    print("SPAN", span.to_json(indent=None))
+"""
+
+
+def test_what_a_server_says_of_an_error_is_in_no_span(tmp_path: Path) -> None:
+    said, *spans = run_program(TRACED, tmp_path / "diary").stdout.splitlines()
+    assert said == "['Tool error: ServerError: zebra words', 'Tool error: ServerError: zebra result']"
+    assert any('"MCP send tools/call refuse"' in span for span in spans)
+    assert not [span for span in spans if "zebra" in span]
+
+
+NO_ANSWER = "Tool error: ServerError: the answer of the server is no message of MCP"
+RUDE = {
+    "twice": "first",
+    "junk": "behind junk",
+    "list": NO_ANSWER,
+    "deep": NO_ANSWER,
+    "half": NO_ANSWER,
+    "empty": "Tool error: ServerError: the result of the server is not as MCP has it: content: Field required",
+    "chatter": "behind chatter",
+}
+
+
+def test_an_answer_that_is_none_ends_its_call_and_no_other(call: Call, tmp_path: Path) -> None:
+    odd = Odd(tmp_path / "diary", "rude", timeout=AGES)
+    model = ScriptedModel([together(*[calling("echo", text=how) for how in RUDE]), finish("done")])
+    run = call.run(Worker(model=model, tools=[odd.server]), "x")
+    assert results(run) == list(RUDE.values())
+    assert odd.lines().count("started") == 1
+
+
+FATAL = [("deaf", "Connection closed"), *([("endless", "of more than 100000000 bytes")] if TORTURE else [])]
+
+
+@pytest.mark.parametrize(("how", "words"), FATAL)
+def test_one_that_hears_nothing_or_never_ends_is_left(tmp_path: Path, how: str, words: str) -> None:
+    odd = Odd(tmp_path / "diary", "rude", timeout=AGES)
+    model = ScriptedModel([calling("echo", text=how), calling("echo", text="twice"), finish("done")])
+    lost, first = results(Worker(model=model, tools=[odd.server]).run("x"))
+    assert words in lost
+    assert first == "first"
+
+
 def test_a_name_that_is_offered_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AcornError, match="offers `echo` twice"):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")
@@ -111,6 +188,30 @@ def test_what_is_no_message_is_told_where_the_server_does_not_answer(tmp_path: P
         AcornError, match="did not answer within 5 s; it wrote lines to its standard output that are no"
     ):
         Worker(model=ScriptedModel([]), tools=[server])("x")
+
+
+@pytest.mark.parametrize("way", ["worker.run('x')", "asyncio.run(worker.acall('x'))"], ids=["sync", "async"])
+def test_ctrl_c_while_a_server_starts_leaves_no_server_behind(tmp_path: Path, way: str) -> None:
+    diary = tmp_path / "diary"
+    lines = f"worker = Worker(model=ScriptedModel([]), tools=[server])\n{way}\n"
+    program = (PROGRAM + lines).replace("chatty", "silent")
+    words = [sys.executable, "-W", "ignore", "-c", program, str(SERVERS / "quick.py"), str(diary)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert comes_true(lambda: diary.exists() and "process" in diary.read_text(encoding="utf-8"))
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=PATIENCE)[1]
+    assert said.endswith("KeyboardInterrupt\n")
+    number = int(diary.read_text(encoding="utf-8").split("process ")[1])
+    assert comes_true(lambda: not _is_alive(number))
+
+
+def _is_alive(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{number}/stat")
+    return not stat.exists() or ") Z" not in stat.read_text(encoding="utf-8")  # an orphan that nobody has buried
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

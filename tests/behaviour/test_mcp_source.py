@@ -603,13 +603,13 @@ def over_http(diary: Path, port: int, variant: str = "") -> Iterator[subprocess.
     words = [sys.executable, str(SERVERS / "odd.py"), str(diary), "--http", str(port), "--variant", variant]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
         try:
-            assert comes_true(lambda: _listens(port))
+            assert comes_true(lambda: listens(port))
             yield process
         finally:
             process.kill()
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

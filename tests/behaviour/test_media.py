@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import logging
@@ -103,6 +104,7 @@ WRONG_VALUES = [
     (lambda: Image.from_bytes(PDF), "is application/pdf, and an image is wanted"),
     (lambda: Image.from_bytes(b"?"), "of what type the data is cannot be told; give `media_type`, as `image/png`"),
     (lambda: Image.from_bytes(b"", "image/png"), "is empty"),
+    (lambda: Image.from_bytes(b""), "is empty"),
     (lambda: Image.from_bytes(PNG, "png"), "must be like `image/png`"),
     (lambda: Audio.from_bytes(WAV, "image/png"), "is image/png, and audio is wanted"),
     (lambda: Image.from_url("cat.png"), "an http"),
@@ -116,6 +118,11 @@ WRONG_VALUES = [
 def test_what_is_no_such_value_is_refused_in_words(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         make()
+
+
+def test_a_data_url_may_be_written_in_capitals_and_end_with_a_line() -> None:
+    data = base64.b64encode(PNG).decode()
+    assert Image.from_url(f"DATA:IMAGE/PNG;BASE64,{data}\n") == Image.from_bytes(PNG)
 
 
 def test_a_value_cannot_be_made_or_changed_otherwise_and_shows_no_data() -> None:

@@ -153,10 +153,15 @@ def test_text_files_are_documents_of_text_for_anthropic() -> None:
 # By LiteLLM
 
 
+AMAZONS: Json = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region_name": "us-east-1"}
+BEDROCK = "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0"
+
+
 def by_litellm(name: str, **given: Any) -> tuple[list[Any], str]:
     """What came to the provider, and what was said."""
     with Loopback([Fault(status=400)]) as server:
-        model = {"model": name, "api_base": server.url, "api_key": "k", "num_retries": 0}
+        key = AMAZONS if name == BEDROCK else {"api_key": "k"}
+        model = {"model": name, "api_base": server.url, "num_retries": 0, **key}
         with pytest.raises(ModelError) as caught:
             Botanist(model=model)(**given)
         return server.bodies(), str(caught.value)
@@ -174,6 +179,8 @@ LOST: list[tuple[str, Json, str]] = [
     ("gemini/gemini-2.5-flash", {"photo": URL}, "LiteLLM would fetch the URL of an image from this machine"),
     ("mistral/mistral-large-latest", {"song": WAV}, "It takes no audio, and there is audio in `song`"),
     ("deepseek/deepseek-chat", {"photo": PNG}, "It takes no images, and there is an image in `photo`"),
+    (BEDROCK, {"song": WAV}, "It takes no audio, and there is audio in `song`"),
+    (BEDROCK, {"photo": URL}, "LiteLLM would fetch the URL of an image from this machine"),
     ("gemini/gemini-2.5-flash", {"paper": "https://example.org/a.pdf"}, "It takes no URL of files"),
 ]
 
@@ -183,6 +190,13 @@ def test_what_would_be_lost_or_fetched_is_refused(name: str, given: Json, words:
     bodies, said = by_litellm(name, **given)
     assert words in said
     assert not bodies
+
+
+@pytest.mark.parametrize(("given", "kind"), [({"photo": PNG}, "image"), ({"paper": PDF}, "document")])
+def test_bedrock_gets_the_data(given: Json, kind: str, litellm_is_loaded: None) -> None:
+    (body,), _ = by_litellm(BEDROCK, **given)
+    (raw,) = given.values()
+    assert body["messages"][0]["content"][1][kind]["source"] == {"bytes": coded(raw)}
 
 
 def test_mistral_gets_an_image(litellm_is_loaded: None) -> None:

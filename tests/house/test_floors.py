@@ -113,6 +113,10 @@ LATE_IMPORTS = {
     ("mcp/connection", "mcp_types"),
     ("mcp/people", "jsonschema"),
     ("mcp/people", "referencing"),
+    ("mcp/process", "anyio"),
+    ("mcp/process", "mcp"),
+    ("mcp/process", "mcp_types"),
+    ("mcp/veil", "mcp_types"),
     ("mcp/server", "mcp"),
     ("mcp/server", "uvicorn"),
     ("cli/commands/mcp", "acorn"),  # which brings the drivers, for one command of many

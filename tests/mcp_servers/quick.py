@@ -25,6 +25,8 @@ given = options.parse_args()
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 NONE: dict[str, Any] = {"type": "object", "properties": {}}
+KEY = os.environ.get("API_TOKEN", "")
+KEYED = {"type": "string", "default": KEY, "examples": [f"Bearer {KEY}"], "description": f"Such as {KEY}."}
 FORM = {"type": "object", "properties": {"colour": {"type": "string", "enum": ["red", "blue"]}}, "required": ["colour"]}
 SURVEY = {
     "type": "object",
@@ -77,6 +79,10 @@ VARIANTS = {
     "fetching": [tool("echo", {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}})],
     "long_names": [tool("n" * 100), tool("n" * 99 + "m")],
     "finish": [tool("__finish__")],
+    "rude": [tool("echo", TEXT)],
+    "keyed": [
+        tool("login", {"type": "object", "properties": {"by": KEYED, "default": KEYED, "tries": {"default": 3}}})
+    ],
 }
 
 
@@ -164,6 +170,9 @@ class Server:
     def call(self, message: dict[str, Any], params: dict[str, Any]) -> None:
         name, arguments = params["name"], params.get("arguments") or {}
         write(f"called {name} {json.dumps(arguments)}")
+        if given.variant == "rude":
+            self.be_rude(message, arguments["text"])
+            return
         match name:
             case "hang":
                 self.hanging.append(message["id"])
@@ -185,6 +194,37 @@ class Server:
             case _:
                 self.reply(message, answer(name, arguments))
 
+    def be_rude(self, message: dict[str, Any], how: str) -> None:
+        head = f'{{"jsonrpc": "2.0", "id": {json.dumps(message["id"])}, "result": '
+        match how:
+            case "twice":
+                self.reply(message, said("first"))
+                self.reply(message, said("second"))
+                self.send(id=4711, result=said("to nobody"))
+            case "junk":
+                os.write(1, b"\xff\x00\n\n  \n{}\n[]\nnull\n")
+                self.reply(message, said("behind junk"))
+            case "list":
+                self.send(id=message["id"], result=[1, 2])
+            case "deep":
+                os.write(1, f"{head}{'[' * 20_000}{']' * 20_000}}}\n".encode())
+            case "half":
+                os.write(1, f'{head}{{"content": [], "structuredContent": {{"a": "\\ud800"}}}}}}\n'.encode())
+            case "empty":
+                self.send(id=message["id"], result={})
+            case "chatter":
+                for at in range(500):
+                    self.send(method="notifications/message", params={"level": "info", "data": f"line {at}"})
+                    self.send(id=f"s{at}", method="sampling/createMessage", params={"messages": [], "maxTokens": 1})
+                self.send(method="notifications/tools/list_changed")
+                self.reply(message, said("behind chatter"))
+            case "deaf":
+                os.close(0)
+                time.sleep(3600)
+            case _:
+                while True:
+                    os.write(1, b"z" * 1_000_000)
+
     def reply(self, message: dict[str, Any], result: dict[str, Any]) -> None:
         self.send(id=message["id"], result=result)
 
@@ -199,6 +239,7 @@ def begin() -> None:
     if given.variant == "broken":
         sys.exit("ImportError: no module named `secret_sauce`")
     if given.variant == "silent":
+        write(f"process {os.getpid()}")
         time.sleep(3600)
     if given.variant == "chatty":
         os.write(1, b"hello, I am no protocol\n")

@@ -100,14 +100,15 @@ class Home:
 class _Call:
     """Something that is awaited on the loop for somebody elsewhere, with the context of whoever asks."""
 
-    __slots__ = ("_ended", "_home", "_task", "_work", "is_begun")
+    __slots__ = ("_ended", "_has_ended", "_home", "_task", "_work", "is_begun")
 
     def __init__(self, home: Home, work: Work, ended: Callable[[Outcome], None]) -> None:
         self._home = home
         self._work = work
         self._ended = ended
         """Is told the outcome as a value, on the loop: futures take some exceptions for their own."""
-        self._task: asyncio.Task[Outcome] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._has_ended = False
         self.is_begun = False
 
     def begin(self) -> None:
@@ -134,19 +135,23 @@ class _Call:
         else:  # Ctrl-C came while it was begun; in the order of the calls it would have been started by now
             self._ended((None, AcornError(_WENT_AWAY)))
 
-    async def _attempt(self) -> Outcome:
+    async def _attempt(self) -> None:
         if self._home.level is not None:
             _level.set(self._home.level + 1)
+        outcome: Outcome
         try:
-            return await self._work(), None
+            outcome = await self._work(), None
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # KeyboardInterrupt would take the loop's thread with it
-            return None, error
+            outcome = None, error
+        self._has_ended = True
+        self._ended(outcome)  # by this task, for its callbacks come a turn of the loop later
 
-    def _end(self, task: asyncio.Task[Outcome]) -> None:
+    def _end(self, _: asyncio.Task[None]) -> None:
         # Whoever has cancelled it waits no more; to anybody else it must not look as if the run had been.
-        self._ended((None, AcornError(_WENT_AWAY)) if task.cancelled() else task.result())
+        if not self._has_ended:
+            self._ended((None, AcornError(_WENT_AWAY)))
 
 
 def _settle(waiting: asyncio.Future[Outcome], outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from acorn._content import text_of
 from acorn._history import call_ids, user
 from acorn._json import to_text
-from acorn._loop.wire_history import SYSTEM
+from acorn._loop.valid_turns import SYSTEM
 from acorn.record import Message
 
 _STEPS_KEPT = 2

@@ -120,13 +120,15 @@ class Conversation:
     def _check_hosted(self) -> None:
         """A tool that the provider runs is for the providers that have it."""
         for tool in self.toolset.hosted:
-            for model in models_of(self.model):
-                if not takes_tool(model, tool.schema):
-                    raise DeclarationError(
-                        f"`{model.name}` does not take the tool `{tool.name}` of `{self.spec.owner}`, {tool.where}: it "
-                        f"is run by a provider, and not by this one. Take it out of `tools`, or use a model that has "
-                        f"it: OpenAI's are for `openai/responses/...`, Anthropic's for `anthropic/...`."
-                    )
+            without = [model for model in models_of(self.model) if not takes_tool(model, tool.schema)]
+            if without:
+                names = " and ".join(f"`{model.name}`" for model in without)
+                verb, these = ("does", "this one") if len(without) == 1 else ("do", "these")
+                raise DeclarationError(
+                    f"{names} {verb} not take the tool `{tool.name}` of `{self.spec.owner}`, {tool.where}: it "
+                    f"is run by a provider, and not by {these}. Take it out of `tools`, or use a model that has "
+                    f"it: OpenAI's are for `openai/responses/...`, Anthropic's for `anthropic/...`."
+                )
 
     def _finish(self) -> dict[str, Any]:
         """The tool that ends the run; where nobody says how strict it is, it depends on its schema and on the model."""

@@ -12,7 +12,8 @@ from acorn._content import Parts
 from acorn._data import size_text
 from acorn._json import copied, excerpt, path_to, safe_repr, shorten
 from acorn._loop.messages import NO_RESULT, close_calls, user
-from acorn._loop.wire_history import ROLES, SYSTEM
+from acorn._loop.valid_turns import SYSTEM
+from acorn._loop.wire_history import ROLES
 from acorn._schema.problems import of_input
 from acorn._spec import Spec
 from acorn._xml.encode import encode

@@ -19,16 +19,14 @@ from pydantic_core import from_json, to_json
 
 from acorn._data import Data
 from acorn._json import safe_repr, shorten, to_text, whole_text
-from acorn._loop.messages import NO_RESULT, OMITTED, REMINDER, fresh_ids, sent_result, tool, user
+from acorn._loop.messages import OMITTED, REMINDER, fresh_ids, user
+from acorn._loop.valid_turns import SYSTEM, content_of, match, said, turn_of
 from acorn.errors import AcornError
 from acorn.models.sent import Sent, SentPart
 from acorn.models.sent_media import media_of
 from acorn.record import Message
 
-SYSTEM = ("system", "developer")
 ROLES = (*SYSTEM, "user", "assistant", "tool")
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST_NAME = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DEEPEST = 100
 ODD: Any = object()
@@ -79,7 +77,7 @@ class WireHistory:
         is_known, self._is_known = self._is_known, False
         sent = self._sent.messages
         copy, clean = _take(message, 0)
-        content = _content(clean.get("content"))
+        content = content_of(clean.get("content"))
         if not sent or copy is ODD or message["role"] != "system" or content is None:
             return  # it will be read anew
         was_there = self._seen[0] is ODD or self._seen[0]["role"] in SYSTEM
@@ -87,7 +85,7 @@ class WireHistory:
         if was_there != was_sent:
             return
         self._seen[:was_there] = [copy]
-        self._sent = self._sent.with_first(_said(clean, content), is_new=not was_sent)
+        self._sent = self._sent.with_first(said(clean, content), is_new=not was_sent)
         self._is_known = is_known
 
     def prepare(
@@ -175,7 +173,7 @@ class WireHistory:
         """Take in what is new; False where that changes what was sent for the rest."""
         taken = [_take(message, at) for at, message in enumerate(history[known:], start=known)]
         tail = [clean for _, clean in taken]
-        answers, lost, unanswered = _match(tail)
+        answers, lost, unanswered = match(tail)
         if known and (lost or not self._strays.isdisjoint(unanswered)):
             return False
         self._strays |= lost
@@ -185,9 +183,9 @@ class WireHistory:
         before = len(sent)
         for at, message in enumerate(tail):
             if message["role"] == "assistant":
-                sent += _turn(message, place + at, answers.get(at, {}), self._ids)
-            elif message["role"] != "tool" and (content := _content(message.get("content"))) is not None:
-                sent.append(_said(message, content))
+                sent += turn_of(message, place + at, answers.get(at, {}), self._ids)
+            elif message["role"] != "tool" and (content := content_of(message.get("content"))) is not None:
+                sent.append(said(message, content))
         for message in sent[before:]:
             if type(message.get("content")) is list:
                 self._sent.media += media_of(message)
@@ -287,122 +285,6 @@ def _is_all_text(message: Message) -> bool:
         if type(value) is not str or type(key) is not str or not value.isascii() or not key.isascii():
             return False
     return True
-
-
-def _match(tail: Sequence[Message]) -> tuple[dict[int, dict[int, Message]], set[str], set[str]]:
-    """For each assistant message, which of its calls is answered by which tool message.
-
-    A result belongs to the nearest call of its id before it, or else to one behind it that nothing answers.
-    Also the ids of results that do not stand behind their call, and those of calls without a result.
-    """
-    open_slots: dict[str, list[tuple[int, int]]] = {}
-    answers: dict[int, dict[int, Message]] = {}
-    lost: list[Message] = []
-    for index, message in enumerate(tail):
-        if message["role"] == "assistant":
-            for slot, call in enumerate(_calls_of(message)):
-                open_slots.setdefault(_id_of(call, "id"), []).append((index, slot))
-        elif message["role"] == "tool" and not _answer(message, open_slots, answers):
-            lost.append(message)
-    for message in lost:
-        _answer(message, open_slots, answers)
-    ids = {_id_of(message, "tool_call_id") for message in lost}
-    return answers, ids, {call_id for call_id, slots in open_slots.items() if slots}
-
-
-def _answer(
-    message: Message, open_slots: dict[str, list[tuple[int, int]]], answers: dict[int, dict[int, Message]]
-) -> bool:
-    slots = open_slots.get(_id_of(message, "tool_call_id"))
-    if not slots:
-        return False
-    nearest = max(at for at, _ in slots)
-    slot = next(slot for slot in slots if slot[0] == nearest)
-    slots.remove(slot)
-    answers.setdefault(slot[0], {})[slot[1]] = message
-    return True
-
-
-def _calls_of(message: Message) -> list[Any]:
-    calls: Any = message.get("tool_calls")
-    return calls if isinstance(calls, list) else []
-
-
-def _id_of(holder: Any, key: str) -> str:
-    """An id as text; '' where there is none."""
-    return str(holder.get(key) or "") if isinstance(holder, dict) else ""
-
-
-def _said(message: Message, content: Any) -> Message:
-    """A message of the user's or the system's."""
-    role = "system" if message["role"] in SYSTEM else message["role"]
-    misplaced = message.keys() & {"tool_calls", "tool_call_id"}
-    if role == message["role"] and content is message["content"] and not misplaced:
-        return message
-    return {**_without(message, *misplaced), "role": role, "content": content}
-
-
-def _turn(message: Message, index: int, answers: dict[int, Message], used: set[str]) -> list[Message]:
-    """An assistant message, the results of its calls and what of them is no text; no id comes twice."""
-    calls, content = _calls_of(message), _content(message.get("content"))
-    if not calls:
-        return [] if content is None else [{**_without(message, "tool_calls", "tool_call_id"), "content": content}]
-    ids = fresh_ids([_id_of(call, "id") for call in calls], index, used)
-    made = list(map(_call, calls, ids))
-    sent = [{**_without(message, "tool_call_id"), "content": content, "tool_calls": made}]
-    beside: list[Any] = []
-    for slot, call_id in enumerate(ids):
-        found = answers.get(slot)
-        if found is None:
-            sent.append(tool(call_id, NO_RESULT))
-        else:
-            text = found.get("content")
-            whole = text if isinstance(text, str) else _content(text) or ""
-            content, others = sent_result(whole, made[slot]["function"]["name"], call_id)
-            sent.append({**_without(found, "name", "tool_calls"), "tool_call_id": call_id, "content": content})
-            beside += others
-    return [*sent, user(beside)] if beside else sent
-
-
-def _call(call: Any, call_id: str) -> dict[str, Any]:
-    """A call in OpenAI's form, whichever form it had, its arguments a JSON object."""
-    source: dict[str, Any] = call if isinstance(call, dict) else {}
-    function: Any = source.get("function")
-    holder: dict[str, Any] = function if isinstance(function, dict) else source
-    # Models make up names such as `functions.search`, which no provider takes back.
-    name = _NOT_IN_A_NAME.sub("_", str(holder.get("name") or "unknown"))[:_LONGEST_NAME]
-    return {
-        "id": call_id,
-        "type": "function",
-        "function": {"name": name, "arguments": _object_text(holder.get("arguments"))},
-    }
-
-
-def _object_text(arguments: Any) -> str:
-    if isinstance(arguments, dict):
-        return to_text(arguments)
-    if not isinstance(arguments, str):
-        return "{}"
-    try:
-        return arguments if isinstance(from_json(arguments, allow_inf_nan=False), dict) else "{}"
-    except ValueError:
-        return "{}"
-
-
-def _content(content: Any) -> str | list[Any] | None:
-    """Text, or content parts as they are; None where there is nothing in it."""
-    if isinstance(content, str):
-        return content if content.strip() else None
-    if isinstance(content, list):
-        if all(isinstance(part, dict) for part in content):
-            return content or None
-        parts = [part if isinstance(part, dict) else _content(part) for part in content]
-        return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts if part] or None
-    return None if content is None else to_text(content)
-
-
-def _without(message: Message, *keys: str) -> Message:
-    return {key: value for key, value in message.items() if key not in keys}
 
 
 def _copy(value: Any, left: int) -> Any:

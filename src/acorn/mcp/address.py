@@ -14,11 +14,12 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from acorn._secrets import redact, secrets_in
 from acorn.errors import AcornError
+from acorn.mcp.process import Watcher, start_process
 from acorn.mcp.stderr import ServerLog
 
 _MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
@@ -71,15 +72,23 @@ class Address:
     async def transport(self, log: ServerLog | None, watcher: Watcher, seconds: float) -> AsyncGenerator[Any]:
         """The streams to and from the server; the watcher hears what goes wrong with them."""
         if self.is_web:
-            async with self._over_http(watcher, seconds) as streams:
+            async with self._over_http(watcher, seconds) as (reading, writing):
+                yield _Watched(reading, watcher), writing
+            return
+        assert log is not None
+        if os.name == "posix":
+            from mcp.client.stdio import get_default_environment
+
+            env = get_default_environment() | dict(self.env or {})
+            async with start_process(self.target, self.args, env, self.cwd, log, watcher) as streams:
                 yield streams
         else:
-            assert log is not None
-            async with self._over_stdio(log) as (reading, writing):
+            async with self._by_the_sdk(log) as (reading, writing):
                 yield _Watched(reading, watcher), writing
 
     @asynccontextmanager
-    async def _over_stdio(self, log: ServerLog) -> AsyncGenerator[Any]:
+    async def _by_the_sdk(self, log: ServerLog) -> AsyncGenerator[Any]:
+        """On Windows, where it knows how a command is found, and how it ends with all that it has started."""
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
         env = None if self.env is None else dict(self.env)
@@ -120,21 +129,8 @@ def _followed(option: str, value: str) -> dict[str, str]:
     return {option: value} if option.startswith("-") else {}
 
 
-class Watcher(Protocol):
-    """Hears of a transport what the SDK keeps to itself."""
-
-    def lost(self) -> None:
-        """Nothing will come from the server any more."""
-
-    def misheard(self) -> None:
-        """The server wrote a line that is no message."""
-
-    def answered(self, status: int) -> None:
-        """A request was answered over HTTP."""
-
-
 class _Watched:
-    """A stream that tells when it has come to its end, and of what is no message."""
+    """A stream of the SDK's that tells when it has come to its end, and of what is no message."""
 
     def __init__(self, inner: Any, watcher: Watcher) -> None:
         self._inner = inner
@@ -160,7 +156,8 @@ class _Watched:
             raise
         if isinstance(item, Exception):
             self._watcher.misheard()
-        return item
+            return item
+        return self._watcher.veil.over(item)
 
     async def __aenter__(self) -> _Watched:
         await self._inner.__aenter__()

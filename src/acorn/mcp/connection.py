@@ -13,15 +13,19 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+from pydantic import ValidationError
+
 from acorn import __version__
 from acorn._json import shorten, words_of
 from acorn.errors import AcornError
 from acorn.mcp.address import Address, check_installed
-from acorn.mcp.definitions import Definition, check_apart
+from acorn.mcp.definitions import Definition, check_apart, define
 from acorn.mcp.people import Caller, answer_address, answer_form
 from acorn.mcp.results import ServerError
+from acorn.mcp.silence import Silence
 from acorn.mcp.stderr import ServerLog
 from acorn.mcp.texts import clean, cut
+from acorn.mcp.veil import Veil
 
 Progress = Callable[[str, float, float | None, str | None], object]
 """Hears the tool, how much is done, of how much in all, and what the server says to it."""
@@ -29,6 +33,7 @@ Progress = Callable[[str, float, float | None, str | None], object]
 _logger = logging.getLogger("acorn.mcp")
 _MOST_PAGES = 100
 _LONGEST_WORDS = 2000
+_MOST_FAULTS = 3
 _FAREWELL = 2.0
 """Seconds in which calls that are cancelled may tell the server so, and a dead server's last words arrive."""
 
@@ -52,8 +57,8 @@ class Connection:
         self.definitions: dict[str, Definition] = {}
         """What the server listed last, by its names."""
         self._to_connect = to_connect
-        self._to_call = to_call
-        """Seconds that the server may take to open and list, and may be silent in a call."""
+        """Seconds that the server may take to open and list."""
+        self._silence = Silence(to_call)
         self._on_progress = on_progress
         self._client: Any = None
         self._log: ServerLog | None = None
@@ -61,6 +66,7 @@ class Connection:
         self._leaving = asyncio.Event()
         self._calls: dict[asyncio.Task[Any], Caller] = {}
         self._has_misheard = False
+        self._why_lost: str | None = None
         self._status = 0
         """Of the last answer over HTTP."""
 
@@ -69,6 +75,7 @@ class Connection:
     async def open(self) -> None:
         """Connect and list the tools; an `AcornError` says why that failed."""
         check_installed()
+        self.veil = Veil()
         opened = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._own(opened))
         try:
@@ -112,11 +119,12 @@ class Connection:
         finally:
             self.is_lost = True
 
-    def lost(self) -> None:
+    def lost(self, why: str | None = None) -> None:
         self.is_lost = True
+        self._why_lost = self._why_lost or why
 
     def misheard(self) -> None:
-        self._has_misheard = True
+        self._has_misheard = not self.address.is_web
 
     def answered(self, status: int) -> None:
         self._status = status
@@ -136,13 +144,14 @@ class Connection:
             for task in self._calls:
                 task.cancel()
             await asyncio.wait(list(self._calls), timeout=_FAREWELL)
+        self._silence.close()
         self._leaving.set()
         if self._task is not None:
             _, left = await asyncio.wait({self._task}, timeout=_FAREWELL if self.address.is_web else _LONGEST_CLOSE)
             if left:
                 await self._abandon()
             elif not self._task.cancelled() and (error := self._task.exception()) is not None:
-                _logger.debug("closing `%s`: %s", self.address.label, self.address.hidden(words_of(error)))
+                _logger.debug("closing `%s`: %s", self.address.label, self._words_of(error))
 
     # Using it
 
@@ -152,19 +161,13 @@ class Connection:
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
             page = await self._client.list_tools(cursor=cursor)
-            found += [
-                Definition(t.name, self._said(t.description), t.input_schema, t.output_schema) for t in page.tools
-            ]
+            found += [define(each, self.address.hidden) for each in page.tools]
             cursor = page.next_cursor
             if cursor is None:
                 check_apart(found, self.address.label)
                 self.definitions = {each.name: each for each in found}
                 return found
         raise AcornError(f"The MCP server `{self.address.label}` lists tools without end; it is not used.")
-
-    def _said(self, description: str | None) -> str:
-        """A description, which may be written to a file for all to read: not with the keys of the user in it."""
-        return self.address.hidden(description) if description else ""
 
     async def list_again(self) -> list[Definition]:
         """The same for a connection that is kept open."""
@@ -181,33 +184,31 @@ class Connection:
         """Call a tool once; whatever goes wrong is a `ServerError`."""
         task = asyncio.current_task()
         assert task is not None
+        silence = caller.silence = self._silence
+        caller.call = task
         self._calls[task] = caller
         _calling.set(caller)
-        loop = asyncio.get_running_loop()
 
         async def progress(done: float, total: float | None, message: str | None) -> None:
-            if watch.when() is not None:
-                watch.reschedule(loop.time() + self._to_call)
+            silence.heard(task)
             self._tell(caller, done, total, message)
 
-        watch = caller.watch = asyncio.timeout(self._to_call)
+        silence.begin(task)
         try:
-            async with watch:
-                returned = await self._client.call_tool(definition.name, arguments, progress_callback=progress)
-            if caller.failure is not None:
-                raise ServerError(caller.failure)
-            return returned
-        except TimeoutError as error:
-            if not watch.expired():
-                raise await self._call_failure(caller, error) from error
-            words = (
-                f"the server said nothing for {self._to_call:g} s, and the call was cancelled{self._misheard_words()}"
-            )
-            raise ServerError(words) from error
+            returned = await self._client.call_tool(definition.name, arguments, progress_callback=progress)
+        except asyncio.CancelledError as error:
+            if not silence.is_ours(task):
+                raise
+            words = f"the server said nothing for {silence.seconds:g} s, and the call was cancelled"
+            raise ServerError(words + self._misheard_words()) from error
         except Exception as error:
             raise await self._call_failure(caller, error) from error
         finally:
+            silence.end(task)
             del self._calls[task]
+        if caller.failure is not None:
+            raise ServerError(caller.failure)
+        return returned
 
     async def _call_failure(self, caller: Caller, error: Exception) -> ServerError:
         from mcp import MCPError
@@ -216,18 +217,20 @@ class Connection:
         if caller.failure is not None:
             return ServerError(caller.failure)
         kind = innermost(error)
-        words = cut(clean(self.address.hidden(str(kind) or type(kind).__name__)), _LONGEST_WORDS)
-        if isinstance(kind, MCPError) and kind.message == _FORGOTTEN:
+        said = self.veil.lift(_said_by(kind)) or type(kind).__name__
+        words = cut(clean(self.address.hidden(said)), _LONGEST_WORDS)
+        if isinstance(kind, MCPError) and said == _FORGOTTEN:
             self.is_lost = True
             return NotCalledError(words)
         # A result that does not fit its schema (a `RuntimeError`, a `ValueError`) is no lost connection.
         # Servers use the SDK's code of a closed connection for errors of their own.
         is_answer = isinstance(kind, _UNFIT)
         if isinstance(kind, MCPError):
-            is_answer = kind.code != CONNECTION_CLOSED or not kind.message.startswith(_CLOSED)
+            is_answer = kind.code != CONNECTION_CLOSED or not said.startswith(_CLOSED)
         if is_answer and not self.is_lost:
             return ServerError(words)
         self.is_lost = True
+        words = self._why_lost or words
         return ServerError(
             f"the connection to the MCP server `{self.address.label}` was lost ({words}). The call may or may not have "
             f"taken effect and is not repeated; the next call connects anew.{await self._last_words()}"
@@ -265,11 +268,14 @@ class Connection:
     # Failures
 
     async def _failure(self, what: str, error: BaseException | None) -> AcornError:
-        said = [] if error is None or isinstance(error, TimeoutError) else [clean(words_of(innermost(error)))]
+        said = [] if error is None or isinstance(error, TimeoutError) else [clean(self._words_of(innermost(error)))]
         said += [f"HTTP status {self._status}"] if self._status >= 400 else []
         words = self.address.hidden(f" ({shorten('; '.join(said), 500)})") if said else ""
         words += self._misheard_words() + _ADVICE.get(self._status, "")
         return AcornError(f"The MCP server `{self.address.label}` {what}{words}.{await self._last_words()}")
+
+    def _words_of(self, error: BaseException) -> str:
+        return self.address.hidden(self.veil.lift(words_of(error)))
 
     def _misheard_words(self) -> str:
         return "; it wrote lines to its standard output that are no messages of MCP" if self._has_misheard else ""
@@ -299,6 +305,15 @@ def _heard(on_progress: Progress, *told: Any) -> None:
         on_progress(*told)
     except Exception:
         _logger.warning("`on_progress` of an MCP server failed", exc_info=True)
+
+
+def _said_by(error: BaseException) -> str:
+    """What an error says; of a result that is none of MCP, what is wrong with it, without the result itself."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:_MOST_FAULTS])
+    return f"the result of the server is not as MCP has it: {words}"
 
 
 def _why(error: Exception) -> tuple[str, BaseException]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,8 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 _LARGEST_SCHEMA = 200_000
 """Characters of JSON; a larger one would crowd out everything else that the model should read."""
+_VALUES = ("default", "examples")
+"""What a schema proposes, and no argument depends on."""
 _WORDS = ("description", "title", "$comment")
 """What a schema says to its reader, and no argument depends on."""
 
@@ -34,11 +36,13 @@ class Definition:
     description: str
     schema: dict[str, Any]
     output: dict[str, Any] | None = None
+    veiled: dict[str, Any] | None = None
+    """The schema for others to read, where it has keys of the user in it: a hash stands for each."""
 
     @cached_property
     def plain(self) -> dict[str, Any]:
         """What the model's reading depends on, word for word."""
-        return {"description": self.description, "schema": self.schema}
+        return {"description": self.description, "schema": self.schema if self.veiled is None else self.veiled}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -51,6 +55,44 @@ class Definition:
         """Whether its results are wrapped, since they are no objects themselves."""
         properties: Any = (self.output or {}).get("properties")
         return isinstance(properties, dict) and list(properties) == ["result"]
+
+
+def define(told: Any, hidden: Callable[[str], str]) -> Definition:
+    """A tool as a server tells of it, but not with the keys of the user: it is sent to a model, and may be written
+    to a file for all to read. A `default` with one in it is left out, for the server knows it by itself."""
+    description = hidden(told.description) if told.description else ""
+    schema = told.input_schema
+    as_text = json.dumps(schema, ensure_ascii=False)
+    if hidden(as_text) == as_text:
+        return Definition(told.name, description, schema, told.output_schema)
+    sent, veiled = _without_keys(schema, "", hidden), _with_hashes(schema, hidden)
+    return Definition(told.name, description, sent, told.output_schema, veiled)
+
+
+def _without_keys(value: Any, key: str, hidden: Callable[[str], str]) -> Any:
+    if isinstance(value, Mapping):
+        proposed = () if key == "properties" else _VALUES
+        kept = {name: item for name, item in value.items() if name not in proposed or not _has_key(item, hidden)}
+        return {name: _without_keys(item, name, hidden) for name, item in kept.items()}
+    if isinstance(value, list):
+        return [_without_keys(item, key, hidden) for item in value]
+    return hidden(value) if isinstance(value, str) and key in _WORDS else value
+
+
+def _has_key(value: Any, hidden: Callable[[str], str]) -> bool:
+    if isinstance(value, Mapping | list):
+        return any(_has_key(item, hidden) for item in (value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, str) and hidden(value) != value
+
+
+def _with_hashes(value: Any, hidden: Callable[[str], str]) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _with_hashes(item, hidden) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_hashes(item, hidden) for item in value]
+    if not isinstance(value, str) or hidden(value) == value:
+        return value
+    return f"{hidden(value)} (sha256 {hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:16]})"
 
 
 def check_apart(offered: Sequence[Definition], server: str) -> None:

@@ -22,6 +22,7 @@ from acorn._drive.bridge import call_async, call_sync, start_thread
 from acorn._drive.home_loop import Home
 from acorn._json import shorten, to_plain
 from acorn._schema.violations import complaints
+from acorn.mcp.silence import Silence
 from acorn.mcp.texts import clean, cut, has_unseen
 from acorn.record import current_place
 from acorn.types import Request
@@ -41,8 +42,9 @@ class Caller:
     run_id: str = ""
     branch: str | None = None
     on_human: Callable[[Request], Any] | None = None
-    watch: asyncio.Timeout | None = None
-    """What ends the call when the server says nothing for too long."""
+    call: asyncio.Task[Any] | None = None
+    silence: Silence | None = None
+    """What makes the call on the loop of servers, and ends it when the server says nothing for too long."""
     failure: str | None = None
     """Why a person could not be asked, or the answer not be used. That is for the run, and not for the server."""
 
@@ -62,15 +64,10 @@ class Caller:
             os.urandom(16).hex(), self.run_id, "question", cut(clean(question), _LONGEST_QUESTION), self.tool,
             self.arguments, self.branch, datetime.now(UTC), choices,
         )  # fmt: skip
-        deadline = None if self.watch is None else self.watch.when()
-        began = asyncio.get_running_loop().time()
-        if self.watch is not None:
-            self.watch.reschedule(None)
-        try:
+        assert self.silence is not None
+        assert self.call is not None
+        with self.silence.asking(self.call):
             return await asyncio.create_task(self._asked(request), context=self.context.copy())
-        finally:
-            if self.watch is not None and deadline is not None:
-                self.watch.reschedule(deadline + asyncio.get_running_loop().time() - began)
 
     async def _asked(self, request: Request) -> Any:
         assert self.on_human is not None

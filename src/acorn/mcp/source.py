@@ -178,10 +178,13 @@ class MCPServer:
         """The connection for such runs, opened or opened anew where that is needed."""
         if self._process != os.getpid():
             self._begin_anew()
+        known = self._connections.get(may_ask)
+        if known is not None and not known.is_lost:
+            return known
         if self._turn is None:
             self._turn = asyncio.Lock()
         async with self._turn:
-            known = self._connections.get(may_ask)
+            known = self._connections.get(may_ask)  # somebody else may have opened it meanwhile
             if known is not None and not known.is_lost:
                 return known
             if self._users == 0:

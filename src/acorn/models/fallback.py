@@ -1,4 +1,4 @@
-"""Models in a list: the next is asked where one fails with what may pass.
+"""Models in a list: the next is asked where one fails with what may pass, or cannot take what it would be sent.
 
     class Researcher(module[Question, Answer]):
         model = ["anthropic/claude-sonnet-4-5", {"model": "openai/gpt-4o", "num_retries": 0}]
@@ -25,6 +25,7 @@ from acorn.models.port import (
     Model,
     ModelRequest,
     ModelResponse,
+    NotTakenError,
     Price,
     Setback,
     can_stream,
@@ -186,6 +187,8 @@ class _Missed(NamedTuple):
             logger.info("`%s` is not asked (%s); `%s` is asked instead.", self.name, OPEN, to)
             return
         what = "no answer" if self.error.status is None else f"HTTP {self.error.status}"
+        if isinstance(self.error, NotTakenError):
+            what = "it cannot take what is sent"
         # Not the error's own words: they may be the provider's, and tell of the conversation.
         logger.info("`%s` failed (%s); `%s` is asked instead.", self.name, what, to)
 
@@ -237,7 +240,7 @@ class _Attempts:
         """Whether another is asked instead; where none is, and others did not answer either, all of it is raised."""
         others = list(self._missed)
         self._missed.append(_Missed(self.chain.links[at].name, error))
-        if error.retryable and not has_begun:
+        if (error.retryable or isinstance(error, NotTakenError)) and not has_begun:
             self._coming = self._find(at + 1)
             if self._coming is not None:
                 return True

@@ -56,6 +56,10 @@ class ProviderError(Exception):
         self.status = status
 
 
+class LostError(ProviderError):
+    """The request has something in it that the provider would lose."""
+
+
 class Lane(Protocol):
     """How one protocol is written and read."""
 

@@ -25,7 +25,7 @@ from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import Assembly
 from acorn.models.local_engine import PROVIDER, Engine, Job, engine
 from acorn.models.local_prompt import flatten
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price
+from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, NotTakenError, Price
 from acorn.models.sent_media import no_text
 from acorn.models.weights import KNOWN, find
 from acorn.types import Usage
@@ -155,7 +155,7 @@ class LocalModel:
     def _prepared(self, request: ModelRequest) -> tuple[_Reply, dict[str, Any]]:
         """How the answer will be read, and what is asked."""
         for medium in request.media:
-            raise ModelError(
+            raise NotTakenError(
                 f"`{self.name}` reads text only, and there is {no_text(medium)}: leave it out, or use a model that "
                 f"takes it.",
                 provider=PROVIDER,

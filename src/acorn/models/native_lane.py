@@ -19,8 +19,8 @@ from acorn.errors import ModelError
 from acorn.models.failure import BROKEN, GARBLED, LATE, Wire, advice, causes, clean, is_too_long, secrets_of, speaks_of
 from acorn.models.http_status import retry_after
 from acorn.models.keys import own_address
-from acorn.models.lane import OURS, PRICES, Lane, ProviderError
-from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, SendAgainError, price_in
+from acorn.models.lane import OURS, PRICES, Lane, LostError, ProviderError
+from acorn.models.port import Delta, ModelRequest, ModelResponse, NotTakenError, Price, SendAgainError, price_in
 from acorn.models.prices import Tokens, prices_of
 from acorn.models.refused_settings import Refusals, as_taken, droppable, strict_by_user
 from acorn.models.sse import Events
@@ -255,7 +255,8 @@ class NativeModel:
         )
         words = filter(None, (text, hint))
         what = f" ({wire.what})" if wire.what else ""
-        raise ModelError(
+        kind = NotTakenError if isinstance(cause, LostError) else ModelError
+        raise kind(
             f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),
             provider=self.provider,
             status=wire.status,

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from acorn.models.hosted import is_openais
 from acorn.models.keys import own_address
-from acorn.models.lane import ADDRESS, OURS, PRICES, THOUGHTS, ProviderError, StreamReader, knows_keys, marked, marks
+from acorn.models.lane import ADDRESS, OURS, PRICES, THOUGHTS, LostError, StreamReader, knows_keys, marked, marks
 from acorn.models.native_lane import NativeModel
 from acorn.models.openai import Heads, openai_address, raise_if_failed, reasons, sampling, takes_effort, tokens_of
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
@@ -75,7 +75,7 @@ class OpenAIChat:
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
         for medium in request.media:
             if medium.url is not None and medium.kind in ("audio", "file"):
-                raise ProviderError(no_url(medium))
+                raise LostError(no_url(medium))
         before = self._heads.of(request, left_out, is_stream)
         if request.tools:
             tools = request.tools_json() if request.tools_json else to_json(request.tools)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from acorn.models.hosted import is_openais
-from acorn.models.lane import ADDRESS, OURS, PRICES, ProviderError, StreamReader, knows_keys
+from acorn.models.lane import ADDRESS, OURS, PRICES, LostError, ProviderError, StreamReader, knows_keys
 from acorn.models.native_lane import NativeModel
 from acorn.models.openai import (
     Heads,
@@ -100,7 +100,7 @@ class OpenAIResponses:
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
         for medium in request.media:
             if medium.kind == "audio":
-                raise ProviderError(no_kind(medium))
+                raise LostError(no_kind(medium))
         instructions, written = self._input(request.messages)
         parts = [self._heads.of(request, left_out, is_stream), b'"input":[%s]' % written]
         if instructions:

@@ -246,6 +246,10 @@ class Delta:
     fallbacks: tuple[Fallback, ...] = ()
 
 
+class NotTakenError(ModelError):
+    """The model cannot take what is in the request, and was not asked; another of a list may take it."""
+
+
 class SendAgainError(ModelError):
     """The model does not take something that nobody has set, and may take the request without it.
 

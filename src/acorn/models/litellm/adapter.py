@@ -47,7 +47,7 @@ from acorn.models.litellm.listeners import unheard
 from acorn.models.litellm.lost_media import lost
 from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
-from acorn.models.port import PRICES, Delta, ModelRequest, ModelResponse, Price, SendAgainError, price_in
+from acorn.models.port import PRICES, Delta, ModelRequest, ModelResponse, NotTakenError, Price, SendAgainError, price_in
 from acorn.models.refused_settings import Refusals, as_taken, droppable, strict_by_user
 from acorn.models.timeouts import TIMEOUT, connect_seconds, seconds_of
 
@@ -75,7 +75,7 @@ class _Attempt:
         self.left_out = set() if self.request.left_out is None else self.request.left_out
         for medium in self.request.media:
             if words := lost(medium, self.model.provider, self.model.name):
-                raise ModelError(f"`{self.model.name}` was not asked. {words}", provider=self.model.provider)
+                raise NotTakenError(f"`{self.model.name}` was not asked. {words}", provider=self.model.provider)
 
     def __enter__(self) -> _Attempt:
         return self

@@ -153,7 +153,7 @@ def _answered(line: bytes) -> int | str | None:
         found = json.loads(line)
     except (ValueError, RecursionError):
         known = _NUMBERED.match(line)
-        return None if known is None else json.loads(known[1])  # type: ignore[no-any-return]
+        found = None if known is None else {"result": None, "id": json.loads(known[1])}
     if not isinstance(found, dict) or found.keys().isdisjoint(("result", "error")):
         return None
     number = found.get("id")

@@ -5,7 +5,9 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check
 # `make LOCKED=1 ...`: the very files of requirements-dev.lock, in a new environment, and nothing else.
 HASHED := --require-hashes --requirement requirements-dev.lock
-PYTEST = $(BIN)/python -m tools.side_by_side
+# Two workers for each core, as much of the time is waiting; a file stays with one of them.
+WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Where Python may not keep what it compiled, every process that a test starts compiles acorn anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -126,4 +128,4 @@ lock:
 	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-config --quiet --upgrade --output-file requirements-dev.lock
 
 cpu-times: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -p tools.cpu_times $(ARGS)
+	$(PYTEST) -p tools.cpu_times $(ARGS)

@@ -14,6 +14,24 @@ import pytest
 hypothesis.settings.register_profile("acorn", deadline=None)
 hypothesis.settings.load_profile("acorn")
 
+FIRST = (
+    "test_clone.py",
+    "test_local.py",
+    "test_fleet.py",
+    "test_quiet.py",
+    "test_wire_streaming.py",
+    "test_kills.py",
+    "test_processes.py",
+)
+"""Files that take long. They begin first, so that no worker is left with one of them when the others are done."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers take file after file in this order; what the tests of a file share, they share in one process."""
+    order = {name: at for at, name in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
@@ -39,8 +57,8 @@ def ctrl_c() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server that all processes share which take turns."""
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server that all workers share."""
     from tests.postgres_server import shared_server, why_absent  # POSIX
 
     why = why_absent()
@@ -48,7 +66,9 @@ def postgres_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         pytest.fail(why)
     if why is not None:
         pytest.skip(why)
-    with shared_server((request.config.getoption("turns", None) or tmp_path_factory.getbasetemp()) / "postgres") as url:
+    base = tmp_path_factory.getbasetemp()
+    is_worker = "PYTEST_XDIST_WORKER" in os.environ
+    with shared_server((base.parent if is_worker else base) / "postgres") as url:
         yield url
 
 

@@ -190,6 +190,7 @@ def test_what_is_no_message_is_told_where_the_server_does_not_answer(tmp_path: P
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("way", ["worker.run('x')", "asyncio.run(worker.acall('x'))"], ids=["sync", "async"])
 def test_ctrl_c_while_a_server_starts_leaves_no_server_behind(tmp_path: Path, way: str) -> None:
     diary = tmp_path / "diary"

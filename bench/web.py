@@ -27,8 +27,8 @@ from acorn.models.port import Delta, ModelRequest
 from acorn.stores.memory import MemoryStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.web.api import viewed
+from acorn.web.saved import read_file
 from acorn.web.served import Server, bound
-from acorn.web.shelf import read_file
 from acorn.web.wire import Veil
 
 STEPS = 750

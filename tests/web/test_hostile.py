@@ -16,7 +16,7 @@ from acorn import StoreError
 from acorn.stores.memory import MemoryStore
 from acorn.stores.sqlite import SQLiteStore
 from acorn.thread import dump_events
-from acorn.web.shelf import read_file
+from acorn.web.saved import read_file
 
 
 def saved(path: Path, question: str = "search acorns") -> tuple[Path, dict[str, Any]]:

@@ -23,7 +23,8 @@ from acorn.testing.as_python import as_python
 from acorn.web import agent as calls
 from acorn.web.forking import Wanted, forkable
 from acorn.web.live import Live
-from acorn.web.shelf import Book, FileShelf, Shelf, StoreShelf
+from acorn.web.saved import FileShelf
+from acorn.web.shelf import Book, Shelf, StoreShelf
 from acorn.web.wire import Veil
 
 AT_ONCE = 4

@@ -99,7 +99,8 @@ def show(
 
 
 def _write_html(source: str, option: str | None, out: str) -> int:
-    from acorn.web.shelf import StoreShelf, read_file
+    from acorn.web.saved import read_file
+    from acorn.web.shelf import StoreShelf
     from acorn.web.single import single_page
     from acorn.web.wire import Veil
 

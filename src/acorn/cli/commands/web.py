@@ -53,8 +53,8 @@ def web(
     try:
         from acorn.web.guard import LOOPBACK
         from acorn.web.mounted import guarded
+        from acorn.web.saved import read_file
         from acorn.web.served import bound, serve
-        from acorn.web.shelf import read_file
         from acorn.web.site import site_of
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):

@@ -444,3 +444,16 @@ def test_who_listened_listens_again_when_the_connection_was_lost(store: Postgres
     store.cancel("r")
     assert told.wait(PATIENCE)
     hush()
+
+
+def test_a_store_that_is_closed_while_somebody_begins_to_listen_is_closed(store: PostgresStore) -> None:
+    for _ in range(40):
+        hushes = [store.ring(this_process(), lambda: None)]
+        closing_down = threading.Thread(target=store.close, daemon=True)
+        closing_down.start()
+        while closing_down.is_alive() and len(hushes) < 1000:
+            hushes.append(store.ring(this_process(), lambda: None))
+        closing_down.join(PATIENCE)
+        assert not closing_down.is_alive()
+        for hush in hushes:
+            hush()

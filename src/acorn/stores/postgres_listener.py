@@ -31,6 +31,29 @@ Word = tuple[str, str]
 """A channel, and what is said there."""
 
 
+class _Ear:
+    """One thread that listens, from its beginning to its end."""
+
+    def __init__(self) -> None:
+        self.pipe = os.pipe()
+        """What ends the wait of the thread."""
+        self.is_over = False
+        self.connection: Connection[Any] | None = None
+        self.thread: threading.Thread | None = None
+
+    def end(self) -> None:
+        self.is_over = True
+        os.write(self.pipe[1], b"x")
+
+    def pause(self, seconds: float, others: list[int]) -> None:
+        if not self.is_over:
+            select.select([self.pipe[0], *others], [], [], seconds)
+
+    def let_go(self) -> None:
+        for end in self.pipe:
+            os.close(end)
+
+
 class Listener:
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -40,22 +63,23 @@ class Listener:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._calls: dict[Word, list[Callable[[], None]]] = {}
-        self._thread: threading.Thread | None = None
-        self._connection: Connection[Any] | None = None
-        self._wake: tuple[int, int] | None = None
-        """A pipe: what ends the wait of the thread."""
-        self._is_over = False
+        self._ear: _Ear | None = None
+        self._ears: list[_Ear] = []
+        """That one, and those that are about to end."""
 
     def add(self, word: Word, call: Callable[[], None]) -> None:
         with self._lock:
             self._calls.setdefault(word, []).append(call)
-            self._is_over = False
-            if self._thread is None:
-                self._wake = self._wake or os.pipe()
-                thread = threading.Thread(target=self._listen, name="acorn-listener", daemon=True)
-                with suppress(RuntimeError):  # the interpreter is ending
-                    thread.start()
-                    self._thread = thread
+            if self._ear is None:
+                ear = _Ear()
+                ear.thread = threading.Thread(target=self._listen, args=(ear,), name="acorn-listener", daemon=True)
+                try:
+                    ear.thread.start()
+                except RuntimeError:  # the interpreter is ending
+                    ear.let_go()
+                else:
+                    self._ear = ear
+                    self._ears.append(ear)
 
     def remove(self, word: Word, call: Callable[[], None]) -> None:
         with self._lock:
@@ -68,41 +92,37 @@ class Listener:
     def close(self) -> None:
         """End the thread; another one begins where somebody wants to hear."""
         with self._lock:
-            thread, self._is_over = self._thread, True
-            if self._wake is not None:
-                os.write(self._wake[1], b"x")
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            ear, self._ear = self._ear, None
+            if ear is not None:
+                ear.end()
+        if ear is not None and ear.thread is not None and ear.thread is not threading.current_thread():
+            ear.thread.join()
 
-    def _listen(self) -> None:
-        while not self._has_ended():
+    def _listen(self, ear: _Ear) -> None:
+        while not self._has_ended(ear):
             try:
                 with suppress(psycopg.Error, StoreError):
-                    self._connection = self._place.open()
-                    self._connection.execute(f"LISTEN {NEWS}; LISTEN {CANCELLED}".encode())
+                    ear.connection = self._place.open()
+                    ear.connection.execute(f"LISTEN {NEWS}; LISTEN {CANCELLED}".encode())
                     self._call(None)
-                    self._hear(self._connection)
+                    self._hear(ear, ear.connection)
             finally:
-                if self._connection is not None:
-                    self._connection.close()
-                    self._connection = None
-            self._pause(_AGAIN, [])
+                if ear.connection is not None:
+                    ear.connection.close()
+                    ear.connection = None
+            if self._calls:
+                ear.pause(_AGAIN, [])
 
-    def _hear(self, connection: Connection[Any]) -> None:
+    def _hear(self, ear: _Ear, connection: Connection[Any]) -> None:
         quiet = time.monotonic()
-        while not self._is_over:
-            self._pause(_IDLE, [connection.fileno()])
+        while not ear.is_over:
+            ear.pause(_IDLE, [connection.fileno()])
             for told in connection.notifies(timeout=0):
                 self._call((told.channel, told.payload))
             if self._calls:
                 quiet = time.monotonic()
             elif time.monotonic() > quiet + _IDLE:
                 return
-
-    def _pause(self, seconds: float, others: list[int]) -> None:
-        pipe = self._wake
-        if pipe is not None and not self._is_over and (self._calls or others):
-            select.select([pipe[0], *others], [], [], seconds)
 
     def _call(self, word: Word | None) -> None:
         """None: everybody."""
@@ -111,18 +131,15 @@ class Listener:
         for call in found:
             call()
 
-    def _has_ended(self) -> bool:
+    def _has_ended(self, ear: _Ear) -> bool:
         with self._lock:
-            if self._calls and not self._is_over:
+            if self._calls and not ear.is_over:
                 return False
-            self._thread = None
-            self._let_go()
+            if self._ear is ear:
+                self._ear = None
+            self._ears.remove(ear)
+            ear.let_go()
             return True
-
-    def _let_go(self) -> None:
-        pipe, self._wake = self._wake, None
-        for end in pipe or ():
-            os.close(end)
 
     def before_fork(self) -> None:
         self._lock.acquire()
@@ -130,9 +147,10 @@ class Listener:
     def after_fork(self, in_child: bool) -> None:
         self._lock.release()
         if in_child:
-            if self._connection is not None:
-                leave(self._connection)
-            self._let_go()
+            for ear in self._ears:
+                if ear.connection is not None:
+                    leave(ear.connection)
+                ear.let_go()
             self._begin()
 
 

@@ -16,7 +16,6 @@ import pwd
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from tests.ports import free_port
+
+_ROOT = Path(__file__).resolve().parents[1]
+_PROGRAM = [sys.executable, "-m", "tests.postgres_server"]
 NAMED = os.environ.get("ACORN_TEST_POSTGRES")
 _READY = 120.0
 """Seconds after which a server that does not answer is given up."""
@@ -62,7 +65,7 @@ class Server:
     """A server in a folder, with nobody but this process to end it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, _free_port()
+        self.folder, self.port = folder, free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._as: dict[str, Any] = {}
         self._programs = _binaries() or Path()
@@ -117,11 +120,6 @@ class Server:
             "cwd": self.folder, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "env": environment,
             "start_new_session": True, **self._as,
         }  # fmt: skip
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 # One for all: a process that minds a server while anybody has the pipe beside it open for writing.
@@ -192,11 +190,12 @@ def shared_server(folder: Path) -> Iterator[str]:
             if not (folder / "users").exists():
                 os.mkfifo(folder / "users")
             pipe = os.open(folder / "users", os.O_RDWR)  # for both, as nobody reads yet
-            command = [sys.executable, str(Path(__file__).resolve()), "mind", str(folder)]
+            command = [*_PROGRAM, "mind", str(folder.resolve())]
             quiet = (folder / "minder.log").open("ab")
             subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet, start_new_session=True, check=True
-            )
+                command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet, start_new_session=True,
+                check=True,
+            )  # fmt: skip
             quiet.close()
     try:
         while not (folder / "url").exists():
@@ -244,9 +243,13 @@ class OwnServer:
     """A server for one test. It ends with the test, also where that is killed."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__).resolve()), "serve"]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            [*_PROGRAM, "serve"],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         self.url = self._hear()
 

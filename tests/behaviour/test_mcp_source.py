@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import httpx2
 import pytest
 from tests.behaviour.conftest import Call, Script
 from tests.patience import PATIENCE, comes_true, given_time
+from tests.ports import free_port, listens
 
 from acorn import AcornError, DeclarationError, Paused, Request, Run, ToolConflictError, module, tool
 from acorn.mcp import MCPServer
@@ -592,12 +592,6 @@ def test_a_run_without_on_human_has_nobody_to_ask(call: Call, script: Script, od
 # Over HTTP
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def over_http(diary: Path, port: int, variant: str = "") -> Iterator[subprocess.Popen[bytes]]:
     words = [sys.executable, str(SERVERS / "odd.py"), str(diary), "--http", str(port), "--variant", variant]
@@ -607,11 +601,6 @@ def over_http(diary: Path, port: int, variant: str = "") -> Iterator[subprocess.
             yield process
         finally:
             process.kill()
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module")

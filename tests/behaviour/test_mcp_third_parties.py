@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from tests.behaviour.conftest import TORTURE, Call, Script
 from tests.patience import comes_true
+from tests.ports import free_port, listens
 
 from acorn import Request, module
 from acorn.mcp import MCPServer
@@ -139,22 +139,15 @@ def served(everything: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     quiet = subprocess.DEVNULL
     with subprocess.Popen([everything, "streamableHttp"], env=environment, stdout=quiet, stderr=quiet) as process:
         try:
-            assert comes_true(lambda: _listens(port))
+            assert comes_true(lambda: listens(port))
             yield process
         finally:
             process.kill()
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 @needs_node
 def test_the_server_of_everything_works_over_http_and_is_killed_in_the_midst_of_a_call(everything: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     server = MCPServer(f"http://127.0.0.1:{port}/mcp")
     begun = asyncio.Event()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from contextlib import ExitStack
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from tests.contract.conftest import Wire
 from tests.loopback import Answer, Fault, Loopback
 from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
+from tests.ports import free_port
 
 from acorn import ModelError, Run, Step, module, tool
 from acorn.journal import Failed, Interrupted, ModelAnswered
@@ -170,8 +170,7 @@ def test_a_missing_key_is_raised_at_once(name: str) -> None:
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 def test_a_port_where_nobody_listens_is_handed_on(wire: Wire, streams: bool) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    port = free_port()
     pair = Pair(wire, [], [DONE])
     run = ask(wire, Plain(model=pair.models(api_base=f"http://127.0.0.1:{port}", num_retries=1)), streams)
     assert run.output == "done"

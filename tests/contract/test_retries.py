@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -15,6 +14,7 @@ import pytest
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback, Request
 from tests.patience import AGES, PATIENCE, comes_true, given_time, waiting_for_nothing
+from tests.ports import free_port
 
 from acorn import AcornError, LimitError, ModelError, module
 from acorn.models.http_status import retry_after
@@ -91,8 +91,7 @@ def test_what_will_not_pass_is_sent_once(wire: Wire, case: str) -> None:
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_port_where_nobody_listens_is_tried_again_and_told(wire: Wire, count: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    port = free_port()
     wire.serve([])
     model = wire.model(api_base=f"http://127.0.0.1:{port}", num_retries=count, retry_delay=0.001)
     error = wire.fails(Plain(model=model))

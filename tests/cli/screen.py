@@ -6,6 +6,7 @@ else arrives is noted, so that a test can insist that nothing did.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -105,6 +106,7 @@ class Terminal:
         self.raw = ""
         self._unseen = ""
         """What was read and is not on the screen yet: who reads late sees all that there was to see, frame by frame."""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
@@ -127,6 +129,8 @@ class Terminal:
             end = self._unseen.find(_AGAIN, 1)
             if end > 0:
                 self._show(self._unseen[:end], self._unseen[end:])
+            elif self._unseen and not self._unseen.startswith(_AGAIN):  # no view, but text that comes as it comes
+                self._show(self._unseen)
             elif not self._read(0.2):  # the frame is whole, as nothing more comes
                 if not self._unseen and self.process.poll() is not None:
                     break
@@ -161,7 +165,7 @@ class Terminal:
             data = os.read(self._master, 65536)
         except OSError:  # the other side is closed
             return False
-        text = data.decode("utf-8", "replace")
+        text = self._decode(data)
         self.raw += text
         self._unseen += text
         return bool(data)

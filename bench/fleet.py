@@ -61,7 +61,7 @@ def measured(store: PostgresStore) -> list[Line]:
     clear(store)
     by_hand, _ = spent(lambda: [agent(question="x") for _ in range(RUNS)])
     put = [agent.using(deliver=False).submit(question="x").run_id for _ in range(RUNS)]
-    by_id, _ = spent(lambda: [perform(Desk, each, store=store) for each in put])
+    by_id, _ = spent(lambda: [perform(store, each, Desk) for each in put])
     engine, _ = spent(lambda: asyncio.run(bare(store)))
     names = [agent.using(run_id=uuid.uuid4().hex).submit(question="x").run_id for _ in range(RUNS)]
     whole, seconds = spent(lambda: asyncio.run(work(store, names)))

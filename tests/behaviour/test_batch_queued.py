@@ -56,7 +56,7 @@ def worker(store: Store) -> Iterator[None]:
     def work() -> None:
         while not over.wait(0.002):
             for facts in store.list(status=["queued"]):
-                perform(Desk, facts.id, store=store)
+                perform(store, facts.id, Desk)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -106,7 +106,7 @@ def test_a_batch_that_was_left_is_found_again_by_its_id(store: Store) -> None:
     while len(store.list(status=["queued"])) < 3:
         pass
     for facts in store.list():
-        perform(Desk, facts.id, store=store)
+        perform(store, facts.id, Desk)
     thread.join()
     again = queued(store).map(rows, queue=True, id="nightly", key=str)
     assert [str(each) for each in again.results()[:2]] == ["done True", "done True"]

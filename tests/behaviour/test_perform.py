@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -36,6 +38,25 @@ class Desk(module):
     max_steps = 8
 
 
+AGENTS = """
+from typing import Any
+from acorn import module
+from acorn.testing import ScriptedModel, finish
+
+
+class Desk(module):
+    initial_input = ["question"]
+    final_output = ["text"]
+    model: Any = ScriptedModel([finish(text="Imported.")])
+    store = "runs.db"
+"""
+
+
+def program(folder: Path, text: str) -> str:
+    done = subprocess.run([sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
 def aloud(*arguments: Any, **options: Any) -> str:
     return asyncio.run(aperform(*arguments, **options))
 
@@ -61,7 +82,7 @@ def test_a_run_is_begun_and_driven_to_its_end(store: Store, deliver: Perform) ->
     handle = put(store, question="Who?")
     assert handle.status() == "queued"
     model = ScriptedModel([finish(text="Nobody.")])
-    assert deliver(Desk(model=model), handle.run_id, store=store) == "done"
+    assert deliver(store, handle.run_id, Desk(model=model)) == "done"
     assert "Who?" in str(model.requests[0].messages)
     assert handle.status() == "done"
     assert handle.result() == Answer(text="Nobody.")
@@ -71,7 +92,7 @@ def test_a_run_is_begun_and_driven_to_its_end(store: Store, deliver: Perform) ->
 def test_one_that_is_done_is_not_done_again(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     for _ in range(3):
-        assert deliver(Desk(model=ScriptedModel([finish(text="Nobody.")])), handle.run_id, store=store) == "done"
+        assert deliver(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Nobody.")]))) == "done"
     assert acorn.runs(store).get(handle.run_id).usage.requests == 1
 
 
@@ -89,7 +110,7 @@ def test_settings_of_the_instance_go_with_the_run(store: Store, deliver: Perform
             return step
 
     Looking.__module__, Looking.__qualname__ = Desk.__module__, Desk.__qualname__
-    assert deliver(Looking, run_id, store=store) == "done"
+    assert deliver(store, run_id, Looking) == "done"
     assert seen == [(77, {"model": "openai/gpt-5", "timeout": 3})]
 
 
@@ -99,13 +120,13 @@ def test_a_run_that_waits_says_so_and_goes_on_when_it_is_answered(store: Store, 
 
     handle = put(store, Asking, question="Which?")
     agent = Asking(model=ScriptedModel([call("ask_human", question="Red or blue?"), finish(text="Blue.")]))
-    assert deliver(agent, handle.run_id, store=store) == "waiting"
+    assert deliver(store, handle.run_id, agent) == "waiting"
     waiting = handle.result()
     assert isinstance(waiting, Paused)
     assert waiting.request.question == "Red or blue?"
-    assert deliver(agent, handle.run_id, store=store) == "waiting"
+    assert deliver(store, handle.run_id, agent) == "waiting"
     acorn.runs(store).answer(waiting.request.id, "blue")
-    assert deliver(agent, handle.run_id, store=store) == "done"
+    assert deliver(store, handle.run_id, agent) == "done"
     assert handle.result() == Answer(text="Blue.")
 
 
@@ -116,8 +137,8 @@ def test_a_run_that_fails_is_failed_and_is_not_tried_again(store: Store, deliver
 
     handle = put(store, Failing, question="Who?")
     agent = Failing(model=ScriptedModel([finish(text="Me.")]))
-    assert deliver(agent, handle.run_id, store=store) == "failed"
-    assert deliver(agent, handle.run_id, store=store) == "failed"
+    assert deliver(store, handle.run_id, agent) == "failed"
+    assert deliver(store, handle.run_id, agent) == "failed"
     with pytest.raises(AcornError, match="no such order"):
         handle.result()
 
@@ -126,7 +147,7 @@ def test_one_that_a_live_process_drives_is_to_be_delivered_again(store: Store, d
     handle = put(store, question="Who?")
     store.claim(handle.run_id, elsewhere())
     with pytest.raises(DeliverAgainError, match="is being driven by process 812 on host-a"):
-        deliver(Desk, handle.run_id, store=store)
+        deliver(store, handle.run_id, Desk)
     assert handle.status() == "running"
 
 
@@ -142,11 +163,11 @@ def test_one_that_this_process_drives_is_to_be_delivered_again(store: Store) -> 
     handle = put(store, Slow, question="Who?")
     agent = Slow(model=ScriptedModel([finish(text="Me.")]))
     outcomes: list[str] = []
-    thread = threading.Thread(target=lambda: outcomes.append(perform(agent, handle.run_id, store=store)))
+    thread = threading.Thread(target=lambda: outcomes.append(perform(store, handle.run_id, agent)))
     thread.start()
     begun.wait()
     with pytest.raises(DeliverAgainError, match="is being driven by this process"):
-        perform(agent, handle.run_id, store=store)
+        perform(store, handle.run_id, agent)
     goes_on.set()
     thread.join()
     assert outcomes == ["done"]
@@ -157,7 +178,7 @@ def test_one_whose_process_died_is_taken_over_until_it_took_five_with_it(store: 
     for at in range(5):
         assert store.claim(handle.run_id, dead_here(str(at)))
     agent = Desk(model=ScriptedModel([]))
-    assert deliver(agent, handle.run_id, store=store) == "failed"
+    assert deliver(store, handle.run_id, agent) == "failed"
     with pytest.raises(StoreError, match="took five processes with it"):
         handle.result()
 
@@ -165,7 +186,7 @@ def test_one_whose_process_died_is_taken_over_until_it_took_five_with_it(store: 
 def test_one_that_could_not_be_let_go_of_is_taken_up_again(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     store.claim(handle.run_id, acorn.stores.holder.this_process())  # and nothing here drives it
-    assert deliver(Desk(model=ScriptedModel([finish(text="Me.")])), handle.run_id, store=store) == "done"
+    assert deliver(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Me.")]))) == "done"
 
 
 def test_a_run_stops_at_its_next_commit_and_goes_on_elsewhere(store: Store, deliver: Perform) -> None:
@@ -188,9 +209,9 @@ def test_a_run_stops_at_its_next_commit_and_goes_on_elsewhere(store: Store, deli
     handle = put(store, Working, question="Who?")
     replies = [call("first"), call("second"), finish(text="Both.")]
     with pytest.raises(DeliverAgainError, match="has stopped at its last commit; deliver it again"):
-        deliver(Working(model=ScriptedModel(replies[:1])), handle.run_id, store=store, stop=stop)
+        deliver(store, handle.run_id, Working(model=ScriptedModel(replies[:1])), stop=stop)
     assert handle.status() == "queued"
-    assert deliver(Working(model=ScriptedModel(replies[1:])), handle.run_id, store=store) == "done"
+    assert deliver(store, handle.run_id, Working(model=ScriptedModel(replies[1:]))) == "done"
     assert calls == ["first", "second"]
     assert handle.result() == Answer(text="Both.")
 
@@ -217,9 +238,9 @@ def test_what_is_under_way_ends_before_a_run_stops(store: Store, deliver: Perfor
     handle = put(store, Working, question="Who?")
     both = ScriptedModel([call("quick") & call("late")])
     with pytest.raises(DeliverAgainError):
-        deliver(Working(model=both), handle.run_id, store=store, stop=stop)
+        deliver(store, handle.run_id, Working(model=both), stop=stop)
     model = ScriptedModel([finish(text="Both.")])
-    assert deliver(Working(model=model), handle.run_id, store=store) == "done"
+    assert deliver(store, handle.run_id, Working(model=model)) == "done"
     assert calls == ["late"]
     assert "Unknown" not in str(model.requests[0].messages)
 
@@ -229,7 +250,7 @@ def test_a_run_that_is_to_stop_and_is_at_its_end_has_ended(store: Store, deliver
     stop.set()
     handle = put(store, question="Who?")
     with pytest.raises(DeliverAgainError):
-        deliver(Desk, handle.run_id, store=store, stop=stop)
+        deliver(store, handle.run_id, Desk, stop=stop)
     assert handle.status() == "queued"
 
     class Last(Desk):
@@ -238,13 +259,13 @@ def test_a_run_that_is_to_stop_and_is_at_its_end_has_ended(store: Store, deliver
 
     stop.clear()
     handle = put(store, Last, question="Who?")
-    assert deliver(Last(model=ScriptedModel([finish(text="Me.")])), handle.run_id, store=store, stop=stop) == "done"
+    assert deliver(store, handle.run_id, Last(model=ScriptedModel([finish(text="Me.")])), stop=stop) == "done"
 
 
 def test_one_that_was_cancelled_says_so(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     handle.cancel()
-    assert deliver(Desk, handle.run_id, store=store) == "cancelled"
+    assert deliver(store, handle.run_id, Desk) == "cancelled"
     with pytest.raises(RunCancelledError, match="was cancelled"):
         handle.result()
 
@@ -257,7 +278,7 @@ def test_cancelling_ends_a_run_that_is_driven(store: Store, deliver: Perform) ->
 
     handle = put(store, Cancelling, question="Who?")
     model = ScriptedModel([])
-    assert deliver(Cancelling(model=model), handle.run_id, store=store) == "cancelled"
+    assert deliver(store, handle.run_id, Cancelling(model=model)) == "cancelled"
     assert handle.status() == "cancelled"
 
 
@@ -271,9 +292,9 @@ def test_a_class_is_found_by_its_name(store: Store, deliver: Perform) -> None:
     run_ids = [put(store, Desks, question="Who?").run_id for _ in range(3)]
     name = store.read(run_ids[0])[0].facts.agent
     assert name.endswith("Desks")
-    assert deliver([Other, Desks], run_ids[0], store=store) == "done"
-    assert deliver({Desks, Other}, run_ids[1], store=store) == "done"
-    assert deliver({name: Desks}.get, run_ids[2], store=store) == "done"
+    assert deliver(store, run_ids[0], [Other, Desks]) == "done"
+    assert deliver(store, run_ids[1], {Desks, Other}) == "done"
+    assert deliver(store, run_ids[2], {name: Desks}.get) == "done"
 
 
 def test_a_class_that_is_not_known_leaves_the_run_as_it_was(store: Store, deliver: Perform) -> None:
@@ -282,7 +303,7 @@ def test_a_class_that_is_not_known_leaves_the_run_as_it_was(store: Store, delive
 
     handle = put(store, question="Who?")
     with pytest.raises(StoreError, match=":Desk`, which is not among the agents that are driven here"):
-        deliver(Other, handle.run_id, store=store)
+        deliver(store, handle.run_id, Other)
     assert handle.status() == "queued"
 
 
@@ -293,25 +314,60 @@ def test_an_input_that_does_not_fit_any_more_leaves_the_run_as_it_was(store: Sto
     Newer.__module__, Newer.__qualname__ = Desk.__module__, Desk.__qualname__
     handle = put(store, question="Who?")
     with pytest.raises(StoreError, match="The input of the saved run does not fit its class any more"):
-        deliver(Newer, handle.run_id, store=store)
+        deliver(store, handle.run_id, Newer)
     assert handle.status() == "queued"
 
 
-def test_the_store_may_be_that_of_the_class(store: Store, deliver: Perform) -> None:
-    handle = put(store, question="Who?")
-    agent = Desk(store=store, model=ScriptedModel([finish(text="Me.")]))
-    assert deliver([agent], handle.run_id) == "done"
-    with pytest.raises(DeclarationError, match="`perform` needs the store of the run"):
-        deliver(Desk, handle.run_id)
+def test_the_class_is_found_by_its_name(store: Store, deliver: Perform) -> None:
+    class Desk(module):  # not the one above, and inside of something
+        """Answer."""
+
+        initial_input = [("question", str)]
+        final_output = Answer
+        model: Any = ScriptedModel([finish(text="Found.")])
+
+    handle = put(store, Desk, question="Who?")
+    assert deliver(store, handle.run_id) == "done"
+    assert handle.result() == Answer(text="Found.")
+
+
+def test_the_class_is_imported_by_its_name(tmp_path: Path) -> None:
+    """In a process that has never heard of it."""
+    (tmp_path / "desks.py").write_text(AGENTS, encoding="utf-8")
+    put_it = "from desks import Desk; print(Desk().using(deliver=False).submit(question='Who?').run_id)"
+    run_id = program(tmp_path, put_it).strip()
+    do_it = f"from acorn.durable import perform; print(perform('runs.db', {run_id!r}))"
+    assert program(tmp_path, do_it) == "done\n"
+    show = f"from desks import Desk; print(Desk().resume({run_id!r}).text)"
+    assert program(tmp_path, show) == "Imported.\n"
+
+
+def test_a_class_that_cannot_be_found_is_told(store: Store, deliver: Perform) -> None:
+    class Gone(Desk):
+        pass
+
+    Gone.__module__, Gone.__qualname__ = "no_such_module", "Gone"
+    handle = put(store, Gone, question="Who?")
+    Gone.__qualname__ = "Else"
+    with pytest.raises(StoreError, match="`no_such_module:Gone`, the class of the run, is not here, and `no_such_mod"):
+        deliver(store, handle.run_id)
+    Gone.__module__, Gone.__qualname__ = __name__, "Gone.Inner"
+    handle = put(store, Gone, question="Whose?")
+    Gone.__qualname__ = "Else"
+    with pytest.raises(StoreError, match="is one of `.*:Gone.Inner`, which is not among the agents that are driven"):
+        deliver(store, handle.run_id)
+    assert handle.status() == "queued"
 
 
 def test_wrong_words_are_told(store: Store, deliver: Perform) -> None:
     with pytest.raises(StoreError, match="There is no run 'nobody'"):
-        deliver(Desk, "nobody", store=store)
-    with pytest.raises(DeclarationError, match="`perform` takes a module class"):
-        deliver("agents:Desk", "nobody", store=store)
-    with pytest.raises(DeclarationError, match="`perform` takes a module class"):
-        deliver([int], "nobody", store=store)
+        deliver(store, "nobody")
+    with pytest.raises(DeclarationError, match="`agents` of `perform` must be a module class"):
+        deliver(store, "nobody", "agents:Desk")
+    with pytest.raises(DeclarationError, match="`agents` of `perform` must be a module class"):
+        deliver(store, "nobody", [int])
+    with pytest.raises(DeclarationError, match="`store` of `perform` must be the path of a file"):
+        deliver(Desk, "nobody")
 
 
 # What is put
@@ -402,7 +458,7 @@ def test_a_result_is_waited_for_as_long_as_somebody_wants(store: Store) -> None:
 def test_a_run_is_followed_from_anywhere(store: Store) -> None:
     handle = put(store, question="Who?")
     agent = Desk(model=ScriptedModel([finish(text="Me.")]))
-    thread = threading.Thread(target=lambda: perform(agent, handle.run_id, store=store))
+    thread = threading.Thread(target=lambda: perform(store, handle.run_id, agent))
     thread.start()
     kinds = [type(entry).__name__ for entry in handle.follow()]
     thread.join()
@@ -416,9 +472,7 @@ def test_the_handle_of_the_event_loop_does_the_same(store: Store) -> None:
         assert await handle.status() == "queued"
         with pytest.raises(TimeoutError):
             await handle.result(timeout=0.01)
-        drives = asyncio.ensure_future(
-            aperform(Desk(model=ScriptedModel([finish(text="Me.")])), handle.run_id, store=store)
-        )
+        drives = asyncio.ensure_future(aperform(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Me.")]))))
         assert await handle.result() == Answer(text="Me.")
         assert type([entry async for entry in handle.follow()][-1]).__name__ == "Finished"
         assert await drives == "done"

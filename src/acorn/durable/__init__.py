@@ -1,6 +1,6 @@
 """Runs for engines: drive one by its id, in whatever process an engine says.
 
-    acorn.durable.perform(Desk, run_id, store="postgresql://host/name")
+    acorn.durable.perform("postgresql://host/name", run_id)
 
 `acorn work` is such an engine already; this is for those who have another one.
 """

@@ -7,17 +7,19 @@ drives it.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, cast
 
+from acorn import module
 from acorn._beginning import delivered, kept_settings
 from acorn._call import adriven, driven
 from acorn._declared import BASE, agent_name, class_of, instance_of
 from acorn._drive.keeping import HandedBackError, status_of
 from acorn._drive.kept_tree import made_aside
 from acorn._drive.run_tree import Tree
-from acorn._json import excerpt
+from acorn._json import excerpt, words_of
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores import words
 from acorn.stores.holder import hold_alone, let_go, this_process
@@ -39,17 +41,18 @@ class DeliverAgainError(StoreError):
     """Whether it stopped here, and is `queued`: the workers of its store need not be told."""
 
 
-def perform(agents: Any, run_id: str, *, store: Any = None, stop: threading.Event | None = None) -> Ended:
+def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
     """Drive a run to its end, or until it waits for people, and say which; one that had ended stays as it is.
 
-        perform([Desk, Scout], run_id, store="postgresql://host/name")
+        perform("postgresql://host/name", run_id)
 
-    `agents` are the classes that runs may be of, or instances that have what is not kept (`deps`), or a function that
-    finds one by its name, `module:Class`. A run that fails is `"failed"`, and is not tried again. Whatever is raised
-    means that the run is not done: `DeliverAgainError` where another process drives it, or where `stop` was set and the
-    run has stopped at its last commit; a `StoreError` where the store, or the class, is in the way.
+    The class of the run is found by its name, `module:Class`: this process has it, or Python can import it. `agents`
+    says which are meant instead: a class, or an instance that has what is not kept (`deps`), or several, or a function
+    that finds one by its name. A run that fails is `"failed"`, and is not tried again. Whatever is raised means that
+    the run is not done: `DeliverAgainError` where another process drives it, or where `stop` was set and the run has
+    stopped at its last commit; a `StoreError` where the store, or the class, is in the way.
     """
-    delivery = _Delivery(agents, run_id, store, stop)
+    delivery = _Delivery(store, run_id, agents, stop)
     ended = delivery.ended()
     if ended is not None:
         return ended
@@ -65,9 +68,9 @@ def perform(agents: Any, run_id: str, *, store: Any = None, stop: threading.Even
         return delivery.outcome(tree, None)
 
 
-async def aperform(agents: Any, run_id: str, *, store: Any = None, stop: threading.Event | None = None) -> Ended:
+async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
     """The same on the event loop."""
-    delivery = _Delivery(agents, run_id, store, stop)
+    delivery = _Delivery(store, run_id, agents, stop)
     ended = await asyncio.to_thread(delivery.ended)
     if ended is not None:
         return ended
@@ -94,13 +97,10 @@ class _OverError(Exception):
 class _Delivery:
     """One run that was delivered to this process; inside the block the process holds it."""
 
-    def __init__(self, agents: Any, run_id: str, store: Any, stop: threading.Event | None) -> None:
-        self._find, own = _lookup(agents)
+    def __init__(self, store: Any, run_id: str, agents: Any, stop: threading.Event | None) -> None:
+        self._find = _lookup(agents)
         self._run_id, self._stop = run_id, stop
-        declared = own if store is None else store
-        if declared is None:
-            raise DeclarationError("`perform` needs the store of the run; say which, as in `store='postgresql://...'`.")
-        self._store: Store = open_store(declared, "`store` of `perform`")
+        self._store: Store = open_store(store, "`store` of `perform`")
 
     def ended(self) -> Ended | None:
         """What the run has come to, where it is over."""
@@ -175,12 +175,15 @@ class _Delivery:
         return cast(Ended, status)
 
 
-def _lookup(agents: Any) -> tuple[Lookup, Any]:
-    """How to find an agent by its name, and the store that they have in common, if any."""
+def _lookup(agents: Any) -> Lookup:
+    """How to find an agent by its name."""
+    if agents is None:
+        return _by_name
     if hasattr(class_of(agents), BASE):
         agents = [agents]
     elif callable(agents):
-        return agents, None
+        found: Lookup = agents
+        return found
     if isinstance(agents, str) or not isinstance(agents, Iterable):
         raise _no_agents(agents)
     named: dict[str, Any] = {}
@@ -188,13 +191,37 @@ def _lookup(agents: Any) -> tuple[Lookup, Any]:
         if not hasattr(class_of(each), BASE):
             raise _no_agents(each)
         named[agent_name(class_of(each))] = each
-    stores = [each.store for each in named.values()]
-    is_one = bool(stores) and all(each is stores[0] or each == stores[0] for each in stores)
-    return named.get, stores[0] if is_one else None
+    return named.get
+
+
+def _by_name(name: str) -> Any:
+    """The class that every process calls so: one that is here already, or that comes by an import."""
+    source, _, path = name.partition(":")
+    found = _known(name)
+    if found is None and path.isidentifier():
+        try:
+            importlib.import_module(source)
+        except Exception as error:  # whatever the code there raises
+            raise StoreError(
+                f"`{name}`, the class of the run, is not here, and `{source}` cannot be imported ({words_of(error)}); "
+                f"import it before, or give it: `perform(store, run_id, {path})`."
+            ) from error
+        found = _known(name)
+    return found
+
+
+def _known(name: str) -> Any:
+    """The class of that name that was defined last."""
+    found, left = None, [module]
+    for each in left:
+        below = each.__subclasses__()
+        left += below
+        found = next((cls for cls in reversed(below) if agent_name(cls) == name), found)
+    return found
 
 
 def _no_agents(given: Any) -> DeclarationError:
     return DeclarationError(
-        f"`perform` takes a module class, an instance, several of them, or a function that finds one by its name, "
-        f"got {excerpt(given)}."
+        f"`agents` of `perform` must be a module class, an instance, several of them, or a function that finds one by "
+        f"its name, got {excerpt(given)}."
     )

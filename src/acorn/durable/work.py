@@ -213,7 +213,7 @@ class Worker:
             return self.agents.get(wanted)
 
         try:
-            ended = perform(find, run_id, store=self.store, stop=self._stop)
+            ended = perform(self.store, run_id, find, stop=self._stop)
             self._misfits.pop(run_id, None)
         except DeliverAgainError as error:
             words = str(error)

@@ -354,7 +354,7 @@ def test_a_class_that_cannot_be_found_is_told(store: Store, deliver: Perform) ->
     Gone.__module__, Gone.__qualname__ = __name__, "Gone.Inner"
     handle = put(store, Gone, question="Whose?")
     Gone.__qualname__ = "Else"
-    with pytest.raises(StoreError, match="is one of `.*:Gone.Inner`, which is not among the agents that are driven"):
+    with pytest.raises(StoreError, match=r"is one of `.*:Gone.Inner`, which is not among the agents that are driven"):
         deliver(store, handle.run_id)
     assert handle.status() == "queued"
 

@@ -30,6 +30,7 @@ WORDS = {
     "extraction": ("--letter", "Dear all"),
     "fact_checker": ("--text", "Oaks are trees."),
     "form": ("--wish", "The sea"),
+    "mcp_client": ("Can I call Tokyo at nine?",),
     "research": ("--question", "?", "--folder", "."),
     "reviewer": ("--repository", "."),
     "sentiment": ("--text", "I love it."),
@@ -134,6 +135,37 @@ def test_the_analyst_reads_so_many_rows_and_no_more(shop: Path) -> None:
     assert len(json.loads(many)["rows"]) == 50
     assert json.loads(many)["more"] is True
     assert json.loads(count)["rows"] == [[100]]
+
+
+def test_what_the_analyst_reads_at_once_is_never_long(shop: Path) -> None:
+    long, wide = "SELECT hex(zeroblob(1000)) FROM orders", f"SELECT {', '.join(['hex(zeroblob(40000))'] * 40)} FROM orders"
+    calls = [call("query", sql=sql) for sql in (long, wide, "SELECT 1 WHERE 0")]
+    few, none, empty = asked("analyst", calls, finish(answer="", query=""), question="?", database=shop)
+    assert len(few) < 25_000
+    assert json.loads(few)["rows"]
+    assert json.loads(few)["more"] is True
+    assert none == "Tool error: ValueError: a row is longer than 20000 characters; ask for a part: substr(text, 1, 1000)"
+    assert json.loads(empty) == {"columns": ["1"], "rows": [], "more": False}
+
+
+def test_what_the_researcher_reads_at_once_is_never_long(tmp_path: Path) -> None:
+    (tmp_path / "one-line.json").write_text("acorn " * 100_000, encoding="utf-8")
+    calls = [call("read_file", path="one-line.json"), call("search", text="acorn")]
+    read, found = asked("research", calls, finish(answer="", sources=[]), question="?", folder=tmp_path)
+    assert len(read) < 1000
+    assert len(found) < 1000
+    assert read.endswith(" (cut)")
+
+
+def test_the_researcher_reads_nothing_that_is_hidden(tmp_path: Path) -> None:
+    for name in (".env", ".git/config"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("secret", encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / ".env")
+    calls = [*[call("read_file", path=path) for path in (".env", ".git/config", "link")], call("search", text="secret")]
+    *read, found = asked("research", calls, finish(answer="", sources=[]), question="?", folder=tmp_path)
+    assert [text for text in read if "hidden" not in text] == []
+    assert "nothing found" in found
 
 
 def test_the_researcher_stays_in_its_folder(tmp_path: Path) -> None:

@@ -342,5 +342,5 @@ def _is_number(word: str) -> bool:
 
 
 def _listed_by_help(options: Options, name: str) -> str:
-    near = options.near(name) or [f"--{own}" for own in OWN if own == name.strip("-")]
+    near = options.near(name) or [f"--{own}" for own in get_close_matches(name.strip("-"), OWN, 1)]
     return f"; did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else "; `--help` lists them"

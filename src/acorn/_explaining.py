@@ -19,8 +19,8 @@ from acorn._content import text_of
 from acorn._declared import base_of, own_hook, spec_of
 from acorn._json import compact, to_plain
 from acorn._module import module
-from acorn._schema.generate import JsonSchema, inlined
 from acorn._sampling import value_in
+from acorn._schema.generate import JsonSchema, inlined
 from acorn._secrets import redact, secrets_in
 from acorn._settings import SETTINGS
 from acorn._spec import Spec

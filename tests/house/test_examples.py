@@ -138,13 +138,18 @@ def test_the_analyst_reads_so_many_rows_and_no_more(shop: Path) -> None:
 
 
 def test_what_the_analyst_reads_at_once_is_never_long(shop: Path) -> None:
-    long, wide = "SELECT hex(zeroblob(1000)) FROM orders", f"SELECT {', '.join(['hex(zeroblob(40000))'] * 40)} FROM orders"
+    long, wide = (
+        "SELECT hex(zeroblob(1000)) FROM orders",
+        f"SELECT {', '.join(['hex(zeroblob(40000))'] * 40)} FROM orders",
+    )
     calls = [call("query", sql=sql) for sql in (long, wide, "SELECT 1 WHERE 0")]
     few, none, empty = asked("analyst", calls, finish(answer="", query=""), question="?", database=shop)
     assert len(few) < 25_000
     assert json.loads(few)["rows"]
     assert json.loads(few)["more"] is True
-    assert none == "Tool error: ValueError: a row is longer than 20000 characters; ask for a part: substr(text, 1, 1000)"
+    assert (
+        none == "Tool error: ValueError: a row is longer than 20000 characters; ask for a part: substr(text, 1, 1000)"
+    )
     assert json.loads(empty) == {"columns": ["1"], "rows": [], "more": False}
 
 

@@ -27,6 +27,7 @@ from acorn.thread import ToolCallEvent
 
 MOST_ROWS, MOST_CHARACTERS, MOST_BYTES, MOST_SECONDS = 50, 20_000, 100_000, 5.0
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
+REFUSED = {"load_extension", "printf", "format"}  # the last two can take minutes for one value, and cannot be stopped
 
 
 class Question(BaseModel):
@@ -41,7 +42,7 @@ class Finding(BaseModel):
 
 def judge(action: int, first: str | None, second: str | None, *_: Any) -> int:
     """Whether a statement may do this."""
-    is_function = action == sqlite3.SQLITE_FUNCTION and second != "load_extension"
+    is_function = action == sqlite3.SQLITE_FUNCTION and second not in REFUSED
     return sqlite3.SQLITE_OK if action in READING or is_function else sqlite3.SQLITE_DENY
 
 
@@ -77,7 +78,8 @@ def query(run: Run, sql: str) -> dict[str, Any]:
     with reading(run) as connection:
         cursor = connection.execute(sql)
         names = [column[0] for column in cursor.description or ()]
-        rows, length, more = [], sum(map(len, names)), False
+        rows: list[tuple[Any, ...]] = []
+        length, more = sum(map(len, names)), False
         for row in cursor:
             length += sum(len(str(value)) for value in row)
             if more := len(rows) == MOST_ROWS or length > MOST_CHARACTERS:

@@ -116,6 +116,8 @@ def test_the_analyst_can_only_read(shop: Path, tmp_path: Path) -> None:
         "PRAGMA query_only = OFF",
         "PRAGMA journal_mode = DELETE",
         "SELECT load_extension('x')",
+        "SELECT PRINTF('%.*c', 2000000000, 'x')",
+        "SELECT format('%.*c', 2000000000, 'x')",
         "BEGIN IMMEDIATE",
         "SELECT 1; DELETE FROM orders",
         "SELECT zeroblob(2000000)",

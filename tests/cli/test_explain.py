@@ -162,6 +162,14 @@ def test_sources_are_opened_where_it_is_wanted(acorn: Acorn, agent: Path, tmp_pa
     assert (tmp_path / "opened").exists()
 
 
+def test_the_word_that_opens_sources_may_stand_behind_too(acorn: Acorn, agent: Path) -> None:
+    assert "tool weigh" in acorn("explain", f"{agent}:Researcher", "--question", "x", "--open").out
+    agent.write_text(AGENT.replace("question: str", "open: bool"), encoding="utf-8")
+    told = acorn("explain", f"{agent}:Researcher", "--open", "--json").output
+    assert told["input"] == {"open": True}
+    assert "weigh" not in str(told["tools"])
+
+
 def test_an_example_is_made_up_where_no_input_is_given(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher")
     assert ended.code == 0, ended.err

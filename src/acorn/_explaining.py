@@ -125,7 +125,9 @@ def example_input(spec: Spec) -> Any:
         made = value_for(spec.input.json_schema, spec.owner)
         return spec.input.unwrap(spec.input.schema.model_validate(made, by_alias=True, by_name=True))
     except (AcornError, ValidationError) as error:
-        raise InputError(f"No example of an input of `{spec.owner}` can be made up; give one, as for `acorn run`.") from error
+        raise InputError(
+            f"No example of an input of `{spec.owner}` can be made up; give one, as for `acorn run`."
+        ) from error
 
 
 def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[str]]:

@@ -224,3 +224,34 @@ def test_the_reviewer_reads_what_changed_and_no_more(tmp_path: Path) -> None:
     agent: module[Any, Any] = load(str(ROOT / "examples" / "reviewer.py"))
     with pytest.raises(ValueError, match="base"):
         agent.using(model=ScriptedModel([]))(repository=tmp_path, base="--output=trap")
+
+
+def test_the_reviewer_fetches_nothing(tmp_path: Path) -> None:
+    """Git fetches what is missing from where the configuration says, and that may be a program."""
+
+    def git(*words: str) -> str:
+        author = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
+        command = ["git", "-C", str(tmp_path), *author, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    for text in ("one", "two"):
+        (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+        git("add", "-A")
+        git("commit", "-q", "-m", text)
+    missing = git("rev-parse", "HEAD:a.txt")
+    (tmp_path / ".git" / "objects" / missing[:2] / missing[2:]).unlink()
+    trap = tmp_path / "trap"
+    for name, value in (
+        ("core.repositoryformatversion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.promisor", "true"),
+        ("remote.origin.url", f"ext::sh -c touch% {trap}"),
+        ("protocol.ext.allow", "always"),
+    ):
+        git("config", name, value)
+    (said,) = asked(
+        "reviewer", [call("read_changes", path="a.txt")], finish(verdict="merge", remarks=[]), repository=tmp_path
+    )
+    assert said.startswith("Tool error: ")
+    assert not trap.exists()

@@ -226,6 +226,29 @@ def test_the_reviewer_reads_what_changed_and_no_more(tmp_path: Path) -> None:
         agent.using(model=ScriptedModel([]))(repository=tmp_path, base="--output=trap")
 
 
+def test_the_reviewer_does_not_go_into_submodules(tmp_path: Path) -> None:
+    def git(folder: Path, *words: str) -> None:
+        author = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", "-C", str(folder), *author, *words], check=True, capture_output=True)
+
+    below = tmp_path / "below"
+    below.mkdir()
+    for text in ("one", "two"):
+        for folder in (below, tmp_path):
+            (folder / "a.txt").write_text(text, encoding="utf-8")
+            git(folder, "init", "-q")
+            git(folder, "add", "-A")
+            git(folder, "commit", "-q", "-m", text)
+    trap = tmp_path / "trap"
+    git(tmp_path, "config", "diff.submodule", "diff")
+    git(below, "config", "diff.external", f"touch {trap};")
+    (said,) = asked(
+        "reviewer", [call("read_changes", path="below")], finish(verdict="merge", remarks=[]), repository=tmp_path
+    )
+    assert "+Subproject commit" in said
+    assert not trap.exists()
+
+
 def test_the_reviewer_fetches_nothing(tmp_path: Path) -> None:
     """Git fetches what is missing from where the configuration says, and that may be a program."""
 

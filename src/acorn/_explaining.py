@@ -247,7 +247,9 @@ def _odd(agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, Any]]
 
 
 def _undescribed(schema: JsonSchema, what: str) -> Iterator[str]:
-    if lacking := [path for path, values in _fields(schema, schema) if not values[0].get("description")]:
+    # A constant, such as the mark by which two classes are told apart, says all there is to say.
+    told = ("description", "const")
+    if lacking := [path for path, (own, *_) in _fields(schema, schema) if not any(own.get(key) for key in told)]:
         yield f"{what} without a description: {_quoted(lacking)}"
 
 

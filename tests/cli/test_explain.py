@@ -267,6 +267,7 @@ from __future__ import annotations
 
 from datetime import date
 from decimal import Decimal
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -282,6 +283,7 @@ class Line(BaseModel):
 
 
 class Bill(BaseModel):
+    kind: Literal["bill"]
     total: Decimal = Field(description="All of it")
     day: date = Field(description="When")
     code: str = Field(pattern="^[A-Z]{3}$", description="In letters")

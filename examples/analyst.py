@@ -5,8 +5,8 @@
 
 Nobody can promise what a model writes into a query, so the connection is what keeps the data safe: the file is opened
 for reading only, SQLite is told to change nothing, and an authorizer lets pass what reads and refuses the rest
-(`ATTACH`, `PRAGMA`, loading extensions, writing a copy elsewhere). How many rows come back, how long a value may be and
-how long a query may take are bounded as well.
+(`ATTACH`, `PRAGMA`, loading extensions, writing a copy elsewhere). How much comes back, how long a value may be and how
+long a query may take are bounded as well.
 
 By itself it needs no key and no network: the model is then a script.
 """
@@ -25,8 +25,9 @@ from acorn import Run, module, tool
 from acorn.testing import ScriptedModel, call, finish
 from acorn.thread import ToolCallEvent
 
-MOST_ROWS, MOST_BYTES, MOST_SECONDS = 50, 1_000_000, 5.0
+MOST_ROWS, MOST_CHARACTERS, MOST_BYTES, MOST_SECONDS = 50, 20_000, 100_000, 5.0
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
+REFUSED = {"load_extension", "printf", "format"}  # the last two can take minutes for one value, and cannot be stopped
 
 
 class Question(BaseModel):
@@ -41,7 +42,7 @@ class Finding(BaseModel):
 
 def judge(action: int, first: str | None, second: str | None, *_: Any) -> int:
     """Whether a statement may do this."""
-    is_function = action == sqlite3.SQLITE_FUNCTION and second != "load_extension"
+    is_function = action == sqlite3.SQLITE_FUNCTION and second not in REFUSED
     return sqlite3.SQLITE_OK if action in READING or is_function else sqlite3.SQLITE_DENY
 
 
@@ -76,9 +77,17 @@ def query(run: Run, sql: str) -> dict[str, Any]:
     """
     with reading(run) as connection:
         cursor = connection.execute(sql)
-        rows = cursor.fetchmany(MOST_ROWS + 1)
         names = [column[0] for column in cursor.description or ()]
-    return {"columns": names, "rows": rows[:MOST_ROWS], "more": len(rows) > MOST_ROWS}
+        rows: list[tuple[Any, ...]] = []
+        length, more = sum(map(len, names)), False
+        for row in cursor:
+            length += sum(len(str(value)) for value in row)
+            if more := len(rows) == MOST_ROWS or length > MOST_CHARACTERS:
+                break
+            rows.append(row)
+    if more and not rows:
+        raise ValueError(f"a row is longer than {MOST_CHARACTERS} characters; ask for a part: substr(text, 1, 1000)")
+    return {"columns": names, "rows": rows, "more": more}
 
 
 class Analyst(module[Question, Finding]):

@@ -1,11 +1,13 @@
 """An agent with the tools of an MCP server: it asks `mcp-server-time` what time it is elsewhere.
 
     pip install 'acorn-agents[mcp]' mcp-server-time
-    python examples/mcp_client.py                      a script stands in for the model
-    python examples/mcp_client.py openai/gpt-4o        a real one, with its key in the environment
+    python examples/mcp_client.py
+    acorn run examples/mcp_client.py "Can I call Tokyo at nine in the morning?"
 
 The server is a program of somebody else's, so it is used on our terms: only two of its tools are let in, what they
 are must not change behind our back, and one of them needs a yes for some arguments.
+
+By itself it needs no key and no network: the model is then a script.
 """
 
 from __future__ import annotations
@@ -27,21 +29,23 @@ def is_far_away(name: str, arguments: dict[str, Any]) -> bool:
     return name == "convert_time" and not arguments["target_timezone"].startswith("Europe/")
 
 
-def clock(folder: Path) -> MCPServer:
+def clock(pin: Path | None = None) -> MCPServer:
     """The server as a source of tools; nothing is started before a run needs it."""
     return MCPServer(
         str(BESIDE) if BESIDE.exists() else "mcp-server-time",
         args=["--local-timezone", "Europe/Oslo"],
         allow=["get_current_time", "convert_time"],
         approve=is_far_away,
-        pin=folder / "mcp.lock",  # written now; a server that defines its tools otherwise later on is not called
+        pin=pin,  # a file, written by the first run; a server that defines its tools otherwise later on is not called
     )
 
 
 class Secretary(module[str, str]):
     """Answer questions about the time. Use the tools; never guess."""
 
+    model = "openai/gpt-4o"
     max_steps = 5
+    tools = [clock()]
 
     def on_human(self, request: Request) -> Any:
         print(f"  May I? {request.question}")
@@ -59,16 +63,16 @@ def scripted() -> ScriptedModel:
     ])  # fmt: skip
 
 
-def main(model: Any) -> None:
+def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        agent = Secretary(model=model, tools=[clock(Path(folder))])
-        run = agent.run("Can I call Tokyo at nine in the morning?")
+        pin = Path(folder) / "mcp.lock"
+        run = Secretary(model=scripted(), tools=[clock(pin)]).run("Can I call Tokyo at nine in the morning?")
         print(run.output)
         for message in run.history:
             if message["role"] == "tool":
                 print(f"  {str(message['content'])[:100]}")
-        print(f"pinned: {(Path(folder) / 'mcp.lock').stat().st_size > 0}")
+        print(f"pinned: {pin.stat().st_size > 0}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else scripted())
+    main()

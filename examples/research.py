@@ -4,8 +4,8 @@
     acorn run examples/research.py --folder docs --question "What is a branch?"
 
 The folder is the caller's; the model only names files in it. A path that leads out of it, by `..`, by a link or by
-beginning at the root, is an error for the model to read. Files are read in pieces, so that a large one does not fill
-the conversation.
+beginning at the root, is an error for the model to read, and so is a hidden file such as `.env`. Files are read in
+pieces and long lines are cut, so that a large one does not fill the conversation.
 
 By itself it needs no key and no network: the model is then a script.
 """
@@ -21,7 +21,7 @@ from acorn import Run, module, tool
 from acorn.testing import ScriptedModel, call, finish
 from acorn.thread import ToolCallEvent
 
-MOST_FILES, MOST_HITS, MOST_LINES, MOST_BYTES = 200, 30, 100, 1_000_000
+MOST_FILES, MOST_HITS, MOST_LINES, MOST_WIDTH, MOST_BYTES = 200, 30, 100, 400, 1_000_000
 
 
 class Question(BaseModel):
@@ -39,13 +39,18 @@ class Answer(BaseModel):
     sources: list[Source] = Field(description="Where it stands")
 
 
+def is_open(root: Path, file: Path) -> bool:
+    """Whether a file is in the folder, and not hidden there."""
+    return file.is_relative_to(root) and not any(part.startswith(".") for part in file.relative_to(root).parts)
+
+
 def inside(run: Run, path: str) -> Path:
     """A path of the model's as a file in the folder of this run, and nowhere else."""
     assert isinstance(run.input, Question)
     root = run.input.folder.resolve()
     found = (root / path).resolve()  # links are followed before it is judged
-    if not found.is_relative_to(root):
-        raise ValueError(f"`{path}` is not in the folder")
+    if not is_open(root, found):
+        raise ValueError(f"`{path}` is not in the folder, or hidden")
     return found
 
 
@@ -60,9 +65,9 @@ def lines_of(file: Path) -> list[str]:
 def files_of(run: Run) -> list[Path]:
     """The files in the folder, relative to it; hidden ones and links to elsewhere are left out."""
     root = inside(run, ".")
-    there = (file for file in sorted(root.rglob("*")) if file.is_file() and file.resolve().is_relative_to(root))
-    named = (file.relative_to(root) for file in there)
-    return list(islice((file for file in named if not any(part.startswith(".") for part in file.parts)), MOST_FILES))
+    there = (file for file in sorted(root.rglob("*")) if file.is_file())
+    open_to_all = (file for file in there if is_open(root, file) and is_open(root, file.resolve()))
+    return [file.relative_to(root) for file in islice(open_to_all, MOST_FILES)]
 
 
 @tool
@@ -94,7 +99,11 @@ def hits(run: Run, text: str) -> Iterator[str]:
             continue
         for number, line in enumerate(lines_of(path), start=1):
             if text in line.casefold():
-                yield f"{file.as_posix()}:{number}: {line.strip()[:200]}"
+                yield f"{file.as_posix()}:{number}: {cut(line.strip())}"
+
+
+def cut(line: str) -> str:
+    return line if len(line) <= MOST_WIDTH else f"{line[:MOST_WIDTH]} (cut)"
 
 
 @tool
@@ -106,7 +115,7 @@ def read_file(run: Run, path: str, first_line: int = 1) -> str:
         first_line: Where to begin
     """
     lines = lines_of(inside(run, path))
-    part = lines[max(first_line, 1) - 1 :][:MOST_LINES]
+    part = [cut(line) for line in lines[max(first_line, 1) - 1 :][:MOST_LINES]]
     left = len(lines) - max(first_line, 1) + 1 - len(part)
     return "\n".join([*part, f"({left} more lines)"] if left > 0 else part)
 

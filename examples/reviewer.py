@@ -12,6 +12,7 @@ model's must be one of those that changed.
 By itself it needs no key and no network: the model is then a script, and the repository a small one.
 """
 
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -23,7 +24,8 @@ from acorn import Run, module, tool
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, call, finish
 
-SAFELY = ("--literal-pathspecs", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never")
+SAFELY = ("--literal-pathspecs", "-c", "core.fsmonitor=false")
+NO_REMOTES = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1"}  # whatever the configuration allows
 MOST_CHARACTERS = 20_000
 
 
@@ -51,7 +53,15 @@ class Review(Remarks):
 def git(run: Run, *words: str) -> str:
     assert isinstance(run.input, Changes)
     command = ["git", "-C", str(run.input.repository), *SAFELY, *words]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=60)
+    done = subprocess.run(
+        command,
+        env=os.environ | NO_REMOTES,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+        timeout=60,
+    )
     if done.returncode:
         raise ValueError(done.stderr.strip())
     return done.stdout
@@ -59,7 +69,7 @@ def git(run: Run, *words: str) -> str:
 
 def difference(run: Run, *words: str) -> str:
     assert isinstance(run.input, Changes)
-    options = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--relative")
+    options = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short", "--relative")
     return git(run, *options, *words[:-1], "--end-of-options", run.input.base, run.input.head, "--", words[-1])
 
 

@@ -1,5 +1,6 @@
 """Telemetry: a program that sets up OpenTelemetry sees its agents as spans, all of one call in one trace.
 
+    pip install 'acorn-agents[otel]' opentelemetry-sdk
     python examples/telemetry.py
 
 No key and no network: the model is a script, and the spans are drawn as a tree. A real program takes

@@ -1,5 +1,6 @@
 """An agent inside FastAPI: a sync endpoint, an async one, and one that streams.
 
+    pip install fastapi uvicorn httpx
     python examples/web_service.py
     uvicorn --app-dir examples web_service:app
     acorn run examples/web_service.py --question "Who created Python?"

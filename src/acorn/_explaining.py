@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,22 +19,22 @@ from acorn._content import text_of
 from acorn._declared import base_of, own_hook, spec_of
 from acorn._json import compact, to_plain
 from acorn._module import module
-from acorn._schema.generate import JsonSchema, followed
+from acorn._sampling import value_in
+from acorn._schema.generate import JsonSchema, inlined
 from acorn._secrets import redact, secrets_in
 from acorn._settings import SETTINGS
 from acorn._spec import Spec
 from acorn._tools.collect import FINISH
 from acorn._tools.hosted import name_of
 from acorn._tools.people import asks_people
-from acorn.errors import AcornError, InputError
-from acorn.models.port import Price
-from acorn.models.resolve import model_name
+from acorn.errors import AcornError, DeclarationError, InputError
+from acorn.models.port import Price, thinks
+from acorn.models.resolve import model_name, resolve
 from acorn.models.weights import too_small_for_tools
 from acorn.testing.scripted import ScriptedModel
 from acorn.testing.values import value_for
 
 _HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "on_human", "system_prompt")
-_DEEPEST = 6
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
     if not model.requests:
         raise AcornError(f"`{spec.owner}` ended without asking its model, so there is nothing to explain.")
     request, run = model.requests[0], probe.last
+    first = spec.model[0] if isinstance(spec.model, list | tuple) else spec.model
     return Explanation(
         agent=f"{type(agent).__module__}:{type(agent).__qualname__}",
         model=model_name(spec.model),
@@ -107,8 +108,8 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
         messages=request.messages,
         tools=[_without_secrets(tool) for tool in request.tools],
         forced_tool=request.forced_tool,
-        temperature=request.temperature,
-        max_tokens=request.max_tokens,
+        temperature=value_in(first, "temperature", request.temperature),
+        max_tokens=value_in(first, "max_tokens", request.max_tokens),
         parts=[*_message_parts(request.messages), *_tool_parts(request.tools)],
         inherits=_inherited(type(agent)),
         odd=list(_odd(agent, spec, request.tools, bool(spec.sources))),
@@ -124,13 +125,15 @@ def example_input(spec: Spec) -> Any:
         made = value_for(spec.input.json_schema, spec.owner)
         return spec.input.unwrap(spec.input.schema.model_validate(made, by_alias=True, by_name=True))
     except (AcornError, ValidationError) as error:
-        raise InputError(f"No example of an input of `{spec.owner}` can be made up; give one.") from error
+        raise InputError(
+            f"No example of an input of `{spec.owner}` can be made up; give one, as for `acorn run`."
+        ) from error
 
 
 def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[str]]:
     """A copy that asks nobody, and what is left out of it."""
     notes: list[str] = []
-    changes: dict[str, Any] = {"model": ScriptedModel([_Asked()], price=Price(0.0, 0.0))}
+    changes: dict[str, Any] = {"model": _asks_nobody(spec)}
     if spec.store is not None:
         changes["store"] = "memory"
     if spec.sources and not opens:
@@ -144,6 +147,14 @@ def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[
     if own_hook(agent, "on_human") is None:
         vars(probe)["on_human"] = _pass  # whoever lacks one is told so as something odd
     return probe, notes
+
+
+def _asks_nobody(spec: Spec) -> ScriptedModel:
+    """What takes the place of the model; one that was asked to think is not made to call `__finish__`."""
+    model = ScriptedModel([_Asked()], price=Price(0.0, 0.0))
+    with suppress(DeclarationError):  # one that is missing, or cannot be used here, forbids nothing
+        vars(model)["thinks"] = thinks(resolve(spec.model, spec.owner))
+    return model
 
 
 def _pass(_: Any) -> None:
@@ -208,7 +219,7 @@ def _odd(agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, Any]]
     functions = [tool["function"] for tool in tools if "function" in tool and tool_name(tool) != FINISH]
     has_sources = has_sources or any("function" not in tool for tool in tools)
     if spec.model is None:
-        yield "no `model` is set; say which by `--model`, or on the class"
+        yield "no `model` is set; set it on the class, or say which by `acorn run --model`"
     if not spec.prompt.is_method and spec.prompt.file is None and not spec.prompt.text.strip():
         yield "no prompt: there is neither a docstring nor a `system_prompt`"
     if (functions or has_sources) and spec.max_steps is None:
@@ -230,25 +241,48 @@ def _odd(agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, Any]]
         if not shape.is_empty and not shape.wrapped:
             yield from _undescribed(shape.json_schema, f"fields of the {name}")
     if not spec.output.is_empty:
-        texts = list(_unbounded(spec.output.json_schema, spec.output.json_schema, (), 0))
-        if texts:
-            yield f"text without a longest length in the output: {', '.join(f'`{path}`' for path in texts)}"
+        fields = _fields(spec.output.json_schema, spec.output.json_schema)
+        if texts := [path for path, values in fields if any(map(_is_unbounded, values))]:
+            yield f"text without a longest length in the output: {_quoted(texts)}"
 
 
 def _undescribed(schema: JsonSchema, what: str) -> Iterator[str]:
-    lacking = [name for name, node in schema.get("properties", {}).items() if not node.get("description")]
-    if lacking:
-        yield f"{what} without a description: {', '.join(f'`{name}`' for name in lacking)}"
+    # A constant, such as the mark by which two classes are told apart, says all there is to say.
+    told = ("description", "const")
+    if lacking := [path for path, (own, *_) in _fields(schema, schema) if not any(own.get(key) for key in told)]:
+        yield f"{what} without a description: {_quoted(lacking)}"
 
 
-def _unbounded(node: Any, top: JsonSchema, path: tuple[str, ...], depth: int) -> Iterator[str]:
-    """Where a model may write as much as it likes."""
-    if not isinstance(node, dict) or depth > _DEEPEST:
+def _quoted(paths: Iterable[str]) -> str:
+    return ", ".join(f"`{path}`" for path in dict.fromkeys(paths))
+
+
+def _is_unbounded(value: JsonSchema) -> bool:
+    """Whether a model may write as much as it likes; what has a format or a pattern, as a number has, is no prose."""
+    bounds = ("maxLength", "enum", "const", "format", "pattern")
+    return value.get("type") == "string" and not any(key in value for key in bounds)
+
+
+def _fields(
+    node: JsonSchema, top: JsonSchema, path: str = "", above: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, list[JsonSchema]]]:
+    """Each field, those of nested classes too, by its path: its own schema, then those of the values that it holds."""
+    for value, seen in _values(node, top, above):
+        for name, field in value.get("properties", {}).items():
+            at = f"{path}.{name}" if path else name
+            if values := [each for each, _ in _values(field, top, seen)]:
+                yield at, values
+                yield from _fields(field, top, at, seen)
+
+
+def _values(node: Any, top: JsonSchema, above: frozenset[str]) -> Iterator[tuple[JsonSchema, frozenset[str]]]:
+    """A schema and those in it, of a list, a dict or a union. A class inside of itself was told of already."""
+    if not isinstance(node, dict) or node.get("$ref") in above:
         return
-    node = followed(node, top)
-    if node.get("type") == "string" and not any(key in node for key in ("maxLength", "enum", "const", "format")):
-        yield ".".join(path) or "result"
-    for name, inner in node.get("properties", {}).items():
-        yield from _unbounded(inner, top, (*path, name), depth + 1)
-    for inner in (node.get("items"), *node.get("anyOf", ()), *node.get("oneOf", ())):
-        yield from _unbounded(inner, top, path, depth + 1)
+    if "$ref" in node:
+        above |= {node["$ref"]}
+    node = inlined(node, top)
+    yield node, above
+    several = [each for key in ("prefixItems", "anyOf", "oneOf") for each in node.get(key, ())]
+    for inner in (node.get("items"), node.get("additionalProperties"), *several):
+        yield from _values(inner, top, above)

@@ -162,6 +162,14 @@ def test_sources_are_opened_where_it_is_wanted(acorn: Acorn, agent: Path, tmp_pa
     assert (tmp_path / "opened").exists()
 
 
+def test_the_word_that_opens_sources_may_stand_behind_too(acorn: Acorn, agent: Path) -> None:
+    assert "tool weigh" in acorn("explain", f"{agent}:Researcher", "--question", "x", "--open").out
+    agent.write_text(AGENT.replace("question: str", "open: bool"), encoding="utf-8")
+    told = acorn("explain", f"{agent}:Researcher", "--open", "--json").output
+    assert told["input"] == {"open": True}
+    assert "weigh" not in str(told["tools"])
+
+
 def test_an_example_is_made_up_where_no_input_is_given(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher")
     assert ended.code == 0, ended.err
@@ -224,3 +232,73 @@ def test_a_providers_own_tool_is_shown_without_its_key(acorn: Acorn, agent: Path
         done = acorn("explain", str(agent), "x", *options)
         assert "shelf" in done.out, done.err
         assert "very-secret-words" not in done.out + done.err
+
+
+ASKED_FOR = '''
+from acorn import module
+
+
+class Cool(module[str, str]):
+    """Answer."""
+
+    model = [{"model": "openai/gpt-4o", "temperature": 0.1, "max_completion_tokens": 55}, "openai/gpt-4o-mini"]
+
+
+class Nearer(Cool):
+    temperature = 0.9
+
+
+class Thoughtful(Cool):
+    model = {"model": "openai/o3", "reasoning_effort": "high"}
+'''
+
+
+def test_what_a_model_dict_says_is_what_is_told(acorn: Acorn, agent: Path) -> None:
+    agent.write_text(ASKED_FOR, encoding="utf-8")
+    told = [acorn("explain", f"{agent}:{name}", "x", "--json").output for name in ("Cool", "Nearer", "Thoughtful")]
+    assert [each["temperature"] for each in told] == [0.1, 0.9, 0.7]
+    assert [each["max_tokens"] for each in told] == [55, 55, 4096]
+    assert [each["forced_tool"] for each in told] == ["__finish__", "__finish__", None]
+    assert "must call" not in acorn("explain", f"{agent}:Thoughtful", "x").out
+
+
+NESTED = '''
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from acorn import module
+
+
+class Line(BaseModel):
+    """A line of the bill."""
+
+    what: str
+    price: Decimal = Field(description="Of one")
+    parts: list[Line] = Field(default=[], description="What it is made of")
+
+
+class Bill(BaseModel):
+    kind: Literal["bill"]
+    total: Decimal = Field(description="All of it")
+    day: date = Field(description="When")
+    code: str = Field(pattern="^[A-Z]{3}$", description="In letters")
+    first: Line
+    lines: list[Line] = Field(description="One each")
+    notes: dict[str, str] = Field(description="By name")
+
+
+class Read(module[str, Bill]):
+    """Read the bill."""
+'''
+
+
+def test_fields_inside_of_fields_are_looked_at_and_numbers_are_no_text(acorn: Acorn, agent: Path) -> None:
+    agent.write_text(NESTED, encoding="utf-8")
+    odd = acorn("explain", str(agent), "x", "--json").output["odd"]
+    assert "fields of the output without a description: `first.what`, `lines.what`" in odd
+    assert "text without a longest length in the output: `first.what`, `lines.what`, `notes`" in odd

@@ -102,6 +102,7 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("Kinds", ["--text"], "`--text` needs a value"),
     ("Kinds", ["--text", "--count", "3"], "`--text` needs a value; if it is really `--count`, write `--text=--count`"),
     ("Kinds", ["--txt", "x"], "there is no option `--txt`; did you mean `--text`"),
+    ("Kinds", ["--text", "x", "--modell", "y"], "there is no option `--modell`; did you mean `--model` or `--mood`"),
     ("Kinds", ["--no-text"], "there is no option `--no-text`"),
     ("Kinds", ["-t", "x"], "there is no option `-t`"),
     ("Kinds", ["--loud", "true"], "`--loud` takes no value; write `--loud` or `--no-loud`"),

@@ -30,6 +30,7 @@ WORDS = {
     "extraction": ("--letter", "Dear all"),
     "fact_checker": ("--text", "Oaks are trees."),
     "form": ("--wish", "The sea"),
+    "mcp_client": ("Can I call Tokyo at nine?",),
     "research": ("--question", "?", "--folder", "."),
     "reviewer": ("--repository", "."),
     "sentiment": ("--text", "I love it."),
@@ -115,6 +116,8 @@ def test_the_analyst_can_only_read(shop: Path, tmp_path: Path) -> None:
         "PRAGMA query_only = OFF",
         "PRAGMA journal_mode = DELETE",
         "SELECT load_extension('x')",
+        "SELECT PRINTF('%.*c', 2000000000, 'x')",
+        "SELECT format('%.*c', 2000000000, 'x')",
         "BEGIN IMMEDIATE",
         "SELECT 1; DELETE FROM orders",
         "SELECT zeroblob(2000000)",
@@ -134,6 +137,42 @@ def test_the_analyst_reads_so_many_rows_and_no_more(shop: Path) -> None:
     assert len(json.loads(many)["rows"]) == 50
     assert json.loads(many)["more"] is True
     assert json.loads(count)["rows"] == [[100]]
+
+
+def test_what_the_analyst_reads_at_once_is_never_long(shop: Path) -> None:
+    long, wide = (
+        "SELECT hex(zeroblob(1000)) FROM orders",
+        f"SELECT {', '.join(['hex(zeroblob(40000))'] * 40)} FROM orders",
+    )
+    calls = [call("query", sql=sql) for sql in (long, wide, "SELECT 1 WHERE 0")]
+    few, none, empty = asked("analyst", calls, finish(answer="", query=""), question="?", database=shop)
+    assert len(few) < 25_000
+    assert json.loads(few)["rows"]
+    assert json.loads(few)["more"] is True
+    assert (
+        none == "Tool error: ValueError: a row is longer than 20000 characters; ask for a part: substr(text, 1, 1000)"
+    )
+    assert json.loads(empty) == {"columns": ["1"], "rows": [], "more": False}
+
+
+def test_what_the_researcher_reads_at_once_is_never_long(tmp_path: Path) -> None:
+    (tmp_path / "one-line.json").write_text("acorn " * 100_000, encoding="utf-8")
+    calls = [call("read_file", path="one-line.json"), call("search", text="acorn")]
+    read, found = asked("research", calls, finish(answer="", sources=[]), question="?", folder=tmp_path)
+    assert len(read) < 1000
+    assert len(found) < 1000
+    assert read.endswith(" (cut)")
+
+
+def test_the_researcher_reads_nothing_that_is_hidden(tmp_path: Path) -> None:
+    for name in (".env", ".git/config"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("secret", encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / ".env")
+    calls = [*[call("read_file", path=path) for path in (".env", ".git/config", "link")], call("search", text="secret")]
+    *read, found = asked("research", calls, finish(answer="", sources=[]), question="?", folder=tmp_path)
+    assert [text for text in read if "hidden" not in text] == []
+    assert "nothing found" in found
 
 
 def test_the_researcher_stays_in_its_folder(tmp_path: Path) -> None:
@@ -185,3 +224,57 @@ def test_the_reviewer_reads_what_changed_and_no_more(tmp_path: Path) -> None:
     agent: module[Any, Any] = load(str(ROOT / "examples" / "reviewer.py"))
     with pytest.raises(ValueError, match="base"):
         agent.using(model=ScriptedModel([]))(repository=tmp_path, base="--output=trap")
+
+
+def test_the_reviewer_does_not_go_into_submodules(tmp_path: Path) -> None:
+    def git(folder: Path, *words: str) -> None:
+        author = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", "-C", str(folder), *author, *words], check=True, capture_output=True)
+
+    below = tmp_path / "below"
+    below.mkdir()
+    for text in ("one", "two"):
+        for folder in (below, tmp_path):
+            (folder / "a.txt").write_text(text, encoding="utf-8")
+            git(folder, "init", "-q")
+            git(folder, "add", "-A")
+            git(folder, "commit", "-q", "-m", text)
+    trap = tmp_path / "trap"
+    git(tmp_path, "config", "diff.submodule", "diff")
+    git(below, "config", "diff.external", f"touch {trap};")
+    (said,) = asked(
+        "reviewer", [call("read_changes", path="below")], finish(verdict="merge", remarks=[]), repository=tmp_path
+    )
+    assert "+Subproject commit" in said
+    assert not trap.exists()
+
+
+def test_the_reviewer_fetches_nothing(tmp_path: Path) -> None:
+    """Git fetches what is missing from where the configuration says, and that may be a program."""
+
+    def git(*words: str) -> str:
+        author = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
+        command = ["git", "-C", str(tmp_path), *author, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    for text in ("one", "two"):
+        (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+        git("add", "-A")
+        git("commit", "-q", "-m", text)
+    missing = git("rev-parse", "HEAD:a.txt")
+    (tmp_path / ".git" / "objects" / missing[:2] / missing[2:]).unlink()
+    trap = tmp_path / "trap"
+    for name, value in (
+        ("core.repositoryformatversion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.promisor", "true"),
+        ("remote.origin.url", f"ext::sh -c touch% {trap}"),
+        ("protocol.ext.allow", "always"),
+    ):
+        git("config", name, value)
+    (said,) = asked(
+        "reviewer", [call("read_changes", path="a.txt")], finish(verdict="merge", remarks=[]), repository=tmp_path
+    )
+    assert said.startswith("Tool error: ")
+    assert not trap.exists()

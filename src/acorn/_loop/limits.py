@@ -157,8 +157,8 @@ class Budgets:
                 whose = "its" if spent is self.meter.spent else f"`{budget.owner}`'s"
                 raise LimitError(
                     f"`{self.owner}` has no room left under {whose} `{limit}` for an answer after {steps} "
-                    f"steps ({spent.tokens} tokens, ${spent.cost:.4f}, {now:.1f} s); raise the limit, or give the run "
-                    f"less to do."
+                    f"{'step' if steps == 1 else 'steps'} ({spent.tokens} tokens, ${spent.cost:.4f}, {now:.1f} s); "
+                    f"raise the limit, or give the run less to do."
                 )
             is_due = is_due or room == "answer"
         return is_due

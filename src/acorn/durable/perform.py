@@ -212,7 +212,8 @@ def _by_name(name: str) -> Any:
 
 def _known(name: str) -> Any:
     """The class of that name that is here; of one that was defined anew, as in a notebook, the newest."""
-    found, left = None, [module]
+    found: Any = None
+    left: list[Any] = [module]
     for each in left:
         below = each.__subclasses__()
         left += below

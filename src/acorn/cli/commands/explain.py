@@ -51,13 +51,17 @@ def explain(
     """Show what a module would send to its model first: the messages, the tools, and how long each is.
 
     The input is given as for "acorn run", behind the name; without one, an example is made up. No model is asked and
-    no tool is called. Sources of tools are opened only with --open, which stands before the name.
+    no tool is called. Sources of tools are opened only with --open, which stands before the name where the input has a
+    field of that name.
     """
     words = list(context.args)
     debug = debug or "--debug" in words or "--acorn-debug" in words
     out = context.obj.set_aside()
     agent = load(target, debug=debug)
     spec, options = declared(agent, debug)
+    if "--open" in words and options.find("open") is None:
+        open = True
+        words.remove("--open")
     written = parse(words, options, OwnOptions(None, input, json, None, None, debug))
     if written.own.help:
         show_help(agent, spec, options, target, out)

@@ -141,8 +141,8 @@ class Options:
 
     def near(self, written: str) -> list[str]:
         """Options that may have been meant."""
-        names = [option.name for option in self.listed]
-        return [f"--{name}" for name in get_close_matches(written.replace("_", "-"), names, 2)]
+        names = dict.fromkeys([*(option.name for option in self.listed), *OWN])
+        return [f"--{name}" for name in get_close_matches(written.strip("-").replace("_", "-"), names, 2)]
 
 
 def dashed(name: str) -> str:
@@ -342,5 +342,5 @@ def _is_number(word: str) -> bool:
 
 
 def _listed_by_help(options: Options, name: str) -> str:
-    near = options.near(name) or [f"--{own}" for own in OWN if own == name.strip("-")]
+    near = options.near(name)
     return f"; did you mean {' or '.join(f'`{each}`' for each in near)}?" if near else "; `--help` lists them"

@@ -99,9 +99,9 @@ def test_what_is_there_is_left_alone(acorn: Acorn, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "agent.py").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name in ("taken", "file"):
+    for name, what in (("taken", "there already and not empty"), ("file", "a file")):
         ended = acorn("new", tmp_path / name)
         assert ended.code == 2
-        assert ended.err == f"error: `{tmp_path / name}` is there already and not empty; choose another name\n"
+        assert ended.err == f"error: `{tmp_path / name}` is {what}; choose another name\n"
     assert (tmp_path / "taken" / "agent.py").read_text() == "mine"
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["agent.py"]

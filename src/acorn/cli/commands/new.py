@@ -39,7 +39,9 @@ def new(
             f"`{title}` is no name for a project; use letters, digits, `-` and `_`, a letter first, at most {_LONGEST}"
         )
     try:
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        if directory.exists() and not directory.is_dir():
+            raise CommandError(f"`{name}` is a file; choose another name")
+        if directory.exists() and any(directory.iterdir()):
             raise CommandError(f"`{name}` is there already and not empty; choose another name")
         directory.mkdir(parents=True, exist_ok=True)
         for source, file in _FILES.items():

@@ -234,6 +234,20 @@ def test_a_worker_leaves_alone_what_it_does_not_know_and_what_does_not_fit_its_c
     assert "run-b" not in worker.said()
 
 
+def test_a_file_of_several_classes_is_executed_once_and_a_class_is_named_once(fleet: Fleet, tmp_path: Path) -> None:
+    file = tmp_path / "pair.py"
+    file.write_text(
+        "from acorn import module\nprint('executed', flush=True)\nclass One(module):\n    'One.'\n"
+        "    final_output = str\nclass Two(One):\n    'Two.'\nthree = One()\n"
+    )
+    worker = fleet.start("One", "Two", file=file)
+    assert "`pair:One`, `pair:Two`" in worker.said()
+    assert worker.said().count("executed") == 1
+    refused = fleet.start("One", "three", file=file)
+    assert refused.ends() == 2
+    assert "error: Two of the agents are `pair:One`" in refused.said()
+
+
 def test_a_run_that_fits_no_worker_is_failed_in_the_end_and_can_be_tried_again(postgres: str) -> None:
     class Older(module[[("number", int)], str]):  # type: ignore[misc]
         """Old."""

@@ -16,10 +16,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from acorn._declared import agent_name, class_of
 from acorn._json import words_of
 from acorn._record_json import MisfitError
-from acorn.durable.perform import DeliverAgainError, Ended, perform
+from acorn.durable.perform import DeliverAgainError, Ended, named_agents, perform
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.holder import hold, lease, let_go, this_process
 from acorn.stores.port import Store
@@ -80,7 +79,7 @@ class Worker:
             raise DeclarationError(
                 f"Workers need a PostgreSQL store, as in `--store postgresql://host/name`; {store.name} is none."
             )
-        self.agents: Mapping[str, Any] = {agent_name(class_of(each)): each for each in agents}
+        self.agents: Mapping[str, Any] = named_agents(agents)
         self.store, self.concurrency = store, concurrency
         self.running: dict[str, float] = {}
         """By run, when it was begun here."""

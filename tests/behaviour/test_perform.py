@@ -400,7 +400,7 @@ def test_a_module_that_ends_the_program_does_not_end_the_engine(
 
 def test_two_agents_of_one_name_are_refused(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
-    with pytest.raises(DeclarationError, match="Two of the agents are `.*:Desk`"):
+    with pytest.raises(DeclarationError, match=r"Two of the agents are `.*:Desk`"):
         deliver(store, handle.run_id, [Desk, Desk(max_steps=3)])
     assert handle.status() == "queued"
     agent = Desk(model=ScriptedModel([finish(text="Me.")]))

@@ -30,7 +30,7 @@ from tests.patience import PATIENCE, comes_true
 from tests.postgres_server import OwnServer
 
 import acorn
-from acorn import ModelError, StoreError, module
+from acorn import AcornError, ModelError, StoreError, module
 from acorn._handle import Handle
 from acorn.durable.work import Worker as InProcess
 from acorn.stores import PostgresStore
@@ -269,6 +269,34 @@ def test_a_run_that_fits_no_worker_is_failed_in_the_end_and_can_be_tried_again(p
         handle.result()
     assert told[-1][:3] == ("run-a", "crew:Desk", "failed")
     assert agent.resume("run-a").answer == "run-a ok"
+
+
+def test_a_run_that_would_end_its_worker_is_failed_and_the_worker_goes_on(postgres: str) -> None:
+    class Ending(Desk):
+        def on_step(self, step: Any) -> None:
+            raise SystemExit(3)
+
+    told = list[Any]()
+    ending, desk = named(Ending, postgres).submit(question="run-a"), named(Desk, postgres)
+
+    async def work() -> None:
+        agents = [type(ending._agent), type(desk)]
+        worker = InProcess(
+            agents, open_store(postgres, "test"), 1, say=told.append, ran=lambda *words: told.append(words)
+        )
+        working = asyncio.ensure_future(worker.run())
+        assert await asyncio.to_thread(comes_true, lambda: ending.status() == "failed")
+        last = await desk.asubmit(question="run-b")
+        assert (await last.result(timeout=PATIENCE)).answer == "run-b ok"
+        worker.stop()
+        await working
+
+    asyncio.run(work())
+    with pytest.raises(AcornError, match="SystemExit: 3"):
+        ending.result()
+    (facts,) = acorn.runs(postgres).list(status="failed")
+    assert str(facts.error).endswith("was to end the worker that drove it (SystemExit: 3).")
+    assert any(words[0] == ending.run_id and words[2] == "failed" and words[4] == "SystemExit: 3" for words in told)
 
 
 def test_what_was_begun_here_and_failed_is_tried_again_by_workers(fleet: Fleet) -> None:

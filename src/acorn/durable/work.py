@@ -227,6 +227,11 @@ class Worker:
             words = words_of(error)
             if run_id in self.store.statuses([run_id]):
                 raise
+        except BaseException as error:  # `sys.exit()` in a tool, say: the run has stopped, and would do the same again
+            words = words_of(error)
+            if not self.store.give_up(run_id, f"The run {run_id} was to end the worker that drove it ({words})."):
+                raise
+            ended = "failed"
         finally:
             del self.running[run_id]
             self._ran(run_id, name, ended, time.monotonic() - began, words)

@@ -231,7 +231,8 @@ def _by_name(name: str) -> Any:
 
 def _known(name: str) -> Any:
     """The class of that name that was defined last."""
-    found, left = None, [module]
+    found: Any = None
+    left: list[Any] = [module]
     for each in left:
         below = each.__subclasses__()
         left += below

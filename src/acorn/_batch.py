@@ -109,6 +109,10 @@ class Book(Generic[Out]):
         self.is_over = False
         self.progress = Progress(total=len(rows) if hasattr(rows, "__len__") else None)  # type: ignore[arg-type]
 
+    @property
+    def has_max_cost(self) -> bool:
+        return self._max_cost is not None
+
     def next(self) -> Job | None:
         """The next row; None behind the last."""
         for index, row in self._rows:

@@ -303,7 +303,7 @@ class module(Generic[In, Out, Deps]):
                 print(item.index, item.output or item.error)
 
         With a store and an `id`, the same call again skips what is done and goes on with what was interrupted; a row is
-        known by its content, or by what `key` says of it. With `queue=True` the workers of the store (`acorn work`)
+        known by its place, or by what `key` says of it. With `queue=True` the workers of the store (`acorn work`)
         drive the runs, and go on with them if you leave the loop.
         """
         return _call.batch(self, rows, _call.BatchOptions(concurrency, id, key, max_cost, retry_failed, queue))

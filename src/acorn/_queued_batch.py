@@ -27,6 +27,8 @@ _SLICE = 500
 """Rows that are put in one go."""
 _MOST = 10_000
 """Runs that are out at a time: rows behind them are not read yet."""
+_MOST_OF_LIMITED = 100
+"""The same where the batch has a `max_cost`: what is out may be spent beyond it."""
 _SOON, _LATER = 0.05, 1.0
 """Seconds between two looks: while runs end, and while none does."""
 _ENDED: tuple[Status, ...] = ("done", "failed", "waiting", "cancelled")
@@ -40,6 +42,7 @@ class QueuedBatch(Generic[Out]):
         self._intake = Intake(agent)
         self._batch = book.batch or os.urandom(16).hex()
         self._out: dict[str, Job] = {}
+        self._most = _MOST_OF_LIMITED if book.has_max_cost else _MOST
         self._has_more = True
 
     def go(self) -> Generator[Item[Out]]:
@@ -80,7 +83,7 @@ class QueuedBatch(Generic[Out]):
         """Put the next slice, where there is room; what of it cannot be put has ended."""
         ended: list[Item[Out]] = []
         slice_: dict[str, tuple[Job, Queued]] = {}
-        while self._has_more and len(slice_) < _SLICE and len(self._out) + len(slice_) < _MOST:
+        while self._has_more and len(slice_) < _SLICE and len(self._out) + len(slice_) < self._most:
             job = self._book.next()
             if job is None:
                 self._has_more = False

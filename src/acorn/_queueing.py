@@ -89,6 +89,11 @@ class Intake:
                 f"`history` of `{owner}` is not kept with a run that begins elsewhere, and neither is what `thread` "
                 f"and `before` bring; call it here."
             )
+        if MADE_WITH in vars(self._agent):
+            raise DeclarationError(
+                f"What stands in the brackets of this `{owner}` is not kept with a run that begins elsewhere; write a "
+                f"class of its own, as in `class Mine({owner}[...])`."
+            )
         if any(isinstance(self._agent, each.cls) for each in held()):
             raise DeclarationError(f"`{owner}.override(...)` holds in this process only, and the run begins elsewhere.")
         self._check_settings(owner)
@@ -97,7 +102,7 @@ class Intake:
         own = {name: value for name, value in list(vars(self._agent).items()) if name in SETTINGS and name != "store"}
         kept = origin_of(self._agent).overrides
         for name, value in own.items():
-            if name not in kept or (name == "model" and _has_object(kept[name])) or MADE_WITH in vars(self._agent):
+            if name not in kept or (name == "model" and _has_object(kept[name])):
                 raise DeclarationError(
                     f"`{name}` of this `{owner}` is {excerpt(value)}, which is not kept with a run that begins "
                     f"elsewhere; set it on the class."

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import acorn
-from acorn import DeclarationError, InputError, Paused, StoreError, ask_human, module
+from acorn import DeclarationError, InputError, LimitError, Paused, StoreError, ask_human, module
 from acorn.durable import perform
-from acorn.models import ModelRequest
+from acorn.models import ModelRequest, Price
 from acorn.stores import MemoryStore, SQLiteStore, Store
 from acorn.stores.port import RunCancelledError
 from acorn.testing import Reply, ScriptedModel, call, finish
@@ -151,6 +151,20 @@ def test_rows_are_read_as_there_is_room(store: Store) -> None:
     assert next(batch).output == "done True"
     batch.close()  # type: ignore[attr-defined]
     assert len(store.list(limit=None)) <= 10_000
+
+
+def test_a_batch_puts_no_more_when_its_money_is_spent(store: Store) -> None:
+    batch = queued(store).map(map(str, range(2_000)), queue=True, max_cost=0.01)
+    items: list[Any] = []
+    thread = threading.Thread(target=lambda: items.extend(batch))
+    thread.start()
+    priced = Desk(model=ScriptedModel(reply, price=Price(0.1, 0.1)))
+    while thread.is_alive():
+        for facts in store.list(status=["queued"], limit=None):
+            perform(store, facts.id, priced)
+    begun = [item for item in items if not isinstance(item.error, LimitError)]
+    assert len(items) == 2_000
+    assert len(begun) == len(store.list(limit=None)) <= 100
 
 
 def test_what_is_wrong_is_told_at_once(store: Store) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pydantic import BaseModel
@@ -23,6 +23,7 @@ from acorn.stores.port import RunCancelledError
 from acorn.testing import ScriptedModel, call, finish
 
 Perform = Callable[..., str]
+Kind = TypeVar("Kind")
 
 
 class Answer(BaseModel):
@@ -38,6 +39,12 @@ class Desk(module):
     max_steps = 8
 
 
+class Extract(module[Any, Kind]):
+    """Extract something."""
+
+    initial_input = [("question", str)]
+
+
 AGENTS = """
 from typing import Any
 from acorn import module
@@ -49,6 +56,11 @@ class Desk(module):
     final_output = ["text"]
     model: Any = ScriptedModel([finish(text="Imported.")])
     store = "runs.db"
+
+
+class Office:
+    class Inner(Desk):
+        pass
 """
 
 
@@ -171,6 +183,33 @@ def test_one_that_this_process_drives_is_to_be_delivered_again(store: Store) -> 
     goes_on.set()
     thread.join()
     assert outcomes == ["done"]
+
+
+def test_a_store_by_another_address_does_not_let_this_process_drive_a_run_twice(tmp_path: Path) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow(Desk):
+        def on_start(self, step: Any) -> Any:
+            if not begun.is_set():
+                begun.set()
+                goes_on.wait()
+            return step
+
+    store, other = SQLiteStore(tmp_path / "runs.db"), SQLiteStore(tmp_path / "runs.db")
+    handle = put(store, Slow, question="Who?")
+    agent = Slow(model=ScriptedModel([finish(text="Me.")]))
+    outcomes: list[str] = []
+    thread = threading.Thread(target=lambda: outcomes.append(perform(store, handle.run_id, agent)), daemon=True)
+    thread.start()
+    begun.wait()
+    with pytest.raises(DeliverAgainError, match="is being driven by this process"):
+        perform(other, handle.run_id, agent)
+    goes_on.set()
+    thread.join()
+    assert outcomes == ["done"]
+    assert perform(other, handle.run_id, agent) == "done"
+    store.close()
+    other.close()
 
 
 def test_one_whose_process_died_is_taken_over_until_it_took_five_with_it(store: Store, deliver: Perform) -> None:
@@ -331,15 +370,41 @@ def test_the_class_is_found_by_its_name(store: Store, deliver: Perform) -> None:
     assert handle.result() == Answer(text="Found.")
 
 
-def test_the_class_is_imported_by_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["Desk", "Office.Inner"])
+def test_the_class_is_imported_by_its_name(tmp_path: Path, name: str) -> None:
     """In a process that has never heard of it."""
     (tmp_path / "desks.py").write_text(AGENTS, encoding="utf-8")
-    put_it = "from desks import Desk; print(Desk().using(deliver=False).submit(question='Who?').run_id)"
+    put_it = f"from desks import *; print({name}().using(deliver=False).submit(question='Who?').run_id)"
     run_id = program(tmp_path, put_it).strip()
     do_it = f"from acorn.durable import perform; print(perform('runs.db', {run_id!r}))"
     assert program(tmp_path, do_it) == "done\n"
-    show = f"from desks import Desk; print(Desk().resume({run_id!r}).text)"
+    show = f"from desks import *; print({name}().resume({run_id!r}).text)"
     assert program(tmp_path, show) == "Imported.\n"
+
+
+def test_a_module_that_ends_the_program_does_not_end_the_engine(
+    store: Store, deliver: Perform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(Desk):
+        pass
+
+    (tmp_path / "ends_at_once.py").write_text("raise SystemExit(3)", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    Gone.__module__, Gone.__qualname__ = "ends_at_once", "Gone"
+    handle = put(store, Gone, question="Who?")
+    Gone.__qualname__ = "Else"
+    with pytest.raises(StoreError, match="`ends_at_once` cannot be imported"):
+        deliver(store, handle.run_id)
+    assert handle.status() == "queued"
+
+
+def test_two_agents_of_one_name_are_refused(store: Store, deliver: Perform) -> None:
+    handle = put(store, question="Who?")
+    with pytest.raises(DeclarationError, match=r"Two of the agents are `.*:Desk`"):
+        deliver(store, handle.run_id, [Desk, Desk(max_steps=3)])
+    assert handle.status() == "queued"
+    agent = Desk(model=ScriptedModel([finish(text="Me.")]))
+    assert deliver(store, handle.run_id, iter([agent, agent])) == "done"
 
 
 def test_a_class_that_cannot_be_found_is_told(store: Store, deliver: Perform) -> None:
@@ -412,6 +477,8 @@ def test_what_is_wrong_is_told_before_anything_is_put(store: Store) -> None:
         agent.using(deps=object()).submit(question="Who?")
     with pytest.raises(DeclarationError, match="`history` of `Desk` is not kept"):
         agent.using(history=[{"role": "user", "content": "Hi"}]).submit(question="Who?")
+    with pytest.raises(DeclarationError, match="What stands in the brackets of this `Extract` is not kept with a run"):
+        Extract[Answer](store=store).using(deliver=False).submit(question="Who?")
     with pytest.raises(DeclarationError, match="holds in this process only"), Desk.override(max_steps=3):
         agent.submit(question="Who?")
     assert store.list() == []

@@ -156,6 +156,10 @@ def test_what_cannot_be_opened_is_told_at_once_and_without_the_password(postgres
     told = refusal(in_database(postgres_server, "no_such_database"))
     assert "is not there" in told
     assert "make the database, or name another one" in told
+    parts = urlsplit(postgres)
+    told = refusal(urlunsplit(parts._replace(netloc=f"nobody_{os.getpid()}:geheim@{parts.hostname}:{parts.port}")))
+    assert "does not let this user in" in told
+    assert "geheim" not in told
 
 
 @contextmanager
@@ -165,23 +169,38 @@ def socket_that_refuses() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def test_a_user_who_may_not_write_is_told_so(postgres: str, store: PostgresStore) -> None:
-    begin(store, "r")
+@contextmanager
+def another_user(postgres: str) -> Iterator[tuple[str, str]]:
+    """The name and the URL of somebody who may do nothing yet."""
     role = f"reader_{os.getpid()}"
     ask(postgres, f"CREATE ROLE {role} LOGIN PASSWORD 'geheim'")
     try:
+        parts = urlsplit(postgres)
+        yield role, urlunsplit(parts._replace(netloc=f"{role}:geheim@{parts.hostname}:{parts.port}"))
+    finally:
+        ask(postgres, f"DROP OWNED BY {role}")
+        ask(postgres, f"DROP ROLE {role}")
+
+
+def test_a_user_who_may_not_write_is_told_so(postgres: str, store: PostgresStore) -> None:
+    begin(store, "r")
+    with another_user(postgres) as (role, login):
         ask(postgres, f"GRANT USAGE ON SCHEMA acorn TO {role}")
         ask(postgres, f"GRANT SELECT ON ALL TABLES IN SCHEMA acorn TO {role}")
-        parts = urlsplit(postgres)
-        login = urlunsplit(parts._replace(netloc=f"{role}:geheim@{parts.hostname}:{parts.port}"))
         with closing(PostgresStore(login)) as reader:
             assert [facts.id for facts in reader.list()] == ["r"]
             with pytest.raises(StoreError, match=r"may not be used by this user .*permission denied") as caught:
                 begin(reader, "s")
             assert "geheim" not in str(caught.value)
-    finally:
-        ask(postgres, f"DROP OWNED BY {role}")
-        ask(postgres, f"DROP ROLE {role}")
+
+
+def test_a_user_who_may_not_make_schemas_uses_those_that_were_made_for_it(postgres: str) -> None:
+    with another_user(postgres) as (role, login), closing(PostgresStore(login)) as store:
+        ask(postgres, f"CREATE SCHEMA acorn AUTHORIZATION {role}")
+        with pytest.raises(StoreError, match="let it create and write the schemas `acorn` and `acorn_jobs`"):
+            store.prepare_engine()
+        ask(postgres, f"CREATE SCHEMA acorn_jobs AUTHORIZATION {role}")
+        store.prepare_engine()
 
 
 @pytest.mark.parametrize(

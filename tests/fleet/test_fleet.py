@@ -30,7 +30,7 @@ from tests.patience import PATIENCE, comes_true
 from tests.postgres_server import OwnServer
 
 import acorn
-from acorn import ModelError, StoreError, module
+from acorn import AcornError, ModelError, StoreError, module
 from acorn._handle import Handle
 from acorn.durable.work import Worker as InProcess
 from acorn.stores import PostgresStore
@@ -234,6 +234,20 @@ def test_a_worker_leaves_alone_what_it_does_not_know_and_what_does_not_fit_its_c
     assert "run-b" not in worker.said()
 
 
+def test_a_file_of_several_classes_is_executed_once_and_a_class_is_named_once(fleet: Fleet, tmp_path: Path) -> None:
+    file = tmp_path / "pair.py"
+    file.write_text(
+        "from acorn import module\nprint('executed', flush=True)\nclass One(module):\n    'One.'\n"
+        "    final_output = str\nclass Two(One):\n    'Two.'\nthree = One()\n"
+    )
+    worker = fleet.start("One", "Two", file=file)
+    assert "`pair:One`, `pair:Two`" in worker.said()
+    assert worker.said().count("executed") == 1
+    refused = fleet.start("One", "three", file=file)
+    assert refused.ends() == 2
+    assert "error: Two of the agents are `pair:One`" in refused.said()
+
+
 def test_a_run_that_fits_no_worker_is_failed_in_the_end_and_can_be_tried_again(postgres: str) -> None:
     class Older(module[[("number", int)], str]):  # type: ignore[misc]
         """Old."""
@@ -255,6 +269,34 @@ def test_a_run_that_fits_no_worker_is_failed_in_the_end_and_can_be_tried_again(p
         handle.result()
     assert told[-1][:3] == ("run-a", "crew:Desk", "failed")
     assert agent.resume("run-a").answer == "run-a ok"
+
+
+def test_a_run_that_would_end_its_worker_is_failed_and_the_worker_goes_on(postgres: str) -> None:
+    class Ending(Desk):
+        def on_step(self, step: Any) -> None:
+            raise SystemExit(3)
+
+    told = list[Any]()
+    ending, desk = named(Ending, postgres).submit(question="run-a"), named(Desk, postgres)
+
+    async def work() -> None:
+        agents = [type(ending._agent), type(desk)]
+        worker = InProcess(
+            agents, open_store(postgres, "test"), 1, say=told.append, ran=lambda *words: told.append(words)
+        )
+        working = asyncio.ensure_future(worker.run())
+        assert await asyncio.to_thread(comes_true, lambda: ending.status() == "failed")
+        last = await desk.asubmit(question="run-b")
+        assert (await last.result(timeout=PATIENCE)).answer == "run-b ok"
+        worker.stop()
+        await working
+
+    asyncio.run(work())
+    with pytest.raises(AcornError, match="SystemExit: 3"):
+        ending.result()
+    (facts,) = acorn.runs(postgres).list(status="failed")
+    assert str(facts.error).endswith("was to end the worker that drove it (SystemExit: 3).")
+    assert any(words[0] == ending.run_id and words[2] == "failed" and words[4] == "SystemExit: 3" for words in told)
 
 
 def test_what_was_begun_here_and_failed_is_tried_again_by_workers(fleet: Fleet) -> None:

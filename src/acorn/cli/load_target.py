@@ -27,13 +27,17 @@ Made = TypeVar("Made")
 _NAMED = re.compile(r"(?P<source>.+?):(?P<name>[^\W\d]\w*)")
 
 
-def load(target: str, *, debug: bool = False) -> Agent:
-    """The instance to run; `CommandError` says what is missing."""
+def load(target: str, *, debug: bool = False, once: bool = False) -> Agent:
+    """The instance to run; `CommandError` says what is missing.
+
+    `once`: a file that was executed before is not executed again. Of several targets that share a file, or import each
+    other, what is counted by class is then counted together.
+    """
     source, name = _split(target)
     if Path(source).is_dir():
         raise CommandError(f"`{source}` is a directory; give the file of a module, such as `agent.py`")
     is_file = source.endswith(".py") or os.sep in source or Path(source).is_file()
-    loaded = _load_file(Path(source), debug) if is_file else _load_module(source, debug)
+    loaded = _load_file(Path(source), debug, once) if is_file else _load_module(source, debug)
     found = _named(loaded, name, source) if name else _only(loaded, source)
     if isinstance(found, module):
         return found
@@ -51,13 +55,16 @@ def _split(target: str) -> tuple[str, str | None]:
     return match["source"], match["name"]
 
 
-def _load_file(file: Path, debug: bool) -> ModuleType:
+def _load_file(file: Path, debug: bool, once: bool) -> ModuleType:
     if not file.is_file():
         raise CommandError(f"there is no file `{file}`{_near(file)}")
     file = file.resolve()
     sys.path.insert(0, str(file.parent))
     # Under its own name, so that its neighbours can import it; but never in the place of another module.
     name = f"acorn_run_{file.stem}" if _is_taken(file) else file.stem
+    known = sys.modules.get(name)
+    if once and known is not None and known.__file__ == str(file):
+        return known
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise CommandError(f"`{file.name}` is no Python file; give a file that ends in `.py`, or a module's name")

@@ -22,7 +22,7 @@ from acorn._drive.run_tree import Tree
 from acorn._json import excerpt, words_of
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores import words
-from acorn.stores.holder import hold_alone, let_go, this_process
+from acorn.stores.holder import hold_alone, is_held_by_another, let_go, this_process
 from acorn.stores.open import open_store
 from acorn.stores.port import HeldError, Kept, Status, Store
 from acorn.stores.seats import take
@@ -111,7 +111,7 @@ class _Delivery:
 
     def __enter__(self) -> None:
         if not hold_alone(self._store, self._run_id):
-            raise DeliverAgainError(f"The run {self._run_id} is being driven by this process; deliver it again later.")
+            raise _driven_here(self._run_id)
 
     def __exit__(self, *_: object) -> None:
         let_go(self._store, self._run_id)
@@ -138,6 +138,8 @@ class _Delivery:
         except HeldError as error:
             if error.holder is None or error.holder.id != here.id:
                 raise DeliverAgainError(str(error)) from error
+            if is_held_by_another(self._store, run_id):
+                raise _driven_here(run_id) from error
             # Nothing in this process drives it: it could not be let go of, since the store was away.
             self._store.release(run_id, here, "stopped")
             found = take(self._store, run_id)
@@ -155,7 +157,8 @@ class _Delivery:
         if which is None:
             raise StoreError(
                 f"The run {self._run_id} in {self._store.name} is one of `{name}`, which is not among the agents that "
-                f"are driven here; it is left as it was."
+                f"are driven here; it is left as it was. A class that has another name by now is found by a function: "
+                f"`perform(store, run_id, lambda name: NewName)`."
             )
         return instance_of(which).using(store=self._store, **kept_settings(kept))
 
@@ -175,6 +178,10 @@ class _Delivery:
         return cast(Ended, status)
 
 
+def _driven_here(run_id: str) -> DeliverAgainError:
+    return DeliverAgainError(f"The run {run_id} is being driven by this process; deliver it again later.")
+
+
 def _lookup(agents: Any) -> Lookup:
     """How to find an agent by its name."""
     if agents is None:
@@ -186,22 +193,34 @@ def _lookup(agents: Any) -> Lookup:
         return found
     if isinstance(agents, str) or not isinstance(agents, Iterable):
         raise _no_agents(agents)
-    named: dict[str, Any] = {}
-    for each in agents:
+    several = list(agents)
+    for each in several:
         if not hasattr(class_of(each), BASE):
             raise _no_agents(each)
-        named[agent_name(class_of(each))] = each
-    return named.get
+    return named_agents(several).get
+
+
+def named_agents(agents: Iterable[Any]) -> dict[str, Any]:
+    """Agents by what every process calls their classes, which is all that a run says of its own."""
+    named: dict[str, Any] = {}
+    for each in agents:
+        name = agent_name(class_of(each))
+        if named.setdefault(name, each) is not each:
+            raise DeclarationError(
+                f"Two of the agents are `{name}`, and a run of it would be driven by either; give one of them, or two "
+                f"classes with names of their own."
+            )
+    return named
 
 
 def _by_name(name: str) -> Any:
     """The class that every process calls so: one that is here already, or that comes by an import."""
     source, _, path = name.partition(":")
     found = _known(name)
-    if found is None and path.isidentifier():
+    if found is None and "<" not in path:  # one inside of a function does not come by an import
         try:
             importlib.import_module(source)
-        except Exception as error:  # whatever the code there raises
+        except (Exception, SystemExit) as error:  # whatever the code there raises
             raise StoreError(
                 f"`{name}`, the class of the run, is not here, and `{source}` cannot be imported ({words_of(error)}); "
                 f"import it before, or give it: `perform(store, run_id, {path})`."

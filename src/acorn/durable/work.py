@@ -16,10 +16,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from acorn._declared import agent_name, class_of
 from acorn._json import words_of
 from acorn._record_json import MisfitError
-from acorn.durable.perform import DeliverAgainError, Ended, perform
+from acorn.durable.perform import DeliverAgainError, Ended, named_agents, perform
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.holder import hold, lease, let_go, this_process
 from acorn.stores.port import Store
@@ -80,7 +79,7 @@ class Worker:
             raise DeclarationError(
                 f"Workers need a PostgreSQL store, as in `--store postgresql://host/name`; {store.name} is none."
             )
-        self.agents: Mapping[str, Any] = {agent_name(class_of(each)): each for each in agents}
+        self.agents: Mapping[str, Any] = named_agents(agents)
         self.store, self.concurrency = store, concurrency
         self.running: dict[str, float] = {}
         """By run, when it was begun here."""
@@ -228,6 +227,11 @@ class Worker:
             words = words_of(error)
             if run_id in self.store.statuses([run_id]):
                 raise
+        except BaseException as error:  # `sys.exit()` in a tool, say: the run has stopped, and would do the same again
+            words = words_of(error)
+            if not self.store.give_up(run_id, f"The run {run_id} was to end the worker that drove it ({words})."):
+                raise
+            ended = "failed"
         finally:
             del self.running[run_id]
             self._ran(run_id, name, ended, time.monotonic() - began, words)

@@ -125,6 +125,12 @@ def _hold(store: Store, run_id: str, cancelled: _Cancelled | None) -> None:
     heartbeat.counts[run_id] += 1
 
 
+def is_held_by_another(store: Store, run_id: str) -> bool:
+    """Whether this process holds a run of that name by another store, which may be the same one by another address."""
+    with _guard:
+        return any(run_id in each.runs for each in _beating.values() if each.store is not store)
+
+
 def let_go(store: Store, run_id: str) -> None:
     """The run is driven no more; when it was the last one, the store soon hears of this process no more."""
     with _guard:

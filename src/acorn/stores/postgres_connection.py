@@ -42,6 +42,8 @@ _AWAY = ("starting up", "shutting down", "recovery mode", "not yet accepting", "
 """What a server says that cannot be reached now."""
 _HOPELESS = ("authentication failed", "does not exist", "no pg_hba.conf", "no password supplied", "translate host name")
 """What waiting does not mend."""
+_REFUSED = ("authentication failed", "no password supplied", "no pg_hba.conf", 'role "')
+"""What is said of a user, and not of a database."""
 _SESSION = """
     SET TIME ZONE 'UTC';
     SET default_transaction_isolation = 'read committed';
@@ -131,7 +133,7 @@ class Place:
         """What PostgreSQL says, in words that help."""
         said = self.address.without_secrets(" ".join(str(error).split()))
         if isinstance(error, OperationalError) and is_lost(error):
-            if any(words in said for words in ("authentication failed", "no password supplied", "no pg_hba.conf")):
+            if any(words in said for words in _REFUSED):
                 text = f"{self.name} does not let this user in ({said}); see the user and the password of the URL."
             elif "does not exist" in said:
                 text = f"{self.name} is not there ({said}); make the database, or name another one."
@@ -140,7 +142,8 @@ class Place:
             else:
                 text = f"{self.name} cannot be reached ({said}); see whether the server runs, and the host and port."
         elif isinstance(error, psycopg.errors.InsufficientPrivilege):
-            text = f"{self.name} may not be used by this user ({said}); let it create and write the schema `acorn`."
+            allowed = "let it create and write the schemas `acorn` and `acorn_jobs`"
+            text = f"{self.name} may not be used by this user ({said}); {allowed}."
         else:
             text = f"{self.name} could not do it ({said})."
         told = StoreError(text)

@@ -118,7 +118,9 @@ def prepare_engine(connection: Connection[Any], name: str) -> None:
         raise StoreError(f"The workers of {name} need the extra `fleet`: pip install 'acorn-agents[fleet]'.")
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", [APPLICATION_ID])
-        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}".encode())
+        # Asked first: who may not make one is refused by `IF NOT EXISTS` too.
+        if connection.execute("SELECT to_regnamespace($1)", [SCHEMA]).fetchone() == (None,):
+            connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
         connection.execute(f"SET LOCAL search_path = {SCHEMA}".encode())
         if _applied(connection) is None:
             connection.execute((installed / "schema.sql").read_bytes())

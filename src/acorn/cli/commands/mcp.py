@@ -30,7 +30,7 @@ def mcp(
     from acorn.mcp.server import serve_apart
 
     out = context.obj.set_aside()  # a file may print while it is imported, and from then on
-    agents = [load(target, debug=debug) for target in targets]
+    agents = [load(target, debug=debug, once=True) for target in targets]
     try:
         serve_apart(agents, http, out)
     except AcornError as error:

@@ -46,7 +46,7 @@ def work(
     """
     address = None if health is None else _address(health)
     book = _postgres(store)
-    agents = [load(each, debug=debug) for each in targets]
+    agents = [load(each, debug=debug, once=True) for each in targets]
     try:
         from acorn.durable.work import Worker
 

@@ -26,7 +26,7 @@ from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 
 AGENTS = Path(__file__).parents[1] / "mcp_servers" / "agents.py"
-NAMES = ["DeepThought", "Shout", "Failing", "Raising", "Waiting", "Nothing", "Slow"]
+NAMES = ["DeepThought", "Shout", "Failing", "Raising", "Waiting", "Nothing", "Slow", "Ancestry", "Rounding", "Rewriting"]
 TARGETS = [f"{AGENTS}:{name}" for name in NAMES]
 
 
@@ -94,7 +94,7 @@ def text(result: Any) -> str:
 
 def test_modules_are_listed_by_their_classes(session: Session) -> None:
     tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
-    assert list(tools) == ["deep_thought", "shout", "failing", "raising", "waiting", "nothing", "slow"]
+    assert list(tools) == ["deep_thought", *(name.lower() for name in NAMES[1:])]
     deep = tools["deep_thought"]
     assert deep.description == "Answer questions."
     assert deep.input_schema["required"] == ["question"]
@@ -117,6 +117,26 @@ def test_a_call_is_a_run_and_nobody_else_speaks_on_standard_output(session: Sess
 def test_a_plain_output_is_text_and_data(session: Session) -> None:
     result = session.call("shout", result="hello")
     assert (text(result), result.structured_content) == ("LOUD", {"result": "LOUD"})
+
+
+def test_what_is_promised_of_an_output_is_an_object_whose_fields_have_the_names_of_the_data(session: Session) -> None:
+    tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
+    promised = tools["ancestry"].output_schema
+    assert promised["type"] == "object"  # which clients demand, also of a model that has itself in it
+    result = session.call("ancestry", result="x")
+    byron = {"full_name": "Byron", "children": []}
+    assert result.structured_content == {"full_name": "Ada", "children": [byron]}
+    assert set(promised["properties"]) == set(result.structured_content)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("rounding", "`rounding` gave `null`"), ("rewriting", "`rewriting` gave `In a word: it`")],
+)
+def test_an_output_that_is_not_as_promised_is_told_in_words(session: Session, name: str, words: str) -> None:
+    result = session.call(name, result="x")
+    assert (result.is_error, result.structured_content) == (True, None)
+    assert words in text(result)
 
 
 def test_a_module_without_input_and_output_is_a_tool_too(session: Session) -> None:

@@ -29,6 +29,16 @@ AGENTS = Path(__file__).parents[1] / "mcp_servers" / "agents.py"
 NAMES = ["DeepThought", "Shout", "Failing", "Raising", "Waiting", "Nothing", "Slow", "Ancestry", "Rounding", "Rewriting"]
 TARGETS = [f"{AGENTS}:{name}" for name in NAMES]
 
+QUIET = """
+from acorn import module
+from acorn.mcp import serve
+
+class Quiet(module[str, str]):
+    '''Say nothing.'''
+
+serve(Quiet)
+"""
+
 
 class Session:
     """The official client, on a loop of its own, connected to our server."""
@@ -68,8 +78,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return start_python(folder, "-m", "acorn", "mcp", *words)
+
+
+def start_python(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "acorn", "mcp", *words],
+        [sys.executable, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -215,6 +229,23 @@ def test_it_ends_when_standard_input_closes(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("way", ["command", "function"])
+def test_it_ends_quietly_when_the_client_is_gone(tmp_path: Path, way: str) -> None:
+    words = ["-m", "acorn", "mcp", TARGETS[1]] if way == "command" else ["-c", QUIET]
+    process = start_python(tmp_path, *words)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.close()
+    known = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": known}) + "\n")
+    process.stdin.flush()
+    assert process.wait(PATIENCE) == 0
+    assert process.stderr is not None
+    assert process.stderr.read().replace("a file that prints while it is imported", "").strip() == ""
+    process.stderr.close()
+    process.stdin.close()
 
 
 @pytest.mark.usefixtures("ctrl_c")

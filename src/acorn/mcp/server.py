@@ -222,8 +222,11 @@ async def _over_stdio(server: Any, out: TextIO | None) -> None:
 
     lines: Any = _Lines()
     writing: Any = None if out is None else _Writer(out)
-    async with stdio_server(stdin=lines, stdout=writing) as (reading, sending):
-        await server.run(reading, sending, server.create_initialization_options())
+    try:
+        async with stdio_server(stdin=lines, stdout=writing) as (reading, sending):
+            await server.run(reading, sending, server.create_initialization_options())
+    except* BrokenPipeError:  # the client has gone without closing its side, and nobody is left to hear of it
+        pass
 
 
 class _Lines:

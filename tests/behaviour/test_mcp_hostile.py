@@ -53,6 +53,15 @@ def test_an_error_of_the_servers_own_is_no_lost_connection(tmp_path: Path, file:
     assert odd.lines().count("started") == 1
 
 
+def test_one_that_ends_at_a_question_of_the_newer_protocol_is_asked_in_the_older(call: Call, tmp_path: Path) -> None:
+    odd = Odd(tmp_path / "diary", "strict")
+    for starts in (2, 3):  # what it is, is learned once
+        model = ScriptedModel([calling("echo", text="a"), finish("done")])
+        run = call.run(Worker(model=model, tools=[odd.server]), "x")
+        assert results(run) == ["echo: a"]
+        assert odd.lines().count("started") == starts
+
+
 def test_what_a_server_was_given_is_in_no_error_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "acorn")
     given = {"NOTE": "zebra-4711-note", "API_TOKEN": "zebratoken", "DSN": "postgres://me:zebrapass@host/db"}

@@ -139,10 +139,15 @@ class Server:
         self.hanging: list[Any] = []
         self.asking: dict[str, Any] = {}
         self.capabilities: dict[str, Any] = {}
+        self.is_open = False
 
     def run(self) -> None:
         for line in sys.stdin:
-            self.take(json.loads(line))
+            message = json.loads(line)
+            if given.variant == "strict" and not self.is_open and message["method"] != "initialize":
+                sys.exit("Error: ExpectedInitializeRequest")  # as all servers of an older SDK for Rust do
+            self.is_open = True
+            self.take(message)
 
     def take(self, message: dict[str, Any]) -> None:
         params = message.get("params") or {}

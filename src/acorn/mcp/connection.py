@@ -54,6 +54,10 @@ class Connection:
         """Whether the server is told that there may be a person to ask."""
         self.is_lost = False
         """Whether nothing can be called here any more."""
+        self.has_ended = False
+        """Whether the server went away by itself, before it was open."""
+        self.is_older = False
+        """Whether it speaks the protocol with a handshake."""
         self.definitions: dict[str, Definition] = {}
         """What the server listed last, by its names."""
         self._to_connect = to_connect
@@ -72,12 +76,12 @@ class Connection:
 
     # Opening and closing
 
-    async def open(self) -> None:
-        """Connect and list the tools; an `AcornError` says why that failed."""
+    async def open(self, *, is_older: bool) -> None:
+        """Connect and list the tools; an `AcornError` says why that failed. One that is older is not asked if it is."""
         check_installed()
         self.veil = Veil()
         opened = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._own(opened))
+        self._task = asyncio.create_task(self._own(opened, is_older))
         try:
             async with asyncio.timeout(self._to_connect):
                 await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +106,7 @@ class Connection:
             raise await self._failure(*_why(error)) from error
         raise await self._failure("ended while it was opened", None)
 
-    async def _own(self, opened: asyncio.Future[None]) -> None:
+    async def _own(self, opened: asyncio.Future[None], is_older: bool) -> None:
         from mcp import Client, types
 
         self._log = None if self.address.is_web else ServerLog(self.address.label, self.address.hidden)
@@ -111,9 +115,11 @@ class Connection:
                 self.address.transport(self._log, self, self._to_connect),
                 elicitation_callback=self._elicit if self.may_ask else None,
                 client_info=types.Implementation(name="acorn", version=__version__),
+                mode="legacy" if is_older else "auto",
             )
             async with client:
                 self._client = client
+                self.is_older = client.session.initialize_result is not None
                 opened.set_result(None)
                 await self._leaving.wait()
         finally:
@@ -121,6 +127,7 @@ class Connection:
 
     def lost(self, why: str | None = None) -> None:
         self.is_lost = True
+        self.has_ended = self.has_ended or self._client is None
         self._why_lost = self._why_lost or why
 
     def misheard(self) -> None:

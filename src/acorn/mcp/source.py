@@ -157,6 +157,8 @@ class MCPServer:
         self._users = 0
         self._connections: dict[bool, Connection] = {}
         """One for runs that have somebody to ask, one for those that have not: a server is told so at the beginning."""
+        self._is_older = False
+        """Whether the process is known to speak the older protocol: some are long silent when they are asked."""
         self._turn: asyncio.Lock | None = None
         self._made: dict[str, Tool] = {}
         """The tools by the fingerprints of their definitions, so that the same one is made once."""
@@ -194,11 +196,24 @@ class MCPServer:
                 )
             if known is not None:
                 await known.close()
+            self._connections[may_ask] = made = await self._opened(may_ask)
+            return made
+
+    async def _opened(self, may_ask: bool) -> Connection:
+        """Some servers end at the first question of the newer protocol; those are started anew with the older one."""
+        is_process = not self.address.is_web
+        while True:
             times = (self.connect_timeout, self.timeout)
             made = Connection(self.address, *times, may_ask=may_ask, on_progress=self.on_progress)
-            await made.open()
-            self._connections[may_ask] = made
-            return made
+            try:
+                await made.open(is_older=self._is_older)
+            except AcornError:
+                self._is_older = is_process and made.has_ended and not self._is_older
+                if not self._is_older:
+                    raise
+            else:
+                self._is_older = is_process and made.is_older
+                return made
 
     # Its tools
 

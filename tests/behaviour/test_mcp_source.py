@@ -107,6 +107,7 @@ def test_arguments_are_checked_against_the_schema_before_anything_is_called(
     [
         ("wrapped", "plain"),
         ("whole", '{"a":1,"b":"two"}'),
+        ("linked", '[{"a":1},"b file:///b.txt","in a"]'),
         ("dirty", "abcd\nnext\tline"),
     ],
 )
@@ -130,6 +131,12 @@ def test_an_error_of_the_server_is_a_tool_error(call: Call, script: Script, odd:
     model = script(calling("fail", text="no such file"), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
     assert results(run) == ["Tool error: ServerError: no such file"]
+
+
+def test_an_error_that_is_told_in_data_is_read(script: Script, odd: Odd) -> None:
+    model = script(calling("lament"), finish("done"))
+    run = Worker(model=model, tools=[odd.server]).run("x")
+    assert results(run) == ['Tool error: ServerError: {"code":"E42"}']
 
 
 def test_a_branch_and_its_parent_use_one_connection(call: Call, script: Script, odd: Odd) -> None:
@@ -446,6 +453,7 @@ def test_a_server_that_died_between_calls_is_started_anew_before_the_next(tmp_pa
     [
         ("broken", r"The MCP server `python.*`.*It wrote:\n.*\nImportError: no module named `secret_sauce`"),
         ("silent", r"did not answer within 0.5 s"),
+        ("shapeless", r"is not as MCP has it: tools.0.inputSchema.type: Field required\)\."),
     ],
 )
 def test_a_server_that_does_not_open_says_why(call: Call, tmp_path: Path, variant: str, words: str) -> None:

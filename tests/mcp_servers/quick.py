@@ -59,7 +59,7 @@ TOOLS = [
     tool("echo", TEXT),
     tool("read.file/v2", TEXT),
     *[tool(name) for name in ("environment", "die", "hang", "report", "ask", "sample", "picture", "mixed", "long")],
-    tool("dirty"),
+    *[tool(name) for name in ("dirty", "linked", "lament")],
     tool("survey"),
     tool("fail", TEXT),
     tool("refuse", TEXT),
@@ -80,6 +80,7 @@ VARIANTS = {
     "long_names": [tool("n" * 100), tool("n" * 99 + "m")],
     "finish": [tool("__finish__")],
     "rude": [tool("echo", TEXT)],
+    "shapeless": [tool("echo", {"properties": {"text": {}}})],
     "keyed": [
         tool("login", {"type": "object", "properties": {"by": KEYED, "default": KEYED, "tries": {"default": 3}}})
     ],
@@ -120,6 +121,14 @@ def answer(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             resource = {"type": "resource", "resource": {"uri": "file:///a.txt", "text": "in a"}}
             link = {"type": "resource_link", "uri": "file:///b.txt", "name": "b"}
             return {"content": [{"type": "text", "text": "Look:"}, picture, sound, resource, link]}
+        case "linked":
+            link = {"type": "resource_link", "uri": "file:///b.txt", "name": "b\u200b"}
+            resource = {"type": "resource", "resource": {"uri": "file:///a.txt", "text": "in a"}}
+            whole = said('{"a": 1}', structuredContent={"a": 1})
+            return {**whole, "content": [*whole["content"], link, resource]}
+        case "lament":
+            torn = {"type": "image", "data": "!", "mimeType": "image/png"}
+            return {"content": [torn], "structuredContent": {"code": "E42"}, "isError": True}
         case "long":
             return said("y" * 1_000_000)
         case "dirty":

@@ -282,7 +282,8 @@ class Connection:
         return AcornError(f"The MCP server `{self.address.label}` {what}{words}.{await self._last_words()}")
 
     def _words_of(self, error: BaseException) -> str:
-        return self.address.hidden(self.veil.lift(words_of(error)))
+        words = _said_by(error) if isinstance(error, ValidationError) else words_of(error)
+        return self.address.hidden(self.veil.lift(words))
 
     def _misheard_words(self) -> str:
         return "; it wrote lines to its standard output that are no messages of MCP" if self._has_misheard else ""

@@ -220,6 +220,12 @@ def test_a_server_cannot_take_the_place_of_a_tool_of_the_user(call: Call, odd: O
         call.run(agent, "x")
 
 
+def test_two_servers_with_the_same_names_are_told_of_the_prefix(tmp_path: Path) -> None:
+    servers = [Odd(tmp_path / name, "paged").server for name in ("a", "b")]
+    with pytest.raises(ToolConflictError, match=r"Tool 'echo' of `Worker` is defined twice.*`prefix`"):
+        Worker(model=ScriptedModel([]), tools=servers)("x")
+
+
 def test_a_server_of_a_branch_cannot_take_the_place_of_a_tool_from_above(odd: Odd) -> None:
     class Inner(module[None, str]):
         """Look closer."""
@@ -328,10 +334,20 @@ def test_a_tool_that_is_new_is_a_change_too(tmp_path: Path) -> None:
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", pin=lock, allow=["echo", "delete"]).server])("x")
 
 
-def test_a_lock_file_that_is_none_is_refused(tmp_path: Path, odd: Odd) -> None:
-    (tmp_path / "mcp.lock").write_text("[]")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[]", "is no file that `pin` has written"), ("[" * 100_000, "cannot be read: maximum recursion depth")],
+)
+def test_a_lock_file_that_is_none_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "mcp.lock").write_text(text)
     server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "mcp.lock").server
-    with pytest.raises(AcornError, match="is no file that `pin` has written"):
+    with pytest.raises(AcornError, match=words):
+        Worker(model=ScriptedModel([]), tools=[server])("x")
+
+
+def test_a_lock_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "missing" / "mcp.lock").server
+    with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* cannot be written: No such file or directory\.$"):
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 

@@ -260,7 +260,8 @@ class MCPServer:
         )(call)
         options = options_of(marked)
         assert options is not None
-        made = FunctionTool(name, marked, options, f"`{name}` of the MCP server `{label}`")
+        where = f"`{name}` of the MCP server `{label}`, which a `prefix` would keep apart"
+        made = FunctionTool(name, marked, options, where)
         try:
             made.binding  # noqa: B018 - computed once and kept
         except DeclarationError as error:
@@ -325,8 +326,8 @@ def _check_shadows(made: Sequence[Tool]) -> None:
         if each.name in loop.plan.branches or (other is not None and other.function is not each.function):
             where = f"as {other.where}" if other is not None else "as a branch"
             raise ToolConflictError(
-                f"Tool '{each.name}' of `{loop.spec.owner}` is defined twice: {where} and as {each.where}; give the "
-                f"server a `prefix`, or leave the tool out by `allow=[...]`."
+                f"Tool '{each.name}' of `{loop.spec.owner}` is defined twice: {where} and as {each.where}; or leave "
+                f"the tool out by `allow=[...]`."
             )
 
 

@@ -243,6 +243,27 @@ with server:
     assert ended.stdout.endswith("done\n")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_may_leave_the_block_and_go_on(tmp_path: Path) -> None:
+    lines = """
+def work():
+    model = ScriptedModel([call('echo', text='a'), finish('done')])
+    return Worker(model=model, tools=[server])('x')
+
+with server:
+    work()
+    child = os.fork()
+    if child == 0:
+        print('inside', work(), flush=True)
+if child == 0:
+    print('behind', work(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+    ended = run_program(lines, tmp_path / "diary")
+    assert ended.stdout == "inside done\nbehind done\n"
+
+
 class Rude(http.server.BaseHTTPRequestHandler):
     """Has a session, and never lets it end."""
 

@@ -169,7 +169,7 @@ class MCPServer:
         self._users += 1
 
     async def _let_go(self) -> None:
-        if self._process != os.getpid():
+        if self._process != os.getpid() or self._users == 0:  # a forked child may leave what its parent has entered
             return
         self._users -= 1
         if self._users == 0:

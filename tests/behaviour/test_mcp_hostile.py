@@ -224,6 +224,14 @@ def _is_alive(number: int) -> bool:
     return not stat.exists() or ") Z" not in stat.read_text(encoding="utf-8")  # an orphan that nobody has buried
 
 
+@pytest.mark.skipif(os.name != "posix", reason="groups of processes are of POSIX")
+def test_what_a_server_has_started_ends_with_it(tmp_path: Path) -> None:
+    odd = Odd(tmp_path / "diary", "parent")
+    Worker(model=ScriptedModel([finish("done")]), tools=[odd.server])("x")
+    child = next(int(line.split()[1]) for line in odd.lines() if line.startswith("child"))
+    assert comes_true(lambda: not _is_alive(child))
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_has_nothing_open(tmp_path: Path) -> None:
     lines = """

@@ -11,6 +11,7 @@ import argparse
 import base64
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -255,6 +256,8 @@ def begin() -> None:
     if given.variant == "silent":
         write(f"process {os.getpid()}")
         time.sleep(3600)
+    if given.variant == "parent":  # of one that does not end with it
+        write(f"child {subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)']).pid}")
     if given.variant == "chatty":
         os.write(1, b"hello, I am no protocol\n")
 

@@ -326,6 +326,17 @@ def test_a_session_that_a_server_does_not_end_keeps_no_run_from_ending() -> None
         assert Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(address)])("x") == "done"
 
 
+def test_an_address_that_is_a_key_itself_is_neither_pinned_nor_told(tmp_path: Path) -> None:
+    key, lock = "9b1a4c0e-77d1-zebra-3f2a", tmp_path / "mcp.lock"
+    with rude(200) as address, waiting_for_nothing():
+        Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(f"{address}/{key}", pin=lock)])("x")
+        assert "zebra" not in lock.read_text(encoding="utf-8")
+        assert f"{address}/*** " in lock.read_text(encoding="utf-8")
+    with pytest.raises(AcornError, match=r"/mcp/\*\*\*` cannot be reached") as caught:
+        Worker(model=ScriptedModel([]), tools=[MCPServer(f"{address}/{key}")])("x")
+    assert "zebra" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("status", "words"),
     [(401, "HTTP status 401.*check the key in `headers`"), (404, "HTTP status 404.*check the path of the address")],

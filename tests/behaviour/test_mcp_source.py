@@ -373,6 +373,8 @@ def test_no_secret_is_shown() -> None:
     server = MCPServer("https://me:secret@example.com/mcp?key=hidden", headers={"Authorization": "Bearer hidden"})
     assert repr(server) == "MCPServer('https://example.com/mcp')"
     assert "hidden" not in str(vars(server))
+    server = MCPServer("https://example.com/v2/s/3f2a9c4e-77d1-4c0e-9b1a-hidden/mcp")
+    assert repr(server) == "MCPServer('https://example.com/v2/s/***/mcp')"
 
 
 # What a hostile server does

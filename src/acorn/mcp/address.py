@@ -24,6 +24,8 @@ from acorn.mcp.stderr import ServerLog
 
 _MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
 """Long words and those with a figure in them, but no paths."""
+_KEY_IN_PATH = re.compile(r"(?<=/)(?=(?:[^/]*[0-9]){3})[^/]{20,}")
+"""Some services give everybody an address of their own, which whoever knows it may use."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,18 @@ class Address:
         if not self.is_web:
             return os.path.basename(self.target) or self.target
         parts = urlsplit(self.target)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{_KEY_IN_PATH.sub('***', parts.path)}"
 
     @property
     def key(self) -> str:
-        """The server in a lock file: told apart from the same command with other arguments, but without them."""
-        if not self.args:
+        """The server in a lock file: told apart from others of its label by what the label leaves out, as a hash."""
+        left_out = [*self.args, *self._in_path()]
+        if not left_out:
             return self.label
-        return f"{self.label} {hashlib.sha256(json.dumps(self.args).encode()).hexdigest()[:12]}"
+        return f"{self.label} {hashlib.sha256(json.dumps(left_out).encode()).hexdigest()[:12]}"
+
+    def _in_path(self) -> list[str]:
+        return _KEY_IN_PATH.findall(urlsplit(self.target).path) if self.is_web else []
 
     def hidden(self, text: str) -> str:
         """A text of the server's without the keys that it was given."""
@@ -65,7 +71,7 @@ class Address:
         env, headers = dict(self.env or {}), dict(self.headers or {})
         named = [*map(_named, self.args), *map(_followed, self.args, self.args[1:])]
         own = {value for name, value in env.items() if os.environ.get(name) != value and _MAY_BE_KEY.fullmatch(value)}
-        told = own | {value for value in headers.values() if len(value) >= 6}
+        told = own | {value for value in headers.values() if len(value) >= 6} | set(self._in_path())
         return secrets_in({"headers": headers, "env": env, "target": self.target, "args": [*self.args, *named]}) | told
 
     @asynccontextmanager

@@ -327,8 +327,12 @@ def test_a_port_that_is_taken_is_named(address: str) -> None:
         serve(Twin, http=port)
 
 
-def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:
-    process = start(tmp_path, "nowhere.py")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["nowhere.py"], "there is no file `nowhere.py`"), ([TARGETS[1], "--http", "70000"], "invalid value for '--http'")],
+)
+def test_what_is_asked_for_wrongly_is_named(tmp_path: Path, words: list[str], said: str) -> None:
+    process = start(tmp_path, *words)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
-    assert "there is no file `nowhere.py`" in err
+    assert said in err

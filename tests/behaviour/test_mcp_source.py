@@ -21,7 +21,7 @@ from tests.behaviour.conftest import Call, Script
 from tests.patience import PATIENCE, comes_true, given_time
 from tests.ports import free_port, listens
 
-from acorn import AcornError, DeclarationError, Paused, Request, Run, ToolConflictError, module, tool
+from acorn import AcornError, DeclarationError, Paused, Request, Run, Step, ToolConflictError, module, tool
 from acorn.mcp import MCPServer
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -709,6 +709,16 @@ def test_outside_of_runs_and_blocks_its_tools_do_not_work(tmp_path: Path) -> Non
     server = Odd(tmp_path / "diary").server
     with pytest.raises(AcornError, match="is not open"):
         asyncio.run(server.tools())
+
+
+def test_a_server_that_is_added_in_a_step_is_told_where_it_belongs(tmp_path: Path) -> None:
+    class Late(Worker):
+        def on_start(self, step: Step) -> None:
+            server: Any = Odd(tmp_path / "diary").server
+            step.add_tool(server)
+
+    with pytest.raises(DeclarationError, match=r"`Late.add_tool` takes a tool, and MCPServer.* put it in `tools`"):
+        Late(model=ScriptedModel([]))("x")
 
 
 def test_an_agent_as_a_context_manager_keeps_it_open(tmp_path: Path, script: Script) -> None:

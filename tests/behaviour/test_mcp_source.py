@@ -609,6 +609,31 @@ def test_what_is_left_out_of_a_form_has_the_default_that_the_person_was_shown(
     assert asked[0] == "\n".join(["Who are you?", "Answer with a dict of:", *fields])
 
 
+@pytest.mark.parametrize(
+    ("form", "question", "choices", "answer"),
+    [
+        ("titled", "Which colour? (one of: #f00 = Red, #00f = Blue)", ("#f00", "#00f"), "#f00"),
+        ("several", "Which colours? (any of: #f00 = Red, #00f = Blue)", None, ["#f00"]),
+        ("both", None, None, {"colour": "#f00", "size": "S"}),
+    ],
+)
+def test_what_may_be_chosen_is_told(
+    script: Script, odd: Odd, form: str, question: str | None, choices: Any, answer: Any
+) -> None:
+    asked: list[Request] = []
+
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            asked.append(request)
+            return answer
+
+    (result,) = results(Human(model=script(calling(form), finish("done")), tools=[odd.server]).run("x"))
+    assert result.startswith("accept {'colour")
+    fields = ["- colour: string (one of: #f00 = Red, #00f = Blue)", "- size: string (one of: S, M)"]
+    assert asked[0].question == (question or "\n".join(["Which?", "Answer with a dict of:", *fields]))
+    assert asked[0].choices == choices
+
+
 def test_a_run_without_on_human_has_nobody_to_ask(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("ask"), finish("done"))
     (result,) = results(call.run(Worker(model=model, tools=[odd.server]), "x"))

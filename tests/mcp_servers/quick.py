@@ -39,7 +39,17 @@ SURVEY = {
     },
     "required": ["name", "age"],
 }
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {"ask": ("Which colour?", FORM), "survey": ("Who are you?", SURVEY)}
+NAMED = [{"const": "#f00", "title": "Red"}, {"const": "#00f", "title": "Blue"}]
+TITLED = {"type": "object", "properties": {"colour": {"type": "string", "oneOf": NAMED}}}
+SEVERAL = {"type": "object", "properties": {"colours": {"type": "array", "items": {"anyOf": NAMED}}}}
+BOTH = {"type": "object", "properties": {**TITLED["properties"], "size": {"type": "string", "enum": ["S", "M"]}}}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ask": ("Which colour?", FORM),
+    "survey": ("Who are you?", SURVEY),
+    "titled": ("Which colour?", TITLED),
+    "several": ("Which colours?", SEVERAL),
+    "both": ("Which?", BOTH),
+}
 
 
 def write(line: str) -> None:
@@ -61,7 +71,7 @@ TOOLS = [
     tool("read.file/v2", TEXT),
     *[tool(name) for name in ("environment", "die", "hang", "report", "ask", "sample", "picture", "mixed", "long")],
     *[tool(name) for name in ("dirty", "linked", "lament")],
-    tool("survey"),
+    *[tool(name) for name in ("survey", "titled", "several", "both")],
     tool("fail", TEXT),
     tool("refuse", TEXT),
     tool("delete", TEXT, annotations={"readOnlyHint": True}),
@@ -197,7 +207,7 @@ class Server:
                     told = {"progressToken": token, "progress": at, "total": 3, "message": f"part {at}\u200b"}
                     self.send(method="notifications/progress", params=told)
                 self.reply(message, said("done"))
-            case "ask" | "survey":
+            case _ if name in FORMS:
                 self.asking[name] = message
                 question, form = FORMS[name]
                 asked = {"message": question, "requestedSchema": form}

@@ -643,6 +643,28 @@ def test_a_run_without_on_human_has_nobody_to_ask(call: Call, script: Script, od
 # Over HTTP
 
 
+def test_a_session_that_a_server_forgot_is_begun_anew_and_the_refused_call_made_again(
+    script: Script, tmp_path: Path
+) -> None:
+    port, diary = free_port(), tmp_path / "diary.txt"
+    up: list[Any] = [over_http(diary, port, "old")]
+    up[0].__enter__()
+
+    class Restarting(Worker):
+        def on_step(self, step: Any) -> None:
+            if step.counter == 1:
+                up.pop().__exit__(None, None, None)
+                up.append(over_http(diary, port, "old"))
+                up[0].__enter__()
+
+    model = script(calling("echo", text="a"), calling("echo", text="b"), finish("done"))
+    try:
+        run = Restarting(model=model, tools=[MCPServer(f"http://127.0.0.1:{port}/mcp")]).run("x")
+    finally:
+        up[0].__exit__(None, None, None)
+    assert results(run) == ["echo: a", "echo: b"]
+
+
 @contextmanager
 def over_http(diary: Path, port: int, variant: str = "") -> Iterator[subprocess.Popen[bytes]]:
     words = [sys.executable, str(SERVERS / "odd.py"), str(diary), "--http", str(port), "--variant", variant]
@@ -728,6 +750,17 @@ def test_a_server_on_the_web_that_dies_is_a_tool_error_and_one_that_is_back_is_u
 
 
 # Kept open
+
+
+@pytest.mark.parametrize("variant", ["", "old"], ids=["newer", "older"])
+def test_a_session_that_ended_between_runs_is_begun_anew(script: Script, tmp_path: Path, variant: str) -> None:
+    port, diary = free_port(), tmp_path / "diary.txt"
+    server = MCPServer(f"http://127.0.0.1:{port}/mcp")
+    with server:
+        for _ in range(2):  # the server was put up anew meanwhile, and knows nobody
+            with over_http(diary, port, variant):
+                model = script(calling("echo", text="a"), finish("done"))
+                assert results(Worker(model=model, tools=[server]).run("x")) == ["echo: a"]
 
 
 def test_outside_of_runs_and_blocks_its_tools_do_not_work(tmp_path: Path) -> None:

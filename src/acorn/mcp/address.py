@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,6 +26,9 @@ _MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
 """Long words and those with a figure in them, but no paths."""
 _KEY_IN_PATH = re.compile(r"(?<=/)(?=(?:[^/]*[0-9]){3})[^/]{20,}")
 """Some services give everybody an address of their own, which whoever knows it may use."""
+
+FORGOTTEN = "Session terminated"
+"""How the SDK says that a server does not know the session any more."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,9 @@ class Address:
     async def transport(self, log: ServerLog | None, watcher: Watcher, seconds: float) -> AsyncGenerator[Any]:
         """The streams to and from the server; the watcher hears what goes wrong with them."""
         if self.is_web:
-            async with self._over_http(watcher, seconds) as (reading, writing):
-                yield _Watched(reading, watcher), writing
+            forgotten: set[Any] = set()
+            async with self._over_http(watcher, seconds, forgotten) as (reading, writing):
+                yield _Watched(reading, watcher, forgotten), writing
             return
         assert log is not None
         if os.name == "posix":
@@ -107,12 +111,15 @@ class Address:
             log.let_go()
 
     @asynccontextmanager
-    async def _over_http(self, watcher: Watcher, seconds: float) -> AsyncGenerator[Any]:
+    async def _over_http(self, watcher: Watcher, seconds: float, forgotten: set[Any]) -> AsyncGenerator[Any]:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
         async def hear(response: Any) -> None:
             watcher.answered(response.status_code)
+            asked = response.request
+            if response.status_code == 404 and asked.method == "POST" and "mcp-session-id" in asked.headers:
+                forgotten.add(json.loads(asked.content).get("id"))  # the protocol has no other meaning for it
 
         # How long a call may be silent is for `timeout` to say, which hears of progress too.
         timeout = httpx2.Timeout(min(seconds, 30.0), read=None)
@@ -138,9 +145,11 @@ def _followed(option: str, value: str) -> dict[str, str]:
 class _Watched:
     """A stream of the SDK's that tells when it has come to its end, and of what is no message."""
 
-    def __init__(self, inner: Any, watcher: Watcher) -> None:
+    def __init__(self, inner: Any, watcher: Watcher, forgotten: Collection[Any] = ()) -> None:
         self._inner = inner
         self._watcher = watcher
+        self._forgotten = forgotten
+        """The requests that were refused, since the server does not know the session; each may say so in its words."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -163,6 +172,8 @@ class _Watched:
         if isinstance(item, Exception):
             self._watcher.misheard()
             return item
+        if self._forgotten and getattr(item.message, "id", None) in self._forgotten:
+            item.message.error.message = FORGOTTEN
         return self._watcher.veil.over(item)
 
     async def __aenter__(self) -> _Watched:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from acorn import __version__
 from acorn._json import shorten, words_of
 from acorn.errors import AcornError
-from acorn.mcp.address import Address, check_installed
+from acorn.mcp.address import FORGOTTEN, Address, check_installed
 from acorn.mcp.definitions import Definition, check_apart, define
 from acorn.mcp.people import Caller, answer_address, answer_form
 from acorn.mcp.results import ServerError
@@ -226,7 +226,7 @@ class Connection:
         kind = innermost(error)
         said = self.veil.lift(_said_by(kind)) or type(kind).__name__
         words = cut(clean(self.address.hidden(said)), _LONGEST_WORDS)
-        if isinstance(kind, MCPError) and said == _FORGOTTEN:
+        if isinstance(kind, MCPError) and said == FORGOTTEN:
             self.is_lost = True
             return NotCalledError(words)
         # A result that does not fit its schema (a `RuntimeError`, a `ValueError`) is no lost connection.
@@ -297,8 +297,6 @@ class NotCalledError(ServerError):
     """The server does not know the session any more; it has refused the call, which can be made in another one."""
 
 
-_FORGOTTEN = "Session terminated"
-"""How the SDK says so."""
 _CLOSED = ("Connection closed", "SSE stream")
 """How the SDK begins to say that no answer will come."""
 _UNFIT = (RuntimeError, ValueError)

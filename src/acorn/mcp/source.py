@@ -226,10 +226,14 @@ class MCPServer:
     async def _list(self, may_ask: bool) -> list[Tool]:
         known = self._connections.get(may_ask)
         connection = await self._connected(may_ask)
-        if connection is not known:
-            offered = list(connection.definitions.values())
-        else:
-            offered = await connection.list_again()
+        if connection is known:
+            try:
+                await connection.list_again()
+            except AcornError:
+                if not connection.is_lost:
+                    raise
+                connection = await self._connected(may_ask)  # as calls do: a session may have ended meanwhile
+        offered = list(connection.definitions.values())
         label = self.address.label
         let_in = admitted(offered, self.allow, label)
         if not callable(self.approve):

@@ -299,11 +299,12 @@ class Rude(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "rude", "version": "1"}}
-        known: dict[str, Any] = {"initialize": {"result": hello}, "tools/list": {"result": {"tools": []}}}
+        tools = [{"name": "busy", "inputSchema": {"type": "object"}}]
+        known: dict[str, Any] = {"initialize": {"result": hello}, "tools/list": {"result": {"tools": tools}}}
         other = {"error": {"code": -32601, "message": "Method not found"}}
         reply = {"jsonrpc": "2.0", "id": message.get("id"), **known.get(message["method"], other)}
-        if self.status != 200:
-            self.answer(self.status)
+        if self.status != 200 or message["method"] == "tools/call":
+            self.answer(503 if self.status == 200 else self.status)
         else:
             self.answer(200 if "id" in message else 202, json.dumps(reply).encode() if "id" in message else b"")
 
@@ -324,6 +325,13 @@ def rude(status: int) -> Iterator[str]:
 def test_a_session_that_a_server_does_not_end_keeps_no_run_from_ending() -> None:
     with rude(200) as address, waiting_for_nothing():
         assert Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(address)])("x") == "done"
+
+
+def test_a_call_that_is_refused_says_with_which_status() -> None:
+    with rude(200) as address, waiting_for_nothing():
+        model = ScriptedModel([calling("busy"), finish("done")])
+        run = Worker(model=model, tools=[MCPServer(address)]).run("x")
+    assert results(run) == ["Tool error: ServerError: Server returned an error response (HTTP status 503)"]
 
 
 def test_an_address_that_is_a_key_itself_is_neither_pinned_nor_told(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ class Connection:
         if isinstance(kind, MCPError):
             is_answer = kind.code != CONNECTION_CLOSED or not said.startswith(_CLOSED)
         if is_answer and not self.is_lost:
-            return ServerError(words)
+            return ServerError(f"{words} (HTTP status {self._status})" if said == _REFUSED else words)
         self.is_lost = True
         words = self._why_lost or words
         return ServerError(
@@ -297,6 +297,8 @@ class NotCalledError(ServerError):
     """The server does not know the session any more; it has refused the call, which can be made in another one."""
 
 
+_REFUSED = "Server returned an error response"
+"""What the SDK says where the server has said no more than a status."""
 _CLOSED = ("Connection closed", "SSE stream")
 """How the SDK begins to say that no answer will come."""
 _UNFIT = (RuntimeError, ValueError)

@@ -405,6 +405,20 @@ def test_why_on_human_failed_is_for_the_run_and_not_for_the_server(tmp_path: Pat
     assert "zebra" not in "\n".join(odd.lines())
 
 
+@pytest.mark.parametrize("file", ["quick.py", "odd.py"])
+def test_half_a_character_in_an_answer_ends_no_session(tmp_path: Path, file: str) -> None:
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            return {"name": "a\ud800b"}
+
+    odd = Odd(tmp_path / "diary", file=file)
+    model = ScriptedModel([calling("survey"), calling("echo", text="a"), finish("done")])
+    assert results(Human(model=model, tools=[odd.server]).run("x")) == [
+        "accept {'name': 'a\ufffdb', 'age': 30, 'news': True}",
+        "echo: a",
+    ]
+
+
 def test_choices_that_hide_something_are_not_offered(tmp_path: Path) -> None:
     asked: list[Request] = []
 

@@ -26,7 +26,19 @@ from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 
 AGENTS = Path(__file__).parents[1] / "mcp_servers" / "agents.py"
-NAMES = ["DeepThought", "Shout", "Failing", "Raising", "Waiting", "Nothing", "Slow", "Ancestry", "Rounding", "Rewriting"]
+NAMES = [
+    "DeepThought",
+    "Shout",
+    "Failing",
+    "Raising",
+    "Waiting",
+    "Nothing",
+    "Slow",
+    "Ancestry",
+    "Rounding",
+    "Rewriting",
+    "Halving",
+]
 TARGETS = [f"{AGENTS}:{name}" for name in NAMES]
 
 QUIET = """
@@ -131,6 +143,11 @@ def test_a_call_is_a_run_and_nobody_else_speaks_on_standard_output(session: Sess
 def test_a_plain_output_is_text_and_data(session: Session) -> None:
     result = session.call("shout", result="hello")
     assert (text(result), result.structured_content) == ("LOUD", {"result": "LOUD"})
+
+
+def test_half_a_character_ends_no_session(session: Session) -> None:
+    result = session.call("halving", result="x")
+    assert (text(result), result.structured_content) == ("a\ufffdb", {"result": "a\ufffdb"})
 
 
 def test_what_is_promised_of_an_output_is_an_object_whose_fields_have_the_names_of_the_data(session: Session) -> None:
@@ -329,7 +346,10 @@ def test_a_port_that_is_taken_is_named(address: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["nowhere.py"], "there is no file `nowhere.py`"), ([TARGETS[1], "--http", "70000"], "invalid value for '--http'")],
+    [
+        (["nowhere.py"], "there is no file `nowhere.py`"),
+        ([TARGETS[1], "--http", "70000"], "invalid value for '--http'"),
+    ],
 )
 def test_what_is_asked_for_wrongly_is_named(tmp_path: Path, words: list[str], said: str) -> None:
     process = start(tmp_path, *words)

@@ -134,3 +134,12 @@ class Rewriting(module[str, Answer]):
 
     def on_finish(self, output: Answer) -> Any:
         return f"In a word: {output.answer}"
+
+
+class Halving(module[str, str]):
+    """Give half a character, as of a file name that is no UTF-8."""
+
+    model = ScriptedModel(lambda request: finish("x"))
+
+    def on_finish(self, output: str) -> str:
+        return "a\ud800b"

@@ -20,7 +20,7 @@ from typing import Any
 
 from acorn._drive.bridge import call_async, call_sync, start_thread
 from acorn._drive.home_loop import Home
-from acorn._json import shorten, to_plain
+from acorn._json import shorten, to_plain, whole_text
 from acorn._schema.violations import complaints
 from acorn.mcp.silence import Silence
 from acorn.mcp.texts import clean, cut, has_unseen
@@ -119,7 +119,7 @@ async def answer_form(caller: Caller, message: str, schema: dict[str, Any]) -> t
     question = _question(message, fields, defaults)
     if len(question) > _LONGEST_QUESTION:  # nobody would have agreed to a default that is cut off
         defaults, question = {}, _question(message, fields, {})
-    said = to_plain(await caller.ask(question, _choices(fields)))
+    said = whole_text(to_plain(await caller.ask(question, _choices(fields))))
     if said is None:
         return "cancel", None
     if said is False and not _takes_bool(fields):

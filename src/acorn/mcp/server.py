@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__, listen, module
 from acorn._declared import spec_of
-from acorn._json import excerpt, shorten, to_plain, to_text, words_of
+from acorn._json import excerpt, shorten, to_plain, to_text, whole_text, words_of
 from acorn._schema.generate import schema_of
 from acorn._schema.shape import RESULT, Shape
 from acorn._secrets import redact, secrets_in
@@ -118,8 +118,9 @@ def _server(offers: dict[str, _Offer]) -> Any:
             text, data, failed = f"There is no tool `{shorten(params.name)}`. There are: {names}.", None, True
         else:
             text, data, failed = await _run(offer, params.arguments or {}, context.session.report_progress)
-        content: list[Any] = [types.TextContent(type="text", text=text)]
-        return types.CallToolResult(content=content, structured_content=data, is_error=failed)
+        # Half a surrogate pair, as of a file name that is no UTF-8, would end the session.
+        content: list[Any] = [types.TextContent(type="text", text=whole_text(text))]
+        return types.CallToolResult(content=content, structured_content=whole_text(data), is_error=failed)
 
     return Server("acorn", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 

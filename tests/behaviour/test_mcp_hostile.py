@@ -327,6 +327,15 @@ def test_a_session_that_a_server_does_not_end_keeps_no_run_from_ending() -> None
         assert Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(address)])("x") == "done"
 
 
+def test_keys_in_an_address_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with rude(200) as address, waiting_for_nothing():
+        keyed = address.replace("://", "://me:zebrapass@") + "/9b1a4c0e-77d1-zebra-3f2a?token=zebratoken"
+        Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(keyed)])("x")
+    assert f"HTTP Request: POST {address}/***" in caplog.text
+    assert "zebra" not in caplog.text
+
+
 def test_a_call_that_is_refused_says_with_which_status() -> None:
     with rude(200) as address, waiting_for_nothing():
         model = ScriptedModel([calling("busy"), finish("done")])

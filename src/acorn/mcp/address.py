@@ -26,6 +26,7 @@ _MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
 """Long words and those with a figure in them, but no paths."""
 _KEY_IN_PATH = re.compile(r"(?<=/)(?=(?:[^/]*[0-9]){3})[^/]{20,}")
 """Some services give everybody an address of their own, which whoever knows it may use."""
+_ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 
 FORGOTTEN = "Session terminated"
 """How the SDK says that a server does not know the session any more."""
@@ -51,8 +52,7 @@ class Address:
         """The server in messages: neither its arguments nor a query, where keys may stand."""
         if not self.is_web:
             return os.path.basename(self.target) or self.target
-        parts = urlsplit(self.target)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{_KEY_IN_PATH.sub('***', parts.path)}"
+        return _shown(self.target)
 
     @property
     def key(self) -> str:
@@ -131,6 +131,11 @@ class Address:
             yield streams
 
 
+def _shown(address: str) -> str:
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{_KEY_IN_PATH.sub('***', parts.path)}"
+
+
 def _named(argument: str) -> dict[str, str]:
     """`--token=x`, `TOKEN=x` and `Authorization: x` as names with values."""
     name, mark, value = re.match(r"([^=:\s]*)([=:]?)(.*)", argument, re.DOTALL).groups()  # type: ignore[union-attr]
@@ -201,3 +206,21 @@ def _quiet() -> None:
     """What the SDK logs quotes the server; where nobody has set up logging, Python would write it to the terminal."""
     for name in ("mcp", "client"):
         logging.getLogger(name).addHandler(logging.NullHandler())
+    for name in ("httpx2", "mcp.client.streamable_http"):
+        logging.getLogger(name).addFilter(_without_keys)
+
+
+def _without_keys(record: logging.LogRecord) -> bool:
+    """The client logs the address of every request, at INFO, and keys may stand in it."""
+    record.msg, record.args = _without_addresses(record.getMessage()), ()
+    if record.exc_info:
+        record.exc_text = _without_addresses(logging.Formatter().formatException(record.exc_info))
+        record.exc_info = None
+    return True
+
+
+def _without_addresses(text: str) -> str:
+    try:
+        return _ADDRESS.sub(lambda found: _shown(found[0]), text)
+    except ValueError:  # an address that is none
+        return _ADDRESS.sub("***", text)

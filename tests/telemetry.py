@@ -94,9 +94,7 @@ def _as_it_is(provider: Any) -> Any:
 
 
 @contextmanager
-def set_up(
-    tracing: Callable[[Any], Any] = _as_it_is, measuring: Callable[[Any], Any] = _as_it_is
-) -> Iterator[Spans]:
+def set_up(tracing: Callable[[Any], Any] = _as_it_is, measuring: Callable[[Any], Any] = _as_it_is) -> Iterator[Spans]:
     """Both providers, or what wraps them."""
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     provider, meters = TracerProvider(), MeterProvider([reader])

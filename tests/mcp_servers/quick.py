@@ -40,9 +40,10 @@ SURVEY = {
     "required": ["name", "age"],
 }
 NAMED = [{"const": "#f00", "title": "Red"}, {"const": "#00f", "title": "Blue"}]
-TITLED = {"type": "object", "properties": {"colour": {"type": "string", "oneOf": NAMED}}}
+COLOUR: dict[str, Any] = {"colour": {"type": "string", "oneOf": NAMED}}
+TITLED = {"type": "object", "properties": COLOUR}
 SEVERAL = {"type": "object", "properties": {"colours": {"type": "array", "items": {"anyOf": NAMED}}}}
-BOTH = {"type": "object", "properties": {**TITLED["properties"], "size": {"type": "string", "enum": ["S", "M"]}}}
+BOTH = {"type": "object", "properties": {**COLOUR, "size": {"type": "string", "enum": ["S", "M"]}}}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "ask": ("Which colour?", FORM),
     "survey": ("Who are you?", SURVEY),

@@ -1,4 +1,4 @@
-"""What a program has set up, known by what it is: some providers compare themselves by their parts, and have no hash."""
+"""What a program has set up, known by what it is: some providers compare themselves by their parts and have no hash."""
 
 from __future__ import annotations
 

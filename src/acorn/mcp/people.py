@@ -187,8 +187,8 @@ def _offered(field: dict[str, Any]) -> dict[str, str]:
     inner = field.get("items", {}) if field.get("type") == "array" else field
     values, titles = inner.get("enum"), inner.get("enumNames")
     if isinstance(values, list):
-        is_named = isinstance(titles, list) and len(titles) == len(values)
-        found = dict(zip(map(str, values), map(str, titles if is_named else values), strict=True))
+        names = titles if isinstance(titles, list) and len(titles) == len(values) else values
+        found = dict(zip(map(str, values), map(str, names), strict=True))
     else:
         named = [each for each in inner.get("oneOf") or inner.get("anyOf") or () if "const" in each]
         found = {str(each["const"]): str(each.get("title", each["const"])) for each in named}

@@ -170,7 +170,7 @@ def _fits(data: Any, schema: dict[str, Any]) -> bool:
     """NaN does not, nor what an `on_finish` has put in the place of an output."""
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator(schema).is_valid(data)
+    return bool(Draft202012Validator(schema).is_valid(data))
 
 
 def _waiting(paused: Paused) -> str:

@@ -752,6 +752,20 @@ def test_a_server_on_the_web_that_dies_is_a_tool_error_and_one_that_is_back_is_u
 # Kept open
 
 
+def test_a_server_that_is_left_while_it_is_opened_is_closed(tmp_path: Path) -> None:
+    odd = Odd(tmp_path / "diary", "telling")
+
+    async def leave() -> None:
+        async with odd.server:
+            opening = asyncio.create_task(odd.server.tools())
+            await asyncio.sleep(0)
+        with pytest.raises(AcornError, match="is not open"):
+            await opening
+
+    asyncio.run(leave())
+    assert comes_true(lambda: "ended" in odd.lines())
+
+
 @pytest.mark.parametrize("variant", ["", "old"], ids=["newer", "older"])
 def test_a_session_that_ended_between_runs_is_begun_anew(script: Script, tmp_path: Path, variant: str) -> None:
     port, diary = free_port(), tmp_path / "diary.txt"

@@ -276,3 +276,5 @@ def begin() -> None:
 if __name__ == "__main__":
     begin()
     Server().run()
+    if given.variant == "telling":
+        write("ended")

@@ -189,15 +189,22 @@ class MCPServer:
             known = self._connections.get(may_ask)  # somebody else may have opened it meanwhile
             if known is not None and not known.is_lost:
                 return known
-            if self._users == 0:
-                raise AcornError(
-                    f"`{self!r}` is not open; its tools work in a run of a module that has it in `tools`, or inside of "
-                    f"`with server:`."
-                )
+            self._check_held()
             if known is not None:
                 await known.close()
-            self._connections[may_ask] = made = await self._opened(may_ask)
+            made = await self._opened(may_ask)
+            if self._users == 0:  # left meanwhile, and nobody would close it
+                await made.close()
+            self._check_held()
+            self._connections[may_ask] = made
             return made
+
+    def _check_held(self) -> None:
+        if self._users == 0:
+            raise AcornError(
+                f"`{self!r}` is not open; its tools work in a run of a module that has it in `tools`, or inside of "
+                f"`with server:`."
+            )
 
     async def _opened(self, may_ask: bool) -> Connection:
         """Some servers end at the first question of the newer protocol; those are started anew with the older one."""

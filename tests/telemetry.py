@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -84,18 +84,22 @@ def no_provider() -> Iterator[None]:
     finally:
         for provider in (tracing._TRACER_PROVIDER, measuring._METER_PROVIDER):
             if provider is not None:
-                provider.shutdown()
+                getattr(provider, "inner", provider).shutdown()
         tracing._TRACER_PROVIDER, tracing._TRACER_PROVIDER_SET_ONCE = None, Once()
         measuring._METER_PROVIDER, measuring._METER_PROVIDER_SET_ONCE = None, Once()
 
 
+def _as_it_is(provider: Any) -> Any:
+    return provider
+
+
 @contextmanager
-def set_up() -> Iterator[Spans]:
-    """Both providers."""
+def set_up(tracing: Callable[[Any], Any] = _as_it_is, measuring: Callable[[Any], Any] = _as_it_is) -> Iterator[Spans]:
+    """Both providers, or what wraps them."""
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     provider, meters = TracerProvider(), MeterProvider([reader])
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     with no_provider():
-        trace.set_tracer_provider(provider)
-        metrics.set_meter_provider(meters)
+        trace.set_tracer_provider(tracing(provider))
+        metrics.set_meter_provider(measuring(meters))
         yield Spans(exporter, reader, provider)

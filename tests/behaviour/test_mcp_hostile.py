@@ -53,6 +53,15 @@ def test_an_error_of_the_servers_own_is_no_lost_connection(tmp_path: Path, file:
     assert odd.lines().count("started") == 1
 
 
+def test_one_that_ends_at_a_question_of_the_newer_protocol_is_asked_in_the_older(call: Call, tmp_path: Path) -> None:
+    odd = Odd(tmp_path / "diary", "strict")
+    for starts in (2, 3):  # what it is, is learned once
+        model = ScriptedModel([calling("echo", text="a"), finish("done")])
+        run = call.run(Worker(model=model, tools=[odd.server]), "x")
+        assert results(run) == ["echo: a"]
+        assert odd.lines().count("started") == starts
+
+
 def test_what_a_server_was_given_is_in_no_error_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "acorn")
     given = {"NOTE": "zebra-4711-note", "API_TOKEN": "zebratoken", "DSN": "postgres://me:zebrapass@host/db"}
@@ -215,6 +224,14 @@ def _is_alive(number: int) -> bool:
     return not stat.exists() or ") Z" not in stat.read_text(encoding="utf-8")  # an orphan that nobody has buried
 
 
+@pytest.mark.skipif(os.name != "posix", reason="groups of processes are of POSIX")
+def test_what_a_server_has_started_ends_with_it(tmp_path: Path) -> None:
+    odd = Odd(tmp_path / "diary", "parent")
+    Worker(model=ScriptedModel([finish("done")]), tools=[odd.server])("x")
+    child = next(int(line.split()[1]) for line in odd.lines() if line.startswith("child"))
+    assert comes_true(lambda: not _is_alive(child))
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_has_nothing_open(tmp_path: Path) -> None:
     lines = """
@@ -232,6 +249,27 @@ with server:
     ended = run_program(lines, tmp_path / "diary")
     assert "is not open; its tools work in a run" in ended.stdout
     assert ended.stdout.endswith("done\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_may_leave_the_block_and_go_on(tmp_path: Path) -> None:
+    lines = """
+def work():
+    model = ScriptedModel([call('echo', text='a'), finish('done')])
+    return Worker(model=model, tools=[server])('x')
+
+with server:
+    work()
+    child = os.fork()
+    if child == 0:
+        print('inside', work(), flush=True)
+if child == 0:
+    print('behind', work(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+    ended = run_program(lines, tmp_path / "diary")
+    assert ended.stdout == "inside done\nbehind done\n"
 
 
 class Rude(http.server.BaseHTTPRequestHandler):
@@ -261,11 +299,12 @@ class Rude(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "rude", "version": "1"}}
-        known: dict[str, Any] = {"initialize": {"result": hello}, "tools/list": {"result": {"tools": []}}}
+        tools = [{"name": "busy", "inputSchema": {"type": "object"}}]
+        known: dict[str, Any] = {"initialize": {"result": hello}, "tools/list": {"result": {"tools": tools}}}
         other = {"error": {"code": -32601, "message": "Method not found"}}
         reply = {"jsonrpc": "2.0", "id": message.get("id"), **known.get(message["method"], other)}
-        if self.status != 200:
-            self.answer(self.status)
+        if self.status != 200 or message["method"] == "tools/call":
+            self.answer(503 if self.status == 200 else self.status)
         else:
             self.answer(200 if "id" in message else 202, json.dumps(reply).encode() if "id" in message else b"")
 
@@ -286,6 +325,33 @@ def rude(status: int) -> Iterator[str]:
 def test_a_session_that_a_server_does_not_end_keeps_no_run_from_ending() -> None:
     with rude(200) as address, waiting_for_nothing():
         assert Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(address)])("x") == "done"
+
+
+def test_keys_in_an_address_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with rude(200) as address, waiting_for_nothing():
+        keyed = address.replace("://", "://me:zebrapass@") + "/9b1a4c0e-77d1-zebra-3f2a?token=zebratoken"
+        Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(keyed)])("x")
+    assert f"HTTP Request: POST {address}/***" in caplog.text
+    assert "zebra" not in caplog.text
+
+
+def test_a_call_that_is_refused_says_with_which_status() -> None:
+    with rude(200) as address, waiting_for_nothing():
+        model = ScriptedModel([calling("busy"), finish("done")])
+        run = Worker(model=model, tools=[MCPServer(address)]).run("x")
+    assert results(run) == ["Tool error: ServerError: Server returned an error response (HTTP status 503)"]
+
+
+def test_an_address_that_is_a_key_itself_is_neither_pinned_nor_told(tmp_path: Path) -> None:
+    key, lock = "9b1a4c0e-77d1-zebra-3f2a", tmp_path / "mcp.lock"
+    with rude(200) as address, waiting_for_nothing():
+        Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(f"{address}/{key}", pin=lock)])("x")
+        assert "zebra" not in lock.read_text(encoding="utf-8")
+        assert f"{address}/*** " in lock.read_text(encoding="utf-8")
+    with pytest.raises(AcornError, match=r"/mcp/\*\*\*` cannot be reached") as caught:
+        Worker(model=ScriptedModel([]), tools=[MCPServer(f"{address}/{key}")])("x")
+    assert "zebra" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -346,6 +412,20 @@ def test_why_on_human_failed_is_for_the_run_and_not_for_the_server(tmp_path: Pat
     (result,) = results(Human(model=model, tools=[odd.server]).run("x"))
     assert result == "Tool error: ServerError: The answer of `on_human` cannot be used: RuntimeError: zebra"
     assert "zebra" not in "\n".join(odd.lines())
+
+
+@pytest.mark.parametrize("file", ["quick.py", "odd.py"])
+def test_half_a_character_in_an_answer_ends_no_session(tmp_path: Path, file: str) -> None:
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            return {"name": "a\ud800b"}
+
+    odd = Odd(tmp_path / "diary", file=file)
+    model = ScriptedModel([calling("survey"), calling("echo", text="a"), finish("done")])
+    assert results(Human(model=model, tools=[odd.server]).run("x")) == [
+        "accept {'name': 'a\ufffdb', 'age': 30, 'news': True}",
+        "echo: a",
+    ]
 
 
 def test_choices_that_hide_something_are_not_offered(tmp_path: Path) -> None:

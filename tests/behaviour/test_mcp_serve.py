@@ -26,8 +26,30 @@ from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 
 AGENTS = Path(__file__).parents[1] / "mcp_servers" / "agents.py"
-NAMES = ["DeepThought", "Shout", "Failing", "Raising", "Waiting", "Nothing", "Slow"]
+NAMES = [
+    "DeepThought",
+    "Shout",
+    "Failing",
+    "Raising",
+    "Waiting",
+    "Nothing",
+    "Slow",
+    "Ancestry",
+    "Rounding",
+    "Rewriting",
+    "Halving",
+]
 TARGETS = [f"{AGENTS}:{name}" for name in NAMES]
+
+QUIET = """
+from acorn import module
+from acorn.mcp import serve
+
+class Quiet(module[str, str]):
+    '''Say nothing.'''
+
+serve(Quiet)
+"""
 
 
 class Session:
@@ -68,8 +90,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return start_python(folder, "-m", "acorn", "mcp", *words)
+
+
+def start_python(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "acorn", "mcp", *words],
+        [sys.executable, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -94,7 +120,7 @@ def text(result: Any) -> str:
 
 def test_modules_are_listed_by_their_classes(session: Session) -> None:
     tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
-    assert list(tools) == ["deep_thought", "shout", "failing", "raising", "waiting", "nothing", "slow"]
+    assert list(tools) == ["deep_thought", *(name.lower() for name in NAMES[1:])]
     deep = tools["deep_thought"]
     assert deep.description == "Answer questions."
     assert deep.input_schema["required"] == ["question"]
@@ -117,6 +143,31 @@ def test_a_call_is_a_run_and_nobody_else_speaks_on_standard_output(session: Sess
 def test_a_plain_output_is_text_and_data(session: Session) -> None:
     result = session.call("shout", result="hello")
     assert (text(result), result.structured_content) == ("LOUD", {"result": "LOUD"})
+
+
+def test_half_a_character_ends_no_session(session: Session) -> None:
+    result = session.call("halving", result="x")
+    assert (text(result), result.structured_content) == ("a\ufffdb", {"result": "a\ufffdb"})
+
+
+def test_what_is_promised_of_an_output_is_an_object_whose_fields_have_the_names_of_the_data(session: Session) -> None:
+    tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
+    promised = tools["ancestry"].output_schema
+    assert promised["type"] == "object"  # which clients demand, also of a model that has itself in it
+    result = session.call("ancestry", result="x")
+    byron = {"full_name": "Byron", "children": []}
+    assert result.structured_content == {"full_name": "Ada", "children": [byron]}
+    assert set(promised["properties"]) == set(result.structured_content)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("rounding", "`rounding` gave `null`"), ("rewriting", "`rewriting` gave `In a word: it`")],
+)
+def test_an_output_that_is_not_as_promised_is_told_in_words(session: Session, name: str, words: str) -> None:
+    result = session.call(name, result="x")
+    assert (result.is_error, result.structured_content) == (True, None)
+    assert words in text(result)
 
 
 def test_a_module_without_input_and_output_is_a_tool_too(session: Session) -> None:
@@ -195,6 +246,23 @@ def test_it_ends_when_standard_input_closes(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("way", ["command", "function"])
+def test_it_ends_quietly_when_the_client_is_gone(tmp_path: Path, way: str) -> None:
+    words = ["-m", "acorn", "mcp", TARGETS[1]] if way == "command" else ["-c", QUIET]
+    process = start_python(tmp_path, *words)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.close()
+    known = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": known}) + "\n")
+    process.stdin.flush()
+    assert process.wait(PATIENCE) == 0
+    assert process.stderr is not None
+    assert process.stderr.read().replace("a file that prints while it is imported", "").strip() == ""
+    process.stderr.close()
+    process.stdin.close()
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -276,8 +344,15 @@ def test_a_port_that_is_taken_is_named(address: str) -> None:
         serve(Twin, http=port)
 
 
-def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:
-    process = start(tmp_path, "nowhere.py")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere.py"], "there is no file `nowhere.py`"),
+        ([TARGETS[1], "--http", "70000"], "invalid value for '--http'"),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_named(tmp_path: Path, words: list[str], said: str) -> None:
+    process = start(tmp_path, *words)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2
-    assert "there is no file `nowhere.py`" in err
+    assert said in err

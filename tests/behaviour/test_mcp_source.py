@@ -21,7 +21,7 @@ from tests.behaviour.conftest import Call, Script
 from tests.patience import PATIENCE, comes_true, given_time
 from tests.ports import free_port, listens
 
-from acorn import AcornError, DeclarationError, Paused, Request, Run, ToolConflictError, module, tool
+from acorn import AcornError, DeclarationError, Paused, Request, Run, Step, ToolConflictError, module, tool
 from acorn.mcp import MCPServer
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -107,6 +107,7 @@ def test_arguments_are_checked_against_the_schema_before_anything_is_called(
     [
         ("wrapped", "plain"),
         ("whole", '{"a":1,"b":"two"}'),
+        ("linked", '[{"a":1},"b file:///b.txt","in a"]'),
         ("dirty", "abcd\nnext\tline"),
     ],
 )
@@ -130,6 +131,12 @@ def test_an_error_of_the_server_is_a_tool_error(call: Call, script: Script, odd:
     model = script(calling("fail", text="no such file"), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
     assert results(run) == ["Tool error: ServerError: no such file"]
+
+
+def test_an_error_that_is_told_in_data_is_read(script: Script, odd: Odd) -> None:
+    model = script(calling("lament"), finish("done"))
+    run = Worker(model=model, tools=[odd.server]).run("x")
+    assert results(run) == ['Tool error: ServerError: {"code":"E42"}']
 
 
 def test_a_branch_and_its_parent_use_one_connection(call: Call, script: Script, odd: Odd) -> None:
@@ -211,6 +218,12 @@ def test_a_server_cannot_take_the_place_of_a_tool_of_the_user(call: Call, odd: O
     agent = Worker(model=ScriptedModel([]), tools=[echo, odd.server])
     with pytest.raises(ToolConflictError, match=r"`echo` of the MCP server"):
         call.run(agent, "x")
+
+
+def test_two_servers_with_the_same_names_are_told_of_the_prefix(tmp_path: Path) -> None:
+    servers = [Odd(tmp_path / name, "paged").server for name in ("a", "b")]
+    with pytest.raises(ToolConflictError, match=r"Tool 'echo' of `Worker` is defined twice.*`prefix`"):
+        Worker(model=ScriptedModel([]), tools=servers)("x")
 
 
 def test_a_server_of_a_branch_cannot_take_the_place_of_a_tool_from_above(odd: Odd) -> None:
@@ -321,10 +334,20 @@ def test_a_tool_that_is_new_is_a_change_too(tmp_path: Path) -> None:
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", pin=lock, allow=["echo", "delete"]).server])("x")
 
 
-def test_a_lock_file_that_is_none_is_refused(tmp_path: Path, odd: Odd) -> None:
-    (tmp_path / "mcp.lock").write_text("[]")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[]", "is no file that `pin` has written"), ("[" * 100_000, "cannot be read: maximum recursion depth")],
+)
+def test_a_lock_file_that_is_none_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "mcp.lock").write_text(text)
     server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "mcp.lock").server
-    with pytest.raises(AcornError, match="is no file that `pin` has written"):
+    with pytest.raises(AcornError, match=words):
+        Worker(model=ScriptedModel([]), tools=[server])("x")
+
+
+def test_a_lock_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "missing" / "mcp.lock").server
+    with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* cannot be written: No such file or directory\.$"):
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 
@@ -350,6 +373,8 @@ def test_no_secret_is_shown() -> None:
     server = MCPServer("https://me:secret@example.com/mcp?key=hidden", headers={"Authorization": "Bearer hidden"})
     assert repr(server) == "MCPServer('https://example.com/mcp')"
     assert "hidden" not in str(vars(server))
+    server = MCPServer("https://example.com/v2/s/3f2a9c4e-77d1-4c0e-9b1a-hidden/mcp")
+    assert repr(server) == "MCPServer('https://example.com/v2/s/***/mcp')"
 
 
 # What a hostile server does
@@ -446,6 +471,7 @@ def test_a_server_that_died_between_calls_is_started_anew_before_the_next(tmp_pa
     [
         ("broken", r"The MCP server `python.*`.*It wrote:\n.*\nImportError: no module named `secret_sauce`"),
         ("silent", r"did not answer within 0.5 s"),
+        ("shapeless", r"is not as MCP has it: tools.0.inputSchema.type: Field required\)\."),
     ],
 )
 def test_a_server_that_does_not_open_says_why(call: Call, tmp_path: Path, variant: str, words: str) -> None:
@@ -583,6 +609,31 @@ def test_what_is_left_out_of_a_form_has_the_default_that_the_person_was_shown(
     assert asked[0] == "\n".join(["Who are you?", "Answer with a dict of:", *fields])
 
 
+@pytest.mark.parametrize(
+    ("form", "question", "choices", "answer"),
+    [
+        ("titled", "Which colour? (one of: #f00 = Red, #00f = Blue)", ("#f00", "#00f"), "#f00"),
+        ("several", "Which colours? (any of: #f00 = Red, #00f = Blue)", None, ["#f00"]),
+        ("both", None, None, {"colour": "#f00", "size": "S"}),
+    ],
+)
+def test_what_may_be_chosen_is_told(
+    script: Script, odd: Odd, form: str, question: str | None, choices: Any, answer: Any
+) -> None:
+    asked: list[Request] = []
+
+    class Human(Worker):
+        def on_human(self, request: Request) -> Any:
+            asked.append(request)
+            return answer
+
+    (result,) = results(Human(model=script(calling(form), finish("done")), tools=[odd.server]).run("x"))
+    assert result.startswith("accept {'colour")
+    fields = ["- colour: string (one of: #f00 = Red, #00f = Blue)", "- size: string (one of: S, M)"]
+    assert asked[0].question == (question or "\n".join(["Which?", "Answer with a dict of:", *fields]))
+    assert asked[0].choices == choices
+
+
 def test_a_run_without_on_human_has_nobody_to_ask(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("ask"), finish("done"))
     (result,) = results(call.run(Worker(model=model, tools=[odd.server]), "x"))
@@ -590,6 +641,28 @@ def test_a_run_without_on_human_has_nobody_to_ask(call: Call, script: Script, od
 
 
 # Over HTTP
+
+
+def test_a_session_that_a_server_forgot_is_begun_anew_and_the_refused_call_made_again(
+    script: Script, tmp_path: Path
+) -> None:
+    port, diary = free_port(), tmp_path / "diary.txt"
+    up: list[Any] = [over_http(diary, port, "old")]
+    up[0].__enter__()
+
+    class Restarting(Worker):
+        def on_step(self, step: Any) -> None:
+            if step.counter == 1:
+                up.pop().__exit__(None, None, None)
+                up.append(over_http(diary, port, "old"))
+                up[0].__enter__()
+
+    model = script(calling("echo", text="a"), calling("echo", text="b"), finish("done"))
+    try:
+        run = Restarting(model=model, tools=[MCPServer(f"http://127.0.0.1:{port}/mcp")]).run("x")
+    finally:
+        up[0].__exit__(None, None, None)
+    assert results(run) == ["echo: a", "echo: b"]
 
 
 @contextmanager
@@ -679,10 +752,45 @@ def test_a_server_on_the_web_that_dies_is_a_tool_error_and_one_that_is_back_is_u
 # Kept open
 
 
+def test_a_server_that_is_left_while_it_is_opened_is_closed(tmp_path: Path) -> None:
+    odd = Odd(tmp_path / "diary", "telling")
+
+    async def leave() -> None:
+        async with odd.server:
+            opening = asyncio.create_task(odd.server.tools())
+            await asyncio.sleep(0)
+        with pytest.raises(AcornError, match="is not open"):
+            await opening
+
+    asyncio.run(leave())
+    assert comes_true(lambda: "ended" in odd.lines())
+
+
+@pytest.mark.parametrize("variant", ["", "old"], ids=["newer", "older"])
+def test_a_session_that_ended_between_runs_is_begun_anew(script: Script, tmp_path: Path, variant: str) -> None:
+    port, diary = free_port(), tmp_path / "diary.txt"
+    server = MCPServer(f"http://127.0.0.1:{port}/mcp")
+    with server:
+        for _ in range(2):  # the server was put up anew meanwhile, and knows nobody
+            with over_http(diary, port, variant):
+                model = script(calling("echo", text="a"), finish("done"))
+                assert results(Worker(model=model, tools=[server]).run("x")) == ["echo: a"]
+
+
 def test_outside_of_runs_and_blocks_its_tools_do_not_work(tmp_path: Path) -> None:
     server = Odd(tmp_path / "diary").server
     with pytest.raises(AcornError, match="is not open"):
         asyncio.run(server.tools())
+
+
+def test_a_server_that_is_added_in_a_step_is_told_where_it_belongs(tmp_path: Path) -> None:
+    class Late(Worker):
+        def on_start(self, step: Step) -> None:
+            server: Any = Odd(tmp_path / "diary").server
+            step.add_tool(server)
+
+    with pytest.raises(DeclarationError, match=r"`Late.add_tool` takes a tool, and MCPServer.* put it in `tools`"):
+        Late(model=ScriptedModel([]))("x")
 
 
 def test_an_agent_as_a_context_manager_keeps_it_open(tmp_path: Path, script: Script) -> None:

@@ -7,10 +7,11 @@ import gc
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
@@ -447,6 +448,34 @@ def test_without_a_provider_nothing_is_made() -> None:
     agent = Critic(model=Client([finish(answer="x")]))
     agent(question="?")
     assert get_current_span() is INVALID_SPAN
+
+
+@dataclass
+class ProxyTracerProvider(trace.TracerProvider):
+    """As Logfire and others set it: called like the one of a program that has set none, and without a hash."""
+
+    inner: trace.TracerProvider
+
+    def get_tracer(self, *args: Any, **options: Any) -> Any:
+        return self.inner.get_tracer(*args, **options)
+
+
+@dataclass
+class NoOpMeterProvider(metrics.MeterProvider):
+    """The same for metrics."""
+
+    inner: metrics.MeterProvider
+
+    def get_meter(self, *args: Any, **options: Any) -> Any:
+        return self.inner.get_meter(*args, **options)
+
+
+def test_a_provider_of_any_name_is_one() -> None:
+    with set_up(ProxyTracerProvider, NoOpMeterProvider) as spans:
+        for _ in range(2):
+            Critic(model=ScriptedModel([finish(answer="x")]))(question="?")
+        assert spans.tree() == [("invoke_agent Critic", ["chat scripted"])] * 2
+        assert spans.metrics()[names.DURATION][0].count == 2
 
 
 WORDS = "what was said"

@@ -117,6 +117,7 @@ LATE_IMPORTS = {
     ("mcp/process", "mcp"),
     ("mcp/process", "mcp_types"),
     ("mcp/veil", "mcp_types"),
+    ("mcp/server", "jsonschema"),
     ("mcp/server", "mcp"),
     ("mcp/server", "uvicorn"),
     ("cli/commands/mcp", "acorn"),  # which brings the drivers, for one command of many

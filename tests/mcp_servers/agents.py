@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 from pathlib import Path
@@ -104,3 +105,41 @@ class Slow(module[str, str]):
     tools = [hang]
     max_steps = 3
     model = ScriptedModel(lambda request: call("hang"))
+
+
+class Family(BaseModel):
+    full_name: str = Field(alias="fullName")
+    children: list[Family] = []
+
+
+class Ancestry(module[str, Family]):
+    """Write who is whose child."""
+
+    model = ScriptedModel(lambda request: finish(fullName="Ada", children=[{"fullName": "Byron"}]))
+
+
+class Rounding(module[str, float]):
+    """Divide by nothing."""
+
+    model = ScriptedModel(lambda request: finish(1.0))
+
+    def on_finish(self, output: float) -> Any:
+        return math.nan
+
+
+class Rewriting(module[str, Answer]):
+    """Answer in words after all."""
+
+    model = ScriptedModel(lambda request: finish(answer="it", depth=1))
+
+    def on_finish(self, output: Answer) -> Any:
+        return f"In a word: {output.answer}"
+
+
+class Halving(module[str, str]):
+    """Give half a character, as of a file name that is no UTF-8."""
+
+    model = ScriptedModel(lambda request: finish("x"))
+
+    def on_finish(self, output: str) -> str:
+        return "a\ud800b"

@@ -34,7 +34,7 @@ async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> Any:
             return result(said("done"))
         case "refuse":
             raise MCPError(-32000, arguments["text"])
-        case "ask" | "survey":
+        case _ if name in FORMS:
             return await ask(ctx, params)
         case "sample":
             known = ctx.session.client_params.capabilities.model_dump(exclude_none=True)

@@ -11,6 +11,7 @@ import argparse
 import base64
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -38,7 +39,18 @@ SURVEY = {
     },
     "required": ["name", "age"],
 }
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {"ask": ("Which colour?", FORM), "survey": ("Who are you?", SURVEY)}
+NAMED = [{"const": "#f00", "title": "Red"}, {"const": "#00f", "title": "Blue"}]
+COLOUR: dict[str, Any] = {"colour": {"type": "string", "oneOf": NAMED}}
+TITLED = {"type": "object", "properties": COLOUR}
+SEVERAL = {"type": "object", "properties": {"colours": {"type": "array", "items": {"anyOf": NAMED}}}}
+BOTH = {"type": "object", "properties": {**COLOUR, "size": {"type": "string", "enum": ["S", "M"]}}}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ask": ("Which colour?", FORM),
+    "survey": ("Who are you?", SURVEY),
+    "titled": ("Which colour?", TITLED),
+    "several": ("Which colours?", SEVERAL),
+    "both": ("Which?", BOTH),
+}
 
 
 def write(line: str) -> None:
@@ -59,8 +71,8 @@ TOOLS = [
     tool("echo", TEXT),
     tool("read.file/v2", TEXT),
     *[tool(name) for name in ("environment", "die", "hang", "report", "ask", "sample", "picture", "mixed", "long")],
-    tool("dirty"),
-    tool("survey"),
+    *[tool(name) for name in ("dirty", "linked", "lament")],
+    *[tool(name) for name in ("survey", "titled", "several", "both")],
     tool("fail", TEXT),
     tool("refuse", TEXT),
     tool("delete", TEXT, annotations={"readOnlyHint": True}),
@@ -80,6 +92,7 @@ VARIANTS = {
     "long_names": [tool("n" * 100), tool("n" * 99 + "m")],
     "finish": [tool("__finish__")],
     "rude": [tool("echo", TEXT)],
+    "shapeless": [tool("echo", {"properties": {"text": {}}})],
     "keyed": [
         tool("login", {"type": "object", "properties": {"by": KEYED, "default": KEYED, "tries": {"default": 3}}})
     ],
@@ -120,6 +133,14 @@ def answer(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             resource = {"type": "resource", "resource": {"uri": "file:///a.txt", "text": "in a"}}
             link = {"type": "resource_link", "uri": "file:///b.txt", "name": "b"}
             return {"content": [{"type": "text", "text": "Look:"}, picture, sound, resource, link]}
+        case "linked":
+            link = {"type": "resource_link", "uri": "file:///b.txt", "name": "b\u200b"}
+            resource = {"type": "resource", "resource": {"uri": "file:///a.txt", "text": "in a"}}
+            whole = said('{"a": 1}', structuredContent={"a": 1})
+            return {**whole, "content": [*whole["content"], link, resource]}
+        case "lament":
+            torn = {"type": "image", "data": "!", "mimeType": "image/png"}
+            return {"content": [torn], "structuredContent": {"code": "E42"}, "isError": True}
         case "long":
             return said("y" * 1_000_000)
         case "dirty":
@@ -139,10 +160,15 @@ class Server:
         self.hanging: list[Any] = []
         self.asking: dict[str, Any] = {}
         self.capabilities: dict[str, Any] = {}
+        self.is_open = False
 
     def run(self) -> None:
         for line in sys.stdin:
-            self.take(json.loads(line))
+            message = json.loads(line)
+            if given.variant == "strict" and not self.is_open and message["method"] != "initialize":
+                sys.exit("Error: ExpectedInitializeRequest")  # as all servers of an older SDK for Rust do
+            self.is_open = True
+            self.take(message)
 
     def take(self, message: dict[str, Any]) -> None:
         params = message.get("params") or {}
@@ -182,7 +208,7 @@ class Server:
                     told = {"progressToken": token, "progress": at, "total": 3, "message": f"part {at}\u200b"}
                     self.send(method="notifications/progress", params=told)
                 self.reply(message, said("done"))
-            case "ask" | "survey":
+            case _ if name in FORMS:
                 self.asking[name] = message
                 question, form = FORMS[name]
                 asked = {"message": question, "requestedSchema": form}
@@ -241,6 +267,8 @@ def begin() -> None:
     if given.variant == "silent":
         write(f"process {os.getpid()}")
         time.sleep(3600)
+    if given.variant == "parent":  # of one that does not end with it
+        write(f"child {subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)']).pid}")
     if given.variant == "chatty":
         os.write(1, b"hello, I am no protocol\n")
 
@@ -248,3 +276,5 @@ def begin() -> None:
 if __name__ == "__main__":
     begin()
     Server().run()
+    if given.variant == "telling":
+        write("ended")

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from acorn._telemetry import names
+from acorn._telemetry.providers import Known
 from acorn.types import Usage
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ class Meters:
             self._tokens.record(usage.output_tokens, {**attributes, names.TOKEN_TYPE: "output"})
 
 
-@lru_cache(maxsize=1)
 def meters_of(provider: MeterProvider | None) -> Meters:
     """The same for all runs."""
-    return Meters(provider)
+    return _meters_of(Known(provider))
+
+
+@lru_cache(maxsize=1)
+def _meters_of(known: Known) -> Meters:
+    return Meters(known.provider)

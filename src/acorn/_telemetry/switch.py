@@ -22,7 +22,7 @@ STANDARD = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WITH_CONTENT = ("span_only", "span_and_event", "true", "1")
 _WITHOUT_CONTENT = ("", "no_content", "false", "0", "event_only")
 _UNSET = ("ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider")
-"""The providers of a program that has set up none."""
+"""The providers of a program that has set up none; others have called theirs the same."""
 
 
 def check_setting() -> None:
@@ -57,7 +57,8 @@ def begin_trace(loops: Mapping[str, Loop], root: str, first_part: str | None) ->
 
 
 def _is_set(provider: object) -> bool:
-    return provider is not None and type(provider).__name__ not in _UNSET
+    kind = type(provider)
+    return provider is not None and not (kind.__name__ in _UNSET and kind.__module__.startswith("opentelemetry."))
 
 
 def _wants_content() -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextvars import Token
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry import context as otel
@@ -38,6 +37,7 @@ from acorn._loop.run import Loop
 from acorn._telemetry import names
 from acorn._telemetry.content import Writer, call_id
 from acorn._telemetry.meters import meters_of
+from acorn._telemetry.providers import tracer_of
 from acorn.journal import (
     Compacted,
     Entry,
@@ -107,7 +107,7 @@ class Trace:
         has_content: bool,
     ) -> None:
         self._loops, self._root, self._first_part = loops, root, first_part
-        self._tracer = _tracer(tracer_provider)
+        self._tracer = tracer_of(tracer_provider)
         self._meters = meters_of(meter_provider)
         self._writer = Writer() if has_content else None
         self._runs: dict[str, Span] = {}
@@ -393,8 +393,3 @@ def _used(usage: Usage) -> Attributes:
 def _read(traceparent: str) -> SpanContext:
     _, trace_id, span_id, flags = traceparent.split("-")
     return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
-
-
-@lru_cache(maxsize=1)
-def _tracer(provider: TracerProvider) -> Any:
-    return provider.get_tracer("acorn")

@@ -131,6 +131,11 @@ def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, Any]
         return named(hosted_tool(entry, where, owner), owner)
     if isinstance(entry, staticmethod | classmethod):
         entry = entry.__func__
+    if not callable(entry) and is_source(entry):
+        raise DeclarationError(
+            f"`{owner}.{where}` takes a tool, and {excerpt(entry, 200)} is a source of several, which is opened when a "
+            f"run begins; put it in `tools`."
+        )
     if not callable(entry) or isinstance(entry, type):
         what = f"the class `{entry.__name__}`" if isinstance(entry, type) else excerpt(entry, 200)
         raise DeclarationError(

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,6 +24,12 @@ from acorn.mcp.stderr import ServerLog
 
 _MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
 """Long words and those with a figure in them, but no paths."""
+_KEY_IN_PATH = re.compile(r"(?<=/)(?=(?:[^/]*[0-9]){3})[^/]{20,}")
+"""Some services give everybody an address of their own, which whoever knows it may use."""
+_ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
+
+FORGOTTEN = "Session terminated"
+"""How the SDK says that a server does not know the session any more."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +52,18 @@ class Address:
         """The server in messages: neither its arguments nor a query, where keys may stand."""
         if not self.is_web:
             return os.path.basename(self.target) or self.target
-        parts = urlsplit(self.target)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return _shown(self.target)
 
     @property
     def key(self) -> str:
-        """The server in a lock file: told apart from the same command with other arguments, but without them."""
-        if not self.args:
+        """The server in a lock file: told apart from others of its label by what the label leaves out, as a hash."""
+        left_out = [*self.args, *self._in_path()]
+        if not left_out:
             return self.label
-        return f"{self.label} {hashlib.sha256(json.dumps(self.args).encode()).hexdigest()[:12]}"
+        return f"{self.label} {hashlib.sha256(json.dumps(left_out).encode()).hexdigest()[:12]}"
+
+    def _in_path(self) -> list[str]:
+        return _KEY_IN_PATH.findall(urlsplit(self.target).path) if self.is_web else []
 
     def hidden(self, text: str) -> str:
         """A text of the server's without the keys that it was given."""
@@ -65,15 +74,16 @@ class Address:
         env, headers = dict(self.env or {}), dict(self.headers or {})
         named = [*map(_named, self.args), *map(_followed, self.args, self.args[1:])]
         own = {value for name, value in env.items() if os.environ.get(name) != value and _MAY_BE_KEY.fullmatch(value)}
-        told = own | {value for value in headers.values() if len(value) >= 6}
+        told = own | {value for value in headers.values() if len(value) >= 6} | set(self._in_path())
         return secrets_in({"headers": headers, "env": env, "target": self.target, "args": [*self.args, *named]}) | told
 
     @asynccontextmanager
     async def transport(self, log: ServerLog | None, watcher: Watcher, seconds: float) -> AsyncGenerator[Any]:
         """The streams to and from the server; the watcher hears what goes wrong with them."""
         if self.is_web:
-            async with self._over_http(watcher, seconds) as (reading, writing):
-                yield _Watched(reading, watcher), writing
+            forgotten: set[Any] = set()
+            async with self._over_http(watcher, seconds, forgotten) as (reading, writing):
+                yield _Watched(reading, watcher, forgotten), writing
             return
         assert log is not None
         if os.name == "posix":
@@ -101,12 +111,15 @@ class Address:
             log.let_go()
 
     @asynccontextmanager
-    async def _over_http(self, watcher: Watcher, seconds: float) -> AsyncGenerator[Any]:
+    async def _over_http(self, watcher: Watcher, seconds: float, forgotten: set[Any]) -> AsyncGenerator[Any]:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
         async def hear(response: Any) -> None:
             watcher.answered(response.status_code)
+            asked = response.request
+            if response.status_code == 404 and asked.method == "POST" and "mcp-session-id" in asked.headers:
+                forgotten.add(json.loads(asked.content).get("id"))  # the protocol has no other meaning for it
 
         # How long a call may be silent is for `timeout` to say, which hears of progress too.
         timeout = httpx2.Timeout(min(seconds, 30.0), read=None)
@@ -116,6 +129,11 @@ class Address:
             streamable_http_client(self.target, http_client=client) as streams,
         ):
             yield streams
+
+
+def _shown(address: str) -> str:
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{_KEY_IN_PATH.sub('***', parts.path)}"
 
 
 def _named(argument: str) -> dict[str, str]:
@@ -132,9 +150,11 @@ def _followed(option: str, value: str) -> dict[str, str]:
 class _Watched:
     """A stream of the SDK's that tells when it has come to its end, and of what is no message."""
 
-    def __init__(self, inner: Any, watcher: Watcher) -> None:
+    def __init__(self, inner: Any, watcher: Watcher, forgotten: Collection[Any] = ()) -> None:
         self._inner = inner
         self._watcher = watcher
+        self._forgotten = forgotten
+        """The requests that were refused, since the server does not know the session; each may say so in its words."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -157,6 +177,8 @@ class _Watched:
         if isinstance(item, Exception):
             self._watcher.misheard()
             return item
+        if self._forgotten and getattr(item.message, "id", None) in self._forgotten:
+            item.message.error.message = FORGOTTEN
         return self._watcher.veil.over(item)
 
     async def __aenter__(self) -> _Watched:
@@ -184,3 +206,21 @@ def _quiet() -> None:
     """What the SDK logs quotes the server; where nobody has set up logging, Python would write it to the terminal."""
     for name in ("mcp", "client"):
         logging.getLogger(name).addHandler(logging.NullHandler())
+    for name in ("httpx2", "mcp.client.streamable_http"):
+        logging.getLogger(name).addFilter(_without_keys)
+
+
+def _without_keys(record: logging.LogRecord) -> bool:
+    """The client logs the address of every request, at INFO, and keys may stand in it."""
+    record.msg, record.args = _without_addresses(record.getMessage()), ()
+    if record.exc_info:
+        record.exc_text = _without_addresses(logging.Formatter().formatException(record.exc_info))
+        record.exc_info = None
+    return True
+
+
+def _without_addresses(text: str) -> str:
+    try:
+        return _ADDRESS.sub(lambda found: _shown(found[0]), text)
+    except ValueError:  # an address that is none
+        return _ADDRESS.sub("***", text)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from acorn import __version__
 from acorn._json import shorten, words_of
 from acorn.errors import AcornError
-from acorn.mcp.address import Address, check_installed
+from acorn.mcp.address import FORGOTTEN, Address, check_installed
 from acorn.mcp.definitions import Definition, check_apart, define
 from acorn.mcp.people import Caller, answer_address, answer_form
 from acorn.mcp.results import ServerError
@@ -54,6 +54,10 @@ class Connection:
         """Whether the server is told that there may be a person to ask."""
         self.is_lost = False
         """Whether nothing can be called here any more."""
+        self.has_ended = False
+        """Whether the server went away by itself, before it was open."""
+        self.is_older = False
+        """Whether it speaks the protocol with a handshake."""
         self.definitions: dict[str, Definition] = {}
         """What the server listed last, by its names."""
         self._to_connect = to_connect
@@ -72,12 +76,12 @@ class Connection:
 
     # Opening and closing
 
-    async def open(self) -> None:
-        """Connect and list the tools; an `AcornError` says why that failed."""
+    async def open(self, *, is_older: bool) -> None:
+        """Connect and list the tools; an `AcornError` says why that failed. One that is older is not asked if it is."""
         check_installed()
         self.veil = Veil()
         opened = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._own(opened))
+        self._task = asyncio.create_task(self._own(opened, is_older))
         try:
             async with asyncio.timeout(self._to_connect):
                 await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +106,7 @@ class Connection:
             raise await self._failure(*_why(error)) from error
         raise await self._failure("ended while it was opened", None)
 
-    async def _own(self, opened: asyncio.Future[None]) -> None:
+    async def _own(self, opened: asyncio.Future[None], is_older: bool) -> None:
         from mcp import Client, types
 
         self._log = None if self.address.is_web else ServerLog(self.address.label, self.address.hidden)
@@ -111,9 +115,11 @@ class Connection:
                 self.address.transport(self._log, self, self._to_connect),
                 elicitation_callback=self._elicit if self.may_ask else None,
                 client_info=types.Implementation(name="acorn", version=__version__),
+                mode="legacy" if is_older else "auto",
             )
             async with client:
                 self._client = client
+                self.is_older = client.session.initialize_result is not None
                 opened.set_result(None)
                 await self._leaving.wait()
         finally:
@@ -121,6 +127,7 @@ class Connection:
 
     def lost(self, why: str | None = None) -> None:
         self.is_lost = True
+        self.has_ended = self.has_ended or self._client is None
         self._why_lost = self._why_lost or why
 
     def misheard(self) -> None:
@@ -219,7 +226,7 @@ class Connection:
         kind = innermost(error)
         said = self.veil.lift(_said_by(kind)) or type(kind).__name__
         words = cut(clean(self.address.hidden(said)), _LONGEST_WORDS)
-        if isinstance(kind, MCPError) and said == _FORGOTTEN:
+        if isinstance(kind, MCPError) and said == FORGOTTEN:
             self.is_lost = True
             return NotCalledError(words)
         # A result that does not fit its schema (a `RuntimeError`, a `ValueError`) is no lost connection.
@@ -228,7 +235,7 @@ class Connection:
         if isinstance(kind, MCPError):
             is_answer = kind.code != CONNECTION_CLOSED or not said.startswith(_CLOSED)
         if is_answer and not self.is_lost:
-            return ServerError(words)
+            return ServerError(f"{words} (HTTP status {self._status})" if said == _REFUSED else words)
         self.is_lost = True
         words = self._why_lost or words
         return ServerError(
@@ -275,7 +282,8 @@ class Connection:
         return AcornError(f"The MCP server `{self.address.label}` {what}{words}.{await self._last_words()}")
 
     def _words_of(self, error: BaseException) -> str:
-        return self.address.hidden(self.veil.lift(words_of(error)))
+        words = _said_by(error) if isinstance(error, ValidationError) else words_of(error)
+        return self.address.hidden(self.veil.lift(words))
 
     def _misheard_words(self) -> str:
         return "; it wrote lines to its standard output that are no messages of MCP" if self._has_misheard else ""
@@ -289,8 +297,8 @@ class NotCalledError(ServerError):
     """The server does not know the session any more; it has refused the call, which can be made in another one."""
 
 
-_FORGOTTEN = "Session terminated"
-"""How the SDK says so."""
+_REFUSED = "Server returned an error response"
+"""What the SDK says where the server has said no more than a status."""
 _CLOSED = ("Connection closed", "SSE stream")
 """How the SDK begins to say that no answer will come."""
 _UNFIT = (RuntimeError, ValueError)

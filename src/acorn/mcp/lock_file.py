@@ -41,7 +41,7 @@ def _read(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {"servers": {}}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AcornError(f"`{path}`, the `pin` of an MCP server, cannot be read: {shorten(str(error))}.") from error
     if not isinstance(found, dict) or not isinstance(found.get("servers"), dict):
         raise AcornError(f"`{path}`, the `pin` of an MCP server, is no file that `pin` has written; name another.")
@@ -52,12 +52,16 @@ def _write(path: Path, whole: dict[str, Any]) -> None:
     """At once or not at all: another process may read it."""
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(_text(whole) + "\n")
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(_text(whole) + "\n")
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except OSError:
+            os.unlink(name)
+            raise
     except OSError as error:
-        raise AcornError(f"`{path}`, the `pin` of an MCP server, cannot be written: {error}.") from error
+        raise AcornError(f"`{path}`, the `pin` of an MCP server, cannot be written: {error.strerror}.") from error
 
 
 def _difference(known: Any, now: Any) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from acorn._drive.bridge import call_async, call_sync, start_thread
 from acorn._drive.home_loop import Home
-from acorn._json import shorten, to_plain
+from acorn._json import shorten, to_plain, whole_text
 from acorn._schema.violations import complaints
 from acorn.mcp.silence import Silence
 from acorn.mcp.texts import clean, cut, has_unseen
@@ -119,7 +119,7 @@ async def answer_form(caller: Caller, message: str, schema: dict[str, Any]) -> t
     question = _question(message, fields, defaults)
     if len(question) > _LONGEST_QUESTION:  # nobody would have agreed to a default that is cut off
         defaults, question = {}, _question(message, fields, {})
-    said = to_plain(await caller.ask(question, _choices(fields)))
+    said = whole_text(to_plain(await caller.ask(question, _choices(fields))))
     if said is None:
         return "cancel", None
     if said is False and not _takes_bool(fields):
@@ -142,9 +142,11 @@ def _question(message: str, fields: dict[str, Any], defaults: dict[str, Any]) ->
     """The message, what is to be filled in where that is more than one answer, and what a field left out has."""
     shown = {name: f" (default: {_shown(default)})" for name, default in defaults.items()}
     if len(fields) < 2:
-        return message + "".join(shown.values())
+        is_plain = _choices(fields) is not None and not any(map(_has_titles, fields.values()))
+        offered = "" if is_plain else "".join(map(_told, fields.values()))
+        return message + offered + "".join(shown.values())
     wanted = [
-        f"- {name}: {field.get('description') or field.get('type') or 'any'}{shown.get(name, '')}"
+        f"- {name}: {field.get('description') or field.get('type') or 'any'}{_told(field)}{shown.get(name, '')}"
         for name, field in fields.items()
     ]
     return "\n".join([message, "Answer with a dict of:", *wanted])
@@ -175,12 +177,34 @@ def _shown(default: Any) -> str:
 
 
 def _choices(fields: dict[str, Any]) -> tuple[str, ...] | None:
-    offered = next(iter(fields.values())).get("enum") if len(fields) == 1 else None
-    if not isinstance(offered, list):
-        return None
-    if any(has_unseen(str(each)) for each in offered):
+    """The answers to choose from, where one is wanted."""
+    field = next(iter(fields.values())) if len(fields) == 1 else {}
+    return None if field.get("type") == "array" else tuple(_offered(field)) or None
+
+
+def _offered(field: dict[str, Any]) -> dict[str, str]:
+    """What may be chosen in a field, or put in its list, each with what the server calls it."""
+    inner = field.get("items", {}) if field.get("type") == "array" else field
+    values, titles = inner.get("enum"), inner.get("enumNames")
+    if isinstance(values, list):
+        names = titles if isinstance(titles, list) and len(titles) == len(values) else values
+        found = dict(zip(map(str, values), map(str, names), strict=True))
+    else:
+        named = [each for each in inner.get("oneOf") or inner.get("anyOf") or () if "const" in each]
+        found = {str(each["const"]): str(each.get("title", each["const"])) for each in named}
+    if any(map(has_unseen, [*found, *found.values()])):
         raise ValueError("the server hides characters that nobody can see in the choices")
-    return tuple(map(str, offered))
+    return found
+
+
+def _has_titles(field: dict[str, Any]) -> bool:
+    return any(value != title for value, title in _offered(field).items())
+
+
+def _told(field: dict[str, Any]) -> str:
+    offered = [value if value == title else f"{value} = {title}" for value, title in _offered(field).items()]
+    how_many = "any of" if field.get("type") == "array" else "one of"
+    return f" ({how_many}: {', '.join(offered)})" if offered else ""
 
 
 def _takes_bool(fields: dict[str, Any]) -> bool:

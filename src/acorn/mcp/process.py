@@ -274,6 +274,8 @@ class _Server(asyncio.SubprocessProtocol):
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 self._process.close()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.get_pid(), signal.SIGTERM)  # what it has started, and left behind
             atexit.unregister(self._leave_none)
 
     def _leave_none(self) -> None:

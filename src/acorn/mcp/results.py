@@ -39,37 +39,49 @@ def media(data: str, media_type: str | None) -> Media:
 
 def output_of(result: Any, definition: Definition, limit: int, hidden: Callable[[str], str]) -> Any:
     """What the tool returns; an error that the server reports is raised, without the keys of the user."""
-    parts = [_part(block) for block in result.content]
-    texts = "\n".join(part for part in parts if isinstance(part, str))
-    if result.is_error:
-        raise ServerError(cut(hidden(clean(texts)), limit) or "the server reports an error without a word")
-    others = [part for part in parts if not isinstance(part, str)]
     structured = result.structured_content
+    if result.is_error:
+        words = _texts(result.content) or ("" if structured is None else compact(structured))
+        raise ServerError(cut(hidden(clean(words)), limit) or "the server reports an error without a word")
     if structured is None:
-        if not others:
-            return cut(clean(texts), limit)
-        given = _within([clean(part) if isinstance(part, str) else part for part in parts], limit)
+        if all(_is_text(block) for block in result.content):
+            return cut(clean(_texts(result.content)), limit)
+        given = _within([_part(block) for block in result.content], limit)
         return given[0] if len(given) == 1 else given
     if definition.is_wrapped and isinstance(structured, dict) and list(structured) == ["result"]:
         structured = structured["result"]
     data = _bounded(cleaned(structured), limit)
-    return [data, *others] if others else data
+    others = [_part(block) for block in result.content if block.type != "text"]  # which is the same data again
+    return [data, *_within(others, limit - len(compact(data)))] if others else data
 
 
-def _part(block: Any) -> Any:
-    """One block: a text, or something that is none."""
+def _is_text(block: Any) -> bool:
+    return block.type not in ("image", "audio") and (block.type != "resource" or hasattr(block.resource, "text"))
+
+
+def _texts(blocks: list[Any]) -> str:
+    return "\n".join(_text(block) for block in blocks if _is_text(block))
+
+
+def _text(block: Any) -> str:
     match block.type:
         case "text":
-            return block.text
-        case "image" | "audio":
-            return media(block.data, block.mime_type)
+            return str(block.text)
         case "resource_link":
             return " ".join(each for each in (block.name, block.uri, block.description) if each)
         case "resource":
-            inner = block.resource
-            return inner.text if hasattr(inner, "text") else media(inner.blob, inner.mime_type)
+            return str(block.resource.text)
         case _:
             return f"[{block.type}]"
+
+
+def _part(block: Any) -> Any:
+    """One block: a text as a person would see it, or something that is none."""
+    if _is_text(block):
+        return clean(_text(block))
+    if block.type == "resource":
+        return media(block.resource.blob, block.resource.mime_type)
+    return media(block.data, block.mime_type)
 
 
 def _bounded(data: Any, limit: int) -> Any:

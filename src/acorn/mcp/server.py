@@ -7,6 +7,7 @@ is told as progress to clients that want to hear of it.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -18,7 +19,8 @@ from typing import Any, TextIO
 
 from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__, listen, module
 from acorn._declared import spec_of
-from acorn._json import excerpt, shorten, to_plain, to_text, words_of
+from acorn._json import excerpt, shorten, to_plain, to_text, whole_text, words_of
+from acorn._schema.generate import schema_of
 from acorn._schema.shape import RESULT, Shape
 from acorn._secrets import redact, secrets_in
 from acorn._tools.collect import make_tool
@@ -55,6 +57,8 @@ class _Offer:
     description: str
     input: dict[str, Any]
     output: Shape
+    promised: dict[str, Any] | None
+    """The schema of its data, where there is one."""
 
 
 def _offered(agents: Any) -> dict[str, _Offer]:
@@ -71,7 +75,8 @@ def _offered(agents: Any) -> dict[str, _Offer]:
         if name in found:
             raise DeclarationError(f"`serve` was given two modules that are both `{name}` to a client; rename a class.")
         words = described.get("description", "")
-        found[name] = _Offer(agent, name, words, described["parameters"], spec_of(agent).output)
+        output = spec_of(agent).output
+        found[name] = _Offer(agent, name, words, described["parameters"], output, _promised(output))
     return found
 
 
@@ -98,7 +103,7 @@ def _server(offers: dict[str, _Offer]) -> Any:
             name=offer.name,
             description=offer.description or None,
             input_schema=offer.input,
-            output_schema=_output_schema(offer.output),
+            output_schema=offer.promised,
         )
         for offer in offers.values()
     ]
@@ -113,17 +118,18 @@ def _server(offers: dict[str, _Offer]) -> Any:
             text, data, failed = f"There is no tool `{shorten(params.name)}`. There are: {names}.", None, True
         else:
             text, data, failed = await _run(offer, params.arguments or {}, context.session.report_progress)
-        content: list[Any] = [types.TextContent(type="text", text=text)]
-        return types.CallToolResult(content=content, structured_content=data, is_error=failed)
+        # Half a surrogate pair, as of a file name that is no UTF-8, would end the session.
+        content: list[Any] = [types.TextContent(type="text", text=whole_text(text))]
+        return types.CallToolResult(content=content, structured_content=whole_text(data), is_error=failed)
 
     return Server("acorn", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def _output_schema(shape: Shape) -> dict[str, Any] | None:
+def _promised(shape: Shape) -> dict[str, Any] | None:
     if shape.is_empty:
         return None
     try:
-        return shape.schema.model_json_schema(mode="serialization")
+        return schema_of(shape.schema, by_alias=False, mode="serialization")
     except Exception:  # a type that Pydantic can validate and not describe; a client does without
         return None
 
@@ -153,8 +159,18 @@ async def _run(
         )
     if offer.output.is_empty:
         return "Done.", None, False
-    plain = to_plain({RESULT: output} if offer.output.wrapped else output)
-    return output if isinstance(output, str) else to_text(output), plain if isinstance(plain, dict) else None, False
+    text = output if isinstance(output, str) else to_text(output)
+    data = json.loads(to_text(to_plain({RESULT: output} if offer.output.wrapped else output)))
+    if offer.promised is not None and not _fits(data, offer.promised):  # clients would throw it away
+        return f"`{offer.name}` gave `{text}`, which is not as its `final_output` has it.", None, True
+    return text, data if isinstance(data, dict) else None, False
+
+
+def _fits(data: Any, schema: dict[str, Any]) -> bool:
+    """NaN does not, nor what an `on_finish` has put in the place of an output."""
+    from jsonschema import Draft202012Validator
+
+    return bool(Draft202012Validator(schema).is_valid(data))
 
 
 def _waiting(paused: Paused) -> str:
@@ -207,8 +223,11 @@ async def _over_stdio(server: Any, out: TextIO | None) -> None:
 
     lines: Any = _Lines()
     writing: Any = None if out is None else _Writer(out)
-    async with stdio_server(stdin=lines, stdout=writing) as (reading, sending):
-        await server.run(reading, sending, server.create_initialization_options())
+    try:
+        async with stdio_server(stdin=lines, stdout=writing) as (reading, sending):
+            await server.run(reading, sending, server.create_initialization_options())
+    except* BrokenPipeError:  # the client has gone without closing its side, and nobody is left to hear of it
+        pass
 
 
 class _Lines:

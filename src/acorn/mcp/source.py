@@ -157,6 +157,8 @@ class MCPServer:
         self._users = 0
         self._connections: dict[bool, Connection] = {}
         """One for runs that have somebody to ask, one for those that have not: a server is told so at the beginning."""
+        self._is_older = False
+        """Whether the process is known to speak the older protocol: some are long silent when they are asked."""
         self._turn: asyncio.Lock | None = None
         self._made: dict[str, Tool] = {}
         """The tools by the fingerprints of their definitions, so that the same one is made once."""
@@ -167,7 +169,7 @@ class MCPServer:
         self._users += 1
 
     async def _let_go(self) -> None:
-        if self._process != os.getpid():
+        if self._process != os.getpid() or self._users == 0:  # a forked child may leave what its parent has entered
             return
         self._users -= 1
         if self._users == 0:
@@ -187,18 +189,38 @@ class MCPServer:
             known = self._connections.get(may_ask)  # somebody else may have opened it meanwhile
             if known is not None and not known.is_lost:
                 return known
-            if self._users == 0:
-                raise AcornError(
-                    f"`{self!r}` is not open; its tools work in a run of a module that has it in `tools`, or inside of "
-                    f"`with server:`."
-                )
+            self._check_held()
             if known is not None:
                 await known.close()
-            times = (self.connect_timeout, self.timeout)
-            made = Connection(self.address, *times, may_ask=may_ask, on_progress=self.on_progress)
-            await made.open()
+            made = await self._opened(may_ask)
+            if self._users == 0:  # left meanwhile, and nobody would close it
+                await made.close()
+            self._check_held()
             self._connections[may_ask] = made
             return made
+
+    def _check_held(self) -> None:
+        if self._users == 0:
+            raise AcornError(
+                f"`{self!r}` is not open; its tools work in a run of a module that has it in `tools`, or inside of "
+                f"`with server:`."
+            )
+
+    async def _opened(self, may_ask: bool) -> Connection:
+        """Some servers end at the first question of the newer protocol; those are started anew with the older one."""
+        is_process = not self.address.is_web
+        while True:
+            times = (self.connect_timeout, self.timeout)
+            made = Connection(self.address, *times, may_ask=may_ask, on_progress=self.on_progress)
+            try:
+                await made.open(is_older=self._is_older)
+            except AcornError:
+                self._is_older = is_process and made.has_ended and not self._is_older
+                if not self._is_older:
+                    raise
+            else:
+                self._is_older = is_process and made.is_older
+                return made
 
     # Its tools
 
@@ -211,10 +233,14 @@ class MCPServer:
     async def _list(self, may_ask: bool) -> list[Tool]:
         known = self._connections.get(may_ask)
         connection = await self._connected(may_ask)
-        if connection is not known:
-            offered = list(connection.definitions.values())
-        else:
-            offered = await connection.list_again()
+        if connection is known:
+            try:
+                await connection.list_again()
+            except AcornError:
+                if not connection.is_lost:
+                    raise
+                connection = await self._connected(may_ask)  # as calls do: a session may have ended meanwhile
+        offered = list(connection.definitions.values())
         label = self.address.label
         let_in = admitted(offered, self.allow, label)
         if not callable(self.approve):
@@ -245,7 +271,8 @@ class MCPServer:
         )(call)
         options = options_of(marked)
         assert options is not None
-        made = FunctionTool(name, marked, options, f"`{name}` of the MCP server `{label}`")
+        where = f"`{name}` of the MCP server `{label}`, which a `prefix` would keep apart"
+        made = FunctionTool(name, marked, options, where)
         try:
             made.binding  # noqa: B018 - computed once and kept
         except DeclarationError as error:
@@ -310,8 +337,8 @@ def _check_shadows(made: Sequence[Tool]) -> None:
         if each.name in loop.plan.branches or (other is not None and other.function is not each.function):
             where = f"as {other.where}" if other is not None else "as a branch"
             raise ToolConflictError(
-                f"Tool '{each.name}' of `{loop.spec.owner}` is defined twice: {where} and as {each.where}; give the "
-                f"server a `prefix`, or leave the tool out by `allow=[...]`."
+                f"Tool '{each.name}' of `{loop.spec.owner}` is defined twice: {where} and as {each.where}; or leave "
+                f"the tool out by `allow=[...]`."
             )
 
 

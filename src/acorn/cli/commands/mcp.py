@@ -18,7 +18,10 @@ def mcp(
         typer.Argument(metavar="FILE[:CLASS] ...", help="Files or modules, each with the class where it has several."),
     ],
     http: Annotated[
-        int | None, typer.Option("--http", metavar="PORT", help="Serve over HTTP on this machine instead; 0: any port.")
+        int | None,
+        typer.Option(
+            "--http", min=0, max=65535, metavar="PORT", help="Serve over HTTP on this machine instead; 0: any port."
+        ),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> int:

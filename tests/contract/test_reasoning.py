@@ -6,6 +6,7 @@ Anthropic signs its thoughts, OpenAI's Responses seal them, and of Gemini's the 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tests.loopback import EVENTS, Fault, Loopback, anthropic_stream
 from tests.loopback_gemini import gemini, gemini_answers, signature
 
 from acorn import Run, Step, module, tool
+from acorn.models.port import ModelRequest
+from acorn.models.resolve import resolve
+from acorn.models.sent import Sent, SentPart
 from acorn.testing import Reply, call, finish
 
 Json = dict[str, Any]
@@ -193,3 +197,69 @@ def test_hidden_thoughts_survive_a_stream_in_their_place(lane: str, litellm_is_l
     shown = {"type": "thinking", "thinking": "Hm.", "signature": "signature-1"}
     assert blocks[:2] == [shown, hidden]
     assert blocks[2]["type"] == "tool_use"
+
+
+# Gemini's are in the ids of its calls
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_the_signature_in_an_id_of_geminis_is_sent_to_nobody_else(lane: str, litellm_is_loaded: None) -> None:
+    class Changing(Looking):
+        def on_step(self, step: Step) -> None:
+            step.model = other.anthropic(lane=lane) if step.counter == 1 else gemini(first)
+
+    answers = gemini_answers([FIRST & call("look", place="too"), DONE])
+    with Loopback(answers) as first, Loopback([SECOND]) as other:
+        assert Changing(model=gemini(first))() == "done"
+        (request,) = other.requests
+        parts = [part for content in first.bodies()[1]["contents"] for part in content["parts"]]
+    assert b"__thought__" not in request.raw
+    blocks = [block for message in request.body["messages"] for block in message["content"]]
+    calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    assert [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"] == calls
+    assert len(set(calls)) == 2
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]+", id) for id in calls)
+    # Back at its author's, it is there again.
+    signed = [part["thoughtSignature"] for part in parts if "thoughtSignature" in part]
+    assert {signature(1, 0), signature(1, 1)} <= set(signed)
+
+
+def test_a_list_that_falls_back_from_gemini_sends_no_signature(litellm_is_loaded: None) -> None:
+    replies = iter([gemini_answers([FIRST]), lambda _: Fault(status=503)])
+    with Loopback(lambda request: next(replies)(request)) as first, Loopback([DONE]) as other:
+        assert Looking(model=[gemini(first, num_retries=0), other.anthropic()])() == "done"
+        assert b"__thought__" not in other.requests[0].raw
+
+
+SIGNED = f"call_1__thought__{signature(1)}"
+CALLED: list[Json] = [
+    {"role": "user", "content": "Look."},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": SIGNED, "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": SIGNED, "content": "nothing"},
+]
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/responses/gpt-4o"])
+def test_openai_itself_is_sent_ids_that_it_takes_and_another_server_its_own(model: str) -> None:
+    def sent(**config: Any) -> Json:
+        made: Any = resolve({"model": model, "api_key": "k", **config}, "Looking")
+        conversation = Sent()
+        conversation.messages = CALLED
+        request = ModelRequest.of(SentPart(conversation, 3), [], 0.7, 100, None, frozenset(), (), lambda: b"[]")
+        written: Json = json.loads(made.lane.body(request, (), is_stream=False))
+        return written
+
+    def ids(body: Json) -> list[str]:
+        if "input" in body:
+            return [item["call_id"] for item in body["input"] if "call_id" in item]
+        return [body["messages"][1]["tool_calls"][0]["id"], body["messages"][2]["tool_call_id"]]
+
+    first, second = ids(sent())
+    assert first == second
+    assert len(first) <= 40
+    assert "thought" not in first
+    assert ids(sent(base_url="http://localhost:4000")) == [SIGNED, SIGNED]

@@ -14,6 +14,7 @@ from pydantic_core import from_json, to_json
 from acorn.models.hosted import BLOCKS, sent_blocks
 from acorn.models.lane import marks
 from acorn.models.port import ModelRequest
+from acorn.models.sent import common_id
 
 
 class _Written:
@@ -94,13 +95,15 @@ def _blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     content = message.get("content")
     if message["role"] == "tool":
         told = content if isinstance(content, str) else _blocks(content)
-        return [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": told}]
+        return [{"type": "tool_result", "tool_use_id": common_id(message["tool_call_id"]), "content": told}]
     blocks = _blocks(content)
     if message["role"] == "assistant":
         uses = [_use(call) for call in message.get("tool_calls") or ()]
         if message.get(BLOCKS):
-            return sent_blocks(message, blocks, uses)
-        blocks = [*(message.get("thinking_blocks") or ()), *blocks, *uses]
+            blocks = sent_blocks(message, blocks, uses)
+        else:
+            blocks = [*(message.get("thinking_blocks") or ()), *blocks, *uses]
+        blocks = [{**each, "id": common_id(each["id"])} if each["type"] == "tool_use" else each for each in blocks]
     return blocks
 
 

@@ -199,6 +199,33 @@ def test_hidden_thoughts_survive_a_stream_in_their_place(lane: str, litellm_is_l
     assert blocks[2]["type"] == "tool_use"
 
 
+def signed(number: int) -> Json:
+    return {"type": "thinking", "thinking": f"Thought {number}.", "signature": f"signature-{number}"}
+
+
+def as_events(blocks: list[Json]) -> Iterator[Json]:
+    yield {"type": "message_start", "message": {"usage": {"input_tokens": 1}, "model": "claude"}}
+    for index, block in enumerate(blocks):
+        yield {"type": "content_block_start", "index": index, "content_block": block}
+        yield {"type": "content_block_stop", "index": index}
+    yield {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 1}}
+    yield {"type": "message_stop"}
+
+
+def test_a_thought_between_words_and_a_call_goes_back_in_its_place(how: str) -> None:
+    """Anthropic takes no turn whose signed blocks were moved."""
+    text = {"type": "text", "text": "Let me see."}
+    use = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"place": "here"}}
+    blocks = [signed(1), text, signed(2), use]
+    answer = {"type": "message", "role": "assistant", "content": blocks, "stop_reason": "tool_use", "usage": {}}
+    events = "".join(f"data: {json.dumps(event)}\n\n" for event in as_events(blocks))
+    is_stream = how.startswith("streamed")
+    first = Fault(body=events.encode(), content_type=EVENTS) if is_stream else Fault(body=json.dumps(answer).encode())
+    with Loopback([first, DONE]) as server:
+        assert run(Looking(model=server.anthropic(thinking=THINKING)), how) == "done"
+    assert server.bodies()[1]["messages"][1]["content"] == blocks
+
+
 # Gemini's are in the ids of its calls
 
 

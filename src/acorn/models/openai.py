@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn.models.keys import check_key
+from acorn.models.keys import check_key, key_of
 from acorn.models.lane import ProviderError, with_own
 from acorn.models.port import ModelRequest
 from acorn.models.prices import Tokens, prices_of
@@ -88,9 +88,8 @@ def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str,
         *map(os.environ.get, ("OPENAI_BASE_URL", "OPENAI_API_BASE")),
     )
     base = str(next(filter(None, known), _ADDRESS)).rstrip("/")
-    key = config.get("api_key") or os.environ.get("OPENAI_API_KEY")
     headers = {"Content-Type": "application/json"}
-    if key:
+    if key := key_of(config, "OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
     names = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
     if organization := config.get("organization") or next(filter(None, map(os.environ.get, names)), None):

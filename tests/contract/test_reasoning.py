@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from tests.contract.test_responses import how as how
 from tests.contract.test_responses import run
-from tests.loopback import EVENTS, Fault, Loopback, anthropic_stream
-from tests.loopback_gemini import gemini, gemini_answers, signature
+from tests.loopback import EVENTS, Fault, Loopback, Request, anthropic_stream
+from tests.loopback_gemini import gemini, gemini_answer, gemini_answers, signature
 
-from acorn import Run, Step, module, tool
+from acorn import ModelError, Run, Step, module, tool
 from acorn.models.port import ModelRequest
 from acorn.models.resolve import resolve
 from acorn.models.sent import Sent, SentPart
@@ -224,6 +224,48 @@ def test_a_thought_between_words_and_a_call_goes_back_in_its_place(how: str) -> 
     with Loopback([first, DONE]) as server:
         assert run(Looking(model=server.anthropic(thinking=THINKING)), how) == "done"
     assert server.bodies()[1]["messages"][1]["content"] == blocks
+
+
+AMAZONS: Json = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region_name": "us-east-1"}
+OTHERS: list[tuple[str, Json, bool]] = [
+    ("gemini/gemini-2.5-flash", {"api_key": "k"}, False),
+    ("cohere_chat/command-r", {"api_key": "k"}, False),
+    ("mistral/mistral-large-latest", {"api_key": "k"}, False),
+    ("bedrock/amazon.nova-pro-v1:0", AMAZONS, False),
+    ("bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0", AMAZONS, True),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "reads"), OTHERS, ids=[name for name, _, _ in OTHERS])
+def test_claudes_signed_thoughts_go_to_claude_alone(name: str, keys: Json, reads: bool, litellm_is_loaded: None) -> None:
+    class Changing(Looking):
+        def on_step(self, step: Step) -> None:
+            step.model = {"model": name, "api_base": other.url, "num_retries": 0, **keys}
+
+    with Loopback([FIRST]) as first, Loopback([Fault(status=400)]) as other:
+        with pytest.raises(ModelError):
+            Changing(model=first.anthropic(thinking=THINKING))()
+        raw = other.requests[0].raw
+    assert (b"signature-1" in raw) is (b"Hm." in raw) is reads
+    assert b"thinking_blocks" not in raw
+
+
+def test_what_gemini_thinks_without_a_signature_is_not_sent_to_claude(how: str, litellm_is_loaded: None) -> None:
+    class Changing(Looking):
+        def on_step(self, step: Step) -> None:
+            step.model = other.anthropic(thinking=THINKING)
+
+    made = gemini_answer(FIRST, 1)
+    made["candidates"][0]["content"]["parts"].insert(0, {"text": "Hm.", "thought": True})
+
+    def answer(request: Request) -> Fault:
+        if "streamGenerateContent" in request.path:
+            return Fault(body=f"data: {json.dumps(made)}\n\n".encode(), content_type=EVENTS)
+        return Fault(body=json.dumps(made).encode())
+
+    with Loopback(answer) as first, Loopback([DONE]) as other:
+        assert run(Changing(model=gemini(first)), how) == "done"
+        assert b"Hm." not in other.requests[0].raw
 
 
 # Gemini's are in the ids of its calls

@@ -282,9 +282,9 @@ class LiteLLMModel:
     @cached_property
     def _unknown_thoughts(self) -> list[str]:
         """Fields of a message that the provider would not know."""
-        is_openai = self.provider in ("openai", "azure", *library().openai_compatible_providers)
-        unknown = ["thinking_blocks"] if is_openai and "claude" not in self.name else []
-        unknown += [BLOCKS, ITEMS]
+        # Claude reads its signed blocks wherever it is hosted; of a model that goes by an ARN nobody knows.
+        is_claude = self.provider == "anthropic" or "claude" in self.name or "arn:" in self.name
+        unknown = [BLOCKS, ITEMS] if is_claude else ["thinking_blocks", BLOCKS, ITEMS]
         return unknown if "/responses/" in self.name else [*unknown, "reasoning_items"]
 
     @cached_property

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback
+from tests.loopback_gemini import gemini, gemini_answers
 
 from acorn import Audio, File, Image, ModelError, module, tool
 from acorn.testing import call, finish
@@ -173,6 +175,15 @@ def test_gemini_gets_the_data_inline(given: Json, litellm_is_loaded: None) -> No
     parts = body["contents"][0]["parts"]
     (raw,) = given.values()
     assert coded(raw) in json.dumps(parts[1:])
+
+
+def test_the_line_before_what_a_tool_returned_shows_no_signature(litellm_is_loaded: None) -> None:
+    with Loopback(gemini_answers([call("shoot"), DONE])) as server:
+        Botanist(model=gemini(server))()
+        contents = server.bodies()[1]["contents"]
+    (line,) = [part["text"] for part in contents[-1]["parts"] if part.get("text", "").startswith("Media 1 of")]
+    assert re.fullmatch(r"Media 1 of the result of `shoot` \(call `call_\w+`\):", line)
+    assert "__thought__" not in line
 
 
 LOST: list[tuple[str, Json, str]] = [

@@ -25,16 +25,18 @@ def message_json(message: Mapping[str, Any]) -> bytes:
 
 
 _COMMON_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_SIGNED = "__thought__"
+
+
+def unsigned_id(call_id: str) -> str:
+    """The id of a call to read: in one of Gemini's, LiteLLM puts the signature of a thought behind it."""
+    return call_id.partition(_SIGNED)[0] or call_id
 
 
 def common_id(call_id: str) -> str:
-    """The id of a call as every provider takes it.
-
-    That of another one may be too long, or hold what only its author can read: Gemini's have a signature in them.
-    """
-    if _COMMON_ID.fullmatch(call_id):
-        return call_id
-    return f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+    """The id of a call as every provider takes it: that of another one may be too long, or have odd letters in it."""
+    plain = unsigned_id(call_id)
+    return plain if _COMMON_ID.fullmatch(plain) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
 
 
 def with_common_ids(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def with_common_ids(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_common(message: Mapping[str, Any]) -> bool:
-    return all(_COMMON_ID.fullmatch(call["id"]) for call in message.get("tool_calls") or ())
+    return all(common_id(call["id"]) == call["id"] for call in message.get("tool_calls") or ())
 
 
 class Sent:

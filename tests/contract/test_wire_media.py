@@ -143,13 +143,23 @@ def test_a_url_that_nobody_reads_is_refused_by_name(gpt: Wire) -> None:
     assert gpt.count() == 0
 
 
-def test_text_files_are_documents_of_text_for_anthropic() -> None:
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+@pytest.mark.parametrize("media_type", ["text/markdown", "application/json"])
+def test_text_files_are_documents_of_text_for_anthropic(media_type: str, lane: str, litellm_is_loaded: None) -> None:
     with Loopback([DONE]) as server:
-        notes = File.from_bytes("Wörter".encode(), "text/markdown", "notes.md")
-        Botanist(model=server.anthropic())(paper=notes)
+        notes = File.from_bytes("Wörter".encode(), media_type, "notes")
+        Botanist(model=server.anthropic(lane=lane))(paper=notes)
         source = {"type": "text", "media_type": "text/plain", "data": "Wörter"}
         document = server.bodies()[0]["messages"][0]["content"][1]
-        assert document == {"type": "document", "source": source, "title": "notes.md"}
+        assert document == {"type": "document", "source": source, "title": "notes"}
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_anthropic_reads_a_document_by_its_url(lane: str, litellm_is_loaded: None) -> None:
+    with Loopback([DONE]) as server:
+        Botanist(model=server.anthropic(lane=lane))(paper="https://example.org/a.pdf")
+        source = {"type": "url", "url": "https://example.org/a.pdf"}
+        assert server.bodies()[0]["messages"][0]["content"][1] == {"type": "document", "source": source}
 
 
 # By LiteLLM

@@ -17,6 +17,9 @@ from acorn.models.port import ModelRequest
 from acorn.models.sent import common_id
 
 
+_TEXTS = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
+
+
 class _Written:
     """The messages of one conversation, as they were written last."""
 
@@ -118,10 +121,11 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
     # It refuses a text that is empty.
-    return [_block(part) for part in content if part.get("type") != "text" or part["text"].strip()]
+    return [block_of(part) for part in content if part.get("type") != "text" or part["text"].strip()]
 
 
-def _block(part: Mapping[str, Any]) -> dict[str, Any]:
+def block_of(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a message as Anthropic has it."""
     kind = part.get("type")
     rest = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
     if kind == "image_url":
@@ -138,7 +142,7 @@ def _source(url: str) -> dict[str, Any]:
     media_type, is_base64 = head.removeprefix("data:").removesuffix(";base64"), head.endswith(";base64")
     if not comma or not is_base64:
         return {"type": "url", "url": url}
-    if media_type.startswith("text/"):  # of documents it takes PDF and plain text
+    if media_type.startswith("text/") or media_type in _TEXTS:  # of documents it takes PDF and plain text
         return {"type": "text", "media_type": "text/plain", "data": b64decode(data).decode("utf-8", "replace")}
     return {"type": "base64", "media_type": media_type, "data": data}
 

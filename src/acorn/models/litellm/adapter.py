@@ -32,6 +32,7 @@ from acorn.models.litellm.dialect import (
     fitting,
     read_response,
     with_blocks,
+    with_documents,
     within,
 )
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
@@ -267,7 +268,7 @@ class LiteLLMModel:
     def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
         if self.provider == "anthropic":
-            messages = [with_blocks(message) if message.get(BLOCKS) else message for message in messages]
+            messages = [with_blocks(message) if message.get(BLOCKS) else with_documents(message) for message in messages]
         for name in self._unknown_thoughts:
             for message in messages:  # another model's, from before a change of models
                 message.pop(name, None)

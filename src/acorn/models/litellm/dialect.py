@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from acorn.models.anthropic_turns import block_of
 from acorn.models.hosted import BLOCKS, blocks_of, sent_blocks
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.types import Usage
@@ -207,6 +208,14 @@ def with_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
         **{key: value for key, value in message.items() if key not in (BLOCKS, "thinking_blocks")},
         "content": blocks,
     }
+
+
+def with_documents(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose files are as Anthropic has them: LiteLLM sends all as PDF is sent, and none by its URL."""
+    content = message.get("content")
+    if not isinstance(content, list) or all(part.get("type") != "file" for part in content):
+        return message
+    return {**message, "content": [block_of(part) if part.get("type") == "file" else part for part in content]}
 
 
 def _is_hosted(call_id: Any) -> bool:

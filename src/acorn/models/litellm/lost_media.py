@@ -31,7 +31,7 @@ def lost(medium: SentMedium, provider: str, model: str) -> str | None:
     if medium.url is None or medium.kind not in _ALL:
         return None
     if medium.kind != "image":
-        return no_url(medium)
+        return None if (medium.kind, provider) == ("file", "anthropic") else no_url(medium)
     if provider not in _READS_URLS and not _is_like_openai(provider):
         return no_url(medium, f"For `{model}` LiteLLM would fetch the URL of an image from this machine")
     return None

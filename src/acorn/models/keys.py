@@ -40,6 +40,7 @@ _PROVIDERS = {
         ("TOGETHER_AI_API_BASE",),
     ),
     "cohere": _Provider(("COHERE_API_KEY", "CO_API_KEY"), ("COHERE_API_BASE",)),
+    "cohere_chat": _Provider(("COHERE_API_KEY", "CO_API_KEY"), ("COHERE_API_BASE",)),
     "perplexity": _Provider(("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"), ("PERPLEXITY_API_BASE",)),
     "cerebras": _Provider(("CEREBRAS_API_KEY",), ("CEREBRAS_API_BASE",)),
 }

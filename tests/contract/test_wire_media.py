@@ -162,6 +162,22 @@ def test_anthropic_reads_a_document_by_its_url(lane: str, litellm_is_loaded: Non
         assert server.bodies()[0]["messages"][0]["content"][1] == {"type": "document", "source": source}
 
 
+@pytest.mark.parametrize("part", [{"type": "image_url"}, {"type": "image_url", "image_url": {}}, {"type": "file"}])
+@pytest.mark.parametrize("spoken", ["responses", "anthropic"])
+def test_a_part_that_a_user_left_empty_is_told(part: Json, spoken: str) -> None:
+    with Loopback([DONE]) as server:
+        agent = Botanist(model=getattr(server, spoken)()).using(history=[{"role": "user", "content": [part]}])
+        with pytest.raises(ModelError, match=f"A message has a part of type `{part['type']}` without"):
+            agent()
+        assert not server.requests
+
+
+def test_a_part_without_text_is_nothing_to_anthropic() -> None:
+    with Loopback([DONE]) as server:
+        agent = Botanist(model=server.anthropic()).using(history=[{"role": "user", "content": [{"type": "text"}]}])
+        assert agent().answer == "an oak"
+
+
 # By LiteLLM
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from acorn.models.hosted import BLOCKS, sent_blocks
-from acorn.models.lane import marks
+from acorn.models.lane import held, marks
 from acorn.models.port import ModelRequest
 from acorn.models.sent import common_id
 
@@ -121,7 +121,7 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
     # It refuses a text that is empty.
-    return [block_of(part) for part in content if part.get("type") != "text" or part["text"].strip()]
+    return [block_of(part) for part in content if part.get("type") != "text" or str(part.get("text") or "").strip()]
 
 
 def block_of(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,11 +129,12 @@ def block_of(part: Mapping[str, Any]) -> dict[str, Any]:
     kind = part.get("type")
     rest = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
     if kind == "image_url":
-        image = part["image_url"]
-        return {"type": "image", "source": _source(image if isinstance(image, str) else image["url"]), **rest}
-    if kind == "file" and (url := part["file"].get("file_data") or part["file"].get("file_url")):
-        name = part["file"].get("filename")
-        return {"type": "document", "source": _source(url), **({"title": name} if name else {}), **rest}
+        return {"type": "image", "source": _source(held(part, "url")["url"]), **rest}
+    if kind == "file":
+        file = held(part, "file_data", "file_url", "file_id")
+        name = file.get("filename")
+        if url := file.get("file_data") or file.get("file_url"):
+            return {"type": "document", "source": _source(url), **({"title": name} if name else {}), **rest}
     return dict(part)
 
 

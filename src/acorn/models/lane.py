@@ -107,6 +107,20 @@ def with_own(url: str, headers: dict[str, str], config: Mapping[str, Any]) -> tu
     return url, made
 
 
+# Parts of messages
+
+
+def held(part: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """What a part has in it, by one of these keys: a user may have written the part, and forgotten it."""
+    kind = str(part.get("type"))
+    found: Any = part.get(kind)
+    found = {keys[0]: found} if isinstance(found, str) else found
+    if not isinstance(found, dict) or not any(isinstance(found.get(key), str) for key in keys):
+        wanted = " or ".join(f"`{key}`" for key in keys)
+        raise ProviderError(f"A message has a part of type `{kind}` without {wanted} in its `{kind}`.")
+    return found
+
+
 # Cache marks
 
 

@@ -212,18 +212,36 @@ def as_events(blocks: list[Json]) -> Iterator[Json]:
     yield {"type": "message_stop"}
 
 
+SAID: Json = {"type": "text", "text": "Let me see."}
+USE: Json = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"place": "here"}}
+
+
+def answered(blocks: list[Json]) -> Json:
+    return {"type": "message", "role": "assistant", "content": blocks, "stop_reason": "tool_use", "usage": {}}
+
+
 def test_a_thought_between_words_and_a_call_goes_back_in_its_place(how: str) -> None:
     """Anthropic takes no turn whose signed blocks were moved."""
-    text = {"type": "text", "text": "Let me see."}
-    use = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"place": "here"}}
-    blocks = [signed(1), text, signed(2), use]
-    answer = {"type": "message", "role": "assistant", "content": blocks, "stop_reason": "tool_use", "usage": {}}
+    blocks = [signed(1), SAID, signed(2), USE]
     events = "".join(f"data: {json.dumps(event)}\n\n" for event in as_events(blocks))
     is_stream = how.startswith("streamed")
-    first = Fault(body=events.encode(), content_type=EVENTS) if is_stream else Fault(body=json.dumps(answer).encode())
+    first = Fault(body=events.encode(), content_type=EVENTS) if is_stream else Fault(body=json.dumps(answered(blocks)).encode())
     with Loopback([first, DONE]) as server:
         assert run(Looking(model=server.anthropic(thinking=THINKING)), how) == "done"
     assert server.bodies()[1]["messages"][1]["content"] == blocks
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_a_thought_whose_call_was_removed_is_not_the_last_of_its_turn(lane: str, litellm_is_loaded: None) -> None:
+    class Removing(Looking):
+        def on_step(self, step: Step) -> None:
+            del self.history[-1]["tool_calls"]
+            step.model = other.anthropic(lane=lane, thinking=THINKING)
+
+    first = Fault(body=json.dumps(answered([signed(1), SAID, signed(2), USE])).encode())
+    with Loopback([first]) as server, Loopback([DONE]) as other:
+        assert Removing(model=server.anthropic(thinking=THINKING))() == "done"
+    assert other.bodies()[0]["messages"][1]["content"] == [signed(1), SAID]
 
 
 AMAZONS: Json = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region_name": "us-east-1"}

@@ -67,7 +67,9 @@ def sent_blocks(message: Mapping[str, Any], said: list[Json], uses: list[Json]) 
             found += [calls.pop(block["id"])] if block["id"] in calls else []
         elif not kind.endswith("_tool_use") or block.get("id") in answered:  # one that was broken off is refused
             found.append(block)
-    return [*found, *([] if is_same else said), *calls.values()]
+    found += [*([] if is_same else said), *calls.values()]
+    # A call that stays in the message may follow, as LiteLLM has it.
+    return found if message.get("tool_calls") else _followed(found)
 
 
 def blocks_of(thoughts: Sequence[Json], uses: Sequence[Json], results: Sequence[Json], text: str) -> list[Json]:
@@ -121,6 +123,6 @@ def sent_items(message: Mapping[str, Any], said: Json | None, calls: Iterable[Js
 
 def _followed(items: list[Json]) -> list[Json]:
     """Without thoughts at the end: one that nothing follows is refused."""
-    while items and items[-1]["type"] == "reasoning":
+    while items and items[-1]["type"] in ("reasoning", *_THOUGHTS):
         items = items[:-1]
     return items

@@ -7,7 +7,7 @@ sent along with the conversation: its items are kept in the assistant message as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic_core import to_json
@@ -142,7 +142,7 @@ class OpenAIResponses:
             elif at < first and isinstance(message.get("content"), str):
                 found.append((message, b""))
             else:
-                items = items_of(message, is_stored=self._is_stored)
+                items = self._items_of(message)
                 # Another server may have given the ids itself, and want them back as they were.
                 fitting = map(_with_common_id, items) if is_openai else items
                 found.append((message, b",".join(map(to_json, fitting))))
@@ -151,6 +151,11 @@ class OpenAIResponses:
         if written:
             return " ".join(said), written
         return "", to_json(message_of("system", " ".join(said)))  # it takes no empty input
+
+    def _items_of(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        items = items_of(message, is_stored=self._is_stored)
+        # A model that does not reason refuses the thoughts of one that does.
+        return items if takes_effort(self.name) else (item for item in items if item["type"] != "reasoning")
 
     # Reading
 

@@ -20,6 +20,7 @@ from acorn.types import Usage
 
 _ADDRESS = "https://api.openai.com/v1"
 _REASONING = re.compile(r"(?:^|/)o\d|gpt-[56](?!-chat)")
+_PLAIN = re.compile(r"(?:^|/|ft:)(?:chat)?gpt-[34](?!\d)")
 _ONE_TEMPERATURE = re.compile(r"(?:^|/)o\d|gpt-5(?![.\d]|-chat)")
 """Models that take no temperature but 1; of later ones it depends on how much they reason."""
 _STATUS = {
@@ -38,6 +39,11 @@ _STATUS = {
 def reasons(name: str) -> bool:
     """Whether a model is known to reason."""
     return bool(_REASONING.search(name))
+
+
+def never_reasons(name: str) -> bool:
+    """Whether a model is known not to reason, and to refuse the thoughts of one that does."""
+    return bool(_PLAIN.search(name))
 
 
 def takes_effort(name: str) -> bool:

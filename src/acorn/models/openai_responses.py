@@ -18,6 +18,7 @@ from acorn.models.lane import ADDRESS, OURS, PRICES, LostError, ProviderError, S
 from acorn.models.native_lane import NativeModel
 from acorn.models.openai import (
     Heads,
+    never_reasons,
     openai_address,
     provider_error,
     raise_if_failed,
@@ -154,8 +155,7 @@ class OpenAIResponses:
 
     def _items_of(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         items = items_of(message, is_stored=self._is_stored)
-        # A model that does not reason refuses the thoughts of one that does.
-        return items if takes_effort(self.name) else (item for item in items if item["type"] != "reasoning")
+        return (item for item in items if item["type"] != "reasoning") if never_reasons(self.name) else items
 
     # Reading
 

@@ -48,7 +48,7 @@ from acorn.models.litellm.listeners import unheard
 from acorn.models.litellm.lost_media import lost
 from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
-from acorn.models.openai import takes_effort
+from acorn.models.openai import never_reasons
 from acorn.models.port import PRICES, Delta, ModelRequest, ModelResponse, NotTakenError, Price, SendAgainError, price_in
 from acorn.models.refused_settings import Refusals, as_taken, droppable, strict_by_user
 from acorn.models.timeouts import TIMEOUT, connect_seconds, seconds_of
@@ -287,8 +287,8 @@ class LiteLLMModel:
         # Claude reads its signed blocks wherever it is hosted; of a model that goes by an ARN nobody knows.
         is_claude = self.provider == "anthropic" or "claude" in self.name or "arn:" in self.name
         unknown = [BLOCKS, ITEMS] if is_claude else ["thinking_blocks", BLOCKS, ITEMS]
-        by_responses, name = "/responses/" in self.name, self.name.rpartition("/")[2]
-        return unknown if by_responses and takes_effort(name) else [*unknown, "reasoning_items"]
+        takes_items = "/responses/" in self.name and not never_reasons(self.name)
+        return unknown if takes_items else [*unknown, "reasoning_items"]
 
     @cached_property
     def _timeout(self) -> Any:

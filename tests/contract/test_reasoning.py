@@ -225,7 +225,11 @@ def test_a_thought_between_words_and_a_call_goes_back_in_its_place(how: str) -> 
     blocks = [signed(1), SAID, signed(2), USE]
     events = "".join(f"data: {json.dumps(event)}\n\n" for event in as_events(blocks))
     is_stream = how.startswith("streamed")
-    first = Fault(body=events.encode(), content_type=EVENTS) if is_stream else Fault(body=json.dumps(answered(blocks)).encode())
+    first = (
+        Fault(body=events.encode(), content_type=EVENTS)
+        if is_stream
+        else Fault(body=json.dumps(answered(blocks)).encode())
+    )
     with Loopback([first, DONE]) as server:
         assert run(Looking(model=server.anthropic(thinking=THINKING)), how) == "done"
     assert server.bodies()[1]["messages"][1]["content"] == blocks
@@ -255,7 +259,9 @@ OTHERS: list[tuple[str, Json, bool]] = [
 
 
 @pytest.mark.parametrize(("name", "keys", "reads"), OTHERS, ids=[name for name, _, _ in OTHERS])
-def test_claudes_signed_thoughts_go_to_claude_alone(name: str, keys: Json, reads: bool, litellm_is_loaded: None) -> None:
+def test_claudes_signed_thoughts_go_to_claude_alone(
+    name: str, keys: Json, reads: bool, litellm_is_loaded: None
+) -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = {"model": name, "api_base": other.url, "num_retries": 0, **keys}

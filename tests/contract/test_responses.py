@@ -143,7 +143,11 @@ def test_thoughts_are_left_out_for_a_model_that_does_not_reason(lane: str, litel
 
     with Loopback([reply, DONE]) as server:
         assert Changing(model=server.responses("gpt-5", lane="native"))() == "done"
-    assert [item["type"] for item in server.bodies()[1]["input"]] == ["message", "function_call", "function_call_output"]
+    assert [item["type"] for item in server.bodies()[1]["input"]] == [
+        "message",
+        "function_call",
+        "function_call_output",
+    ]
 
 
 def test_the_paragraphs_of_a_summary_are_kept_apart() -> None:

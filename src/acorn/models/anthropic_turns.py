@@ -16,7 +16,6 @@ from acorn.models.lane import held, marks
 from acorn.models.port import ModelRequest
 from acorn.models.sent import common_id
 
-
 _TEXTS = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 
 

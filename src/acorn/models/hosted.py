@@ -1,7 +1,7 @@
 """Tools that providers run themselves: who takes which, and how what they returned goes back untouched.
 
-An answer in which a provider has run a tool is more than text and calls, and so is one with a thought between them. All
-of it is kept in the assistant message, in order: Anthropic's blocks as `content_blocks`, the items of OpenAI's Responses
+An answer in which a provider has run a tool is more than text and calls; so is one with a thought between them. All of
+it is kept in the assistant message, in order: Anthropic's blocks as `content_blocks`, the items of OpenAI's Responses
 as `response_items`. Of what the message itself says, text and calls, the message counts: the user may have changed it.
 Pure; called by the lanes.
 """

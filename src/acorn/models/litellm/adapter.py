@@ -269,7 +269,9 @@ class LiteLLMModel:
     def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
         if self.provider == "anthropic":
-            messages = [with_blocks(message) if message.get(BLOCKS) else with_documents(message) for message in messages]
+            messages = [
+                with_blocks(message) if message.get(BLOCKS) else with_documents(message) for message in messages
+            ]
         for name in self._unknown_thoughts:
             for message in messages:  # another model's, from before a change of models
                 message.pop(name, None)

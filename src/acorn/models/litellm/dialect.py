@@ -76,7 +76,9 @@ def read_response(raw: Any) -> ModelResponse:
     extra: dict[str, Any] = {}
     specific = message.get("provider_specific_fields") or {}
     # Without a signature nobody takes one back.
-    thoughts = [dict(block) for block in message.get("thinking_blocks") or () if block.get("signature") or "data" in block]
+    thoughts = [
+        dict(block) for block in message.get("thinking_blocks") or () if block.get("signature") or "data" in block
+    ]
     made = message.get("tool_calls") or []
     uses = [_use(call.id, call.function.name, call.function.arguments) for call in made if _is_hosted(call.id)]
     if uses:

@@ -124,8 +124,15 @@ def held(part: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 # Cache marks
 
 
+_MOST_MARKS = 4
+
+
 def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
-    """Which messages are marked for the provider's cache, and how; a point counts from behind the system message."""
+    """Which messages are marked for the provider's cache, and how; a point counts from behind the system message.
+
+    A point by a role may be that of many messages, and no provider takes more than a few marks: the first and the last
+    of them reach farthest.
+    """
     messages = request.messages
     before = 0
     while before < len(messages) and messages[before]["role"] in ("system", "developer"):
@@ -140,7 +147,10 @@ def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
                 found[at] = mark
         else:
             found |= {at: mark for at, message in enumerate(messages) if message["role"] == point.get("role")}
-    return found
+    if len(found) <= _MOST_MARKS:
+        return found
+    first, *rest = sorted(found)
+    return {at: found[at] for at in (first, *rest[1 - _MOST_MARKS :])}
 
 
 def marked(message: dict[str, Any], mark: dict[str, Any]) -> dict[str, Any]:

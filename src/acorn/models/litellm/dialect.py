@@ -13,6 +13,7 @@ from pydantic_core import from_json
 
 from acorn.models.anthropic_turns import block_of
 from acorn.models.hosted import BLOCKS, blocks_of, sent_blocks
+from acorn.models.lane import marks
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.types import Usage
 
@@ -60,13 +61,7 @@ def anthropic_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def cache_points(request: ModelRequest) -> list[dict[str, Any]]:
     """LiteLLM counts from the system message on, we from the message behind it."""
-    before = 0
-    while before < len(request.messages) and request.messages[before]["role"] in ("system", "developer"):
-        before += 1
-    return [
-        {**point, "index": point["index"] + before} if point.get("index", -1) >= 0 else dict(point)
-        for point in request.cache_points
-    ]
+    return [{"location": "message", "index": at, "control": mark} for at, mark in marks(request).items()]
 
 
 def read_response(raw: Any) -> ModelResponse:

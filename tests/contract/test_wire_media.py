@@ -172,6 +172,16 @@ def test_a_part_that_a_user_left_empty_is_told(part: Json, spoken: str) -> None:
         assert not server.requests
 
 
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_a_url_where_an_id_would_stand_is_fetched_by_nobody(lane: str, litellm_is_loaded: None) -> None:
+    part = {"type": "file", "file": {"file_id": "https://example.org/a.pdf"}}
+    with Loopback([DONE]) as server:
+        agent = Botanist(model=server.openai(lane=lane)).using(history=[{"role": "user", "content": [part]}])
+        with pytest.raises(ModelError, match="It takes no URL of files"):
+            agent()
+        assert not server.requests
+
+
 def test_a_part_without_text_is_nothing_to_anthropic() -> None:
     with Loopback([DONE]) as server:
         agent = Botanist(model=server.anthropic()).using(history=[{"role": "user", "content": [{"type": "text"}]}])
@@ -219,7 +229,14 @@ LOST: list[tuple[str, Json, str]] = [
     (BEDROCK, {"song": WAV}, "It takes no audio, and there is audio in `song`"),
     (BEDROCK, {"photo": URL}, "LiteLLM would fetch the URL of an image from this machine"),
     ("gemini/gemini-2.5-flash", {"paper": "https://example.org/a.pdf"}, "It takes no URL of files"),
+    ("azure_ai/claude-sonnet-4-5", {"photo": "http://example.org/elm.png"}, "LiteLLM would fetch the URL of an image"),
 ]
+
+
+def test_litellm_fetches_no_image_for_anthropic_either(litellm_is_loaded: None) -> None:
+    with Loopback([DONE]) as server, pytest.raises(ModelError, match="LiteLLM would fetch the URL of an image"):
+        Botanist(model=server.anthropic(lane="litellm"))(photo="http://example.org/elm.png")
+    assert not server.requests
 
 
 @pytest.mark.parametrize(("name", "given", "words"), LOST, ids=[f"{row[0]} {next(iter(row[1]))}" for row in LOST])

@@ -95,12 +95,9 @@ def test_a_point_that_the_user_set_is_not_left_out(claude: Wire) -> None:
 def test_a_point_by_a_role_marks_the_first_and_the_last_where_there_are_many(claude: Wire) -> None:
     """Anthropic refuses a request with more than four marks."""
 
-    class Restless(Looking):
-        max_steps = 9
-        cache = [{"location": "message", "role": "system"}, {"location": "message", "role": "tool"}]
-
+    cache = [{"location": "message", "role": role} for role in ("system", "tool")]
     claude.serve([*(call("look", place=str(number)) for number in range(6)), DONE])
-    assert claude.call(Restless(model=claude.model())) == "done"
+    assert claude.call(Looking(model=claude.model(), cache=cache, max_steps=9)) == "done"
     *_, last = claude.bodies()
     assert "cache_control" in last["system"][0]
     results = [message["content"][0] for message in last["messages"] if message["role"] == "user"][1:]

@@ -172,9 +172,9 @@ class Anthropic:
 
 def _extra(blocks: list[dict[str, Any]], thoughts: list[dict[str, Any]]) -> dict[str, Any]:
     """What of an answer must be sent back beside its text and its calls."""
-    if (kept := kept_blocks(blocks)) is not None:
-        return {BLOCKS: kept}
-    return {"thinking_blocks": thoughts} if thoughts else {}
+    found: dict[str, Any] = {"thinking_blocks": thoughts} if thoughts else {}
+    kept = kept_blocks(blocks)
+    return found if kept is None else {**found, BLOCKS: kept}
 
 
 class _Reader:

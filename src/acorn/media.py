@@ -112,13 +112,12 @@ class Media(Part):
             is_web = False
         if not is_web or re.search(r"[\s\x00-\x1f]", url):
             raise ValueError(f"an http(s) URL or a data URL is wanted, got {_short(url)}")
-        if media_type is not None:
-            cls._check_type(media_type, "the URL")
-        return cls._made(None, url, media_type, name)
+        checked = None if media_type is None else cls._checked_type(media_type, "the URL")
+        return cls._made(None, url, checked, name)
 
     @classmethod
     def _of(cls, raw: bytes, media_type: str, name: str | None, where: str) -> Self:
-        cls._check_type(media_type, where)
+        media_type = cls._checked_type(media_type, where)
         if not raw:
             raise ValueError(f"{where} is empty")
         return cls._made(Data.of(raw, cls._head(media_type)), None, media_type, name)
@@ -145,11 +144,14 @@ class Media(Part):
         raise ValueError(f"of what type {where} is cannot be told; give `media_type`, as `{cls._example()}`")
 
     @classmethod
-    def _check_type(cls, media_type: Any, where: str) -> None:
-        if not isinstance(media_type, str) or not _TYPE.fullmatch(media_type):
+    def _checked_type(cls, media_type: Any, where: str) -> str:
+        # As a server's header may have it: `Text/Plain; charset=utf-8`.
+        found = media_type.partition(";")[0].strip().lower() if isinstance(media_type, str) else ""
+        if not _TYPE.fullmatch(found):
             raise ValueError(f"the media type of {where} must be like `{cls._example()}`, got {media_type!r}")
-        if not media_type.startswith(cls._family):
-            raise ValueError(f"{where} is {media_type}, and {cls._word} is wanted")
+        if not found.startswith(cls._family):
+            raise ValueError(f"{where} is {found}, and {cls._word} is wanted")
+        return found
 
     @classmethod
     def _no(cls, wanted: str, given: object) -> TypeError:
@@ -270,8 +272,7 @@ class Media(Part):
         if not all(isinstance(value, str | None) for value in (data, url, media_type, name)):
             raise ValueError(f"the fields of {cls._word} are texts: {', '.join(_FIELDS)}")
         if isinstance(data, Data) and isinstance(media_type, str) and data.head == cls._head(media_type):
-            cls._check_type(media_type, "the data")
-            return cls._made(data, None, media_type, name)
+            return cls._made(data, None, cls._checked_type(media_type, "the data"), name)
         if isinstance(data, str):
             if data[:5].lower() == "data:":
                 return cls.from_url(data, media_type, name)

@@ -125,6 +125,11 @@ def test_a_data_url_may_be_written_in_capitals_and_end_with_a_line() -> None:
     assert Image.from_url(f"DATA:IMAGE/PNG;BASE64,{data}\n") == Image.from_bytes(PNG)
 
 
+def test_a_media_type_may_be_written_as_a_server_writes_it() -> None:
+    assert File.from_bytes(b"Notes", "Text/Plain; charset=utf-8") == File.from_bytes(b"Notes", "text/plain")
+    assert Image.from_url("https://example.org/oak", "IMAGE/PNG").media_type == "image/png"
+
+
 def test_a_value_cannot_be_made_or_changed_otherwise_and_shows_no_data() -> None:
     photo = Image.from_bytes(PNG, name="oak.png")
     assert repr(photo) == "Image(image/png, 99 bytes, 'oak.png')"

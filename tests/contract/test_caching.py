@@ -92,6 +92,18 @@ def test_a_point_that_the_user_set_is_not_left_out(claude: Wire) -> None:
     assert claude.count() == 1
 
 
+def test_a_point_by_a_role_marks_the_first_and_the_last_where_there_are_many(claude: Wire) -> None:
+    """Anthropic refuses a request with more than four marks."""
+
+    cache = [{"location": "message", "role": role} for role in ("system", "tool")]
+    claude.serve([*(call("look", place=str(number)) for number in range(6)), DONE])
+    assert claude.call(Looking(model=claude.model(), cache=cache, max_steps=9)) == "done"
+    *_, last = claude.bodies()
+    assert "cache_control" in last["system"][0]
+    results = [message["content"][0] for message in last["messages"] if message["role"] == "user"][1:]
+    assert ["cache_control" in result for result in results] == [False, False, False, True, True, True]
+
+
 # What is kept stays the same
 
 

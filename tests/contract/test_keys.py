@@ -117,6 +117,17 @@ def test_each_variable_is_enough(provider: str, monkeypatch: pytest.MonkeyPatch)
             check_key(f"{provider}/m", provider, {})
 
 
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+@pytest.mark.parametrize(("name", "variable", "provider"), NEEDS)
+def test_a_key_of_blanks_is_none(
+    name: str, variable: str, provider: str, lane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, " ")
+    for given in ({}, {"api_key": " \n"}):
+        with pytest.raises(ModelError, match=f"{variable} is not set; {name} needs it"):
+            Plain(model={"model": name, "lane": lane, **given})()
+
+
 def test_the_address_of_the_provider_itself_is_nobody_elses() -> None:
     with pytest.raises(ModelError, match="OPENAI_API_KEY is not set"):
         Plain(model={"model": "openai/gpt-4o", "base_url": "https://api.openai.com/v1/"})()

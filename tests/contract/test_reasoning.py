@@ -6,6 +6,7 @@ Anthropic signs its thoughts, OpenAI's Responses seal them, and of Gemini's the 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 import pytest
 from tests.contract.test_responses import how as how
 from tests.contract.test_responses import run
-from tests.loopback import EVENTS, Fault, Loopback, anthropic_stream
-from tests.loopback_gemini import gemini, gemini_answers, signature
+from tests.loopback import EVENTS, Fault, Loopback, Request, anthropic_stream
+from tests.loopback_gemini import gemini, gemini_answer, gemini_answers, signature
 
-from acorn import Run, Step, module, tool
+from acorn import ModelError, Run, Step, module, tool
+from acorn.models.port import ModelRequest
+from acorn.models.resolve import resolve
+from acorn.models.sent import Sent, SentPart
 from acorn.testing import Reply, call, finish
 
 Json = dict[str, Any]
@@ -193,3 +197,165 @@ def test_hidden_thoughts_survive_a_stream_in_their_place(lane: str, litellm_is_l
     shown = {"type": "thinking", "thinking": "Hm.", "signature": "signature-1"}
     assert blocks[:2] == [shown, hidden]
     assert blocks[2]["type"] == "tool_use"
+
+
+def signed(number: int) -> Json:
+    return {"type": "thinking", "thinking": f"Thought {number}.", "signature": f"signature-{number}"}
+
+
+def as_events(blocks: list[Json]) -> Iterator[Json]:
+    yield {"type": "message_start", "message": {"usage": {"input_tokens": 1}, "model": "claude"}}
+    for index, block in enumerate(blocks):
+        yield {"type": "content_block_start", "index": index, "content_block": block}
+        yield {"type": "content_block_stop", "index": index}
+    yield {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 1}}
+    yield {"type": "message_stop"}
+
+
+SAID: Json = {"type": "text", "text": "Let me see."}
+USE: Json = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"place": "here"}}
+
+
+def answered(blocks: list[Json]) -> Json:
+    return {"type": "message", "role": "assistant", "content": blocks, "stop_reason": "tool_use", "usage": {}}
+
+
+def test_a_thought_between_words_and_a_call_goes_back_in_its_place(how: str) -> None:
+    """Anthropic takes no turn whose signed blocks were moved."""
+    blocks = [signed(1), SAID, signed(2), USE]
+    events = "".join(f"data: {json.dumps(event)}\n\n" for event in as_events(blocks))
+    is_stream = how.startswith("streamed")
+    first = (
+        Fault(body=events.encode(), content_type=EVENTS)
+        if is_stream
+        else Fault(body=json.dumps(answered(blocks)).encode())
+    )
+    with Loopback([first, DONE]) as server:
+        assert run(Looking(model=server.anthropic(thinking=THINKING)), how) == "done"
+    assert server.bodies()[1]["messages"][1]["content"] == blocks
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_a_thought_whose_call_was_removed_is_not_the_last_of_its_turn(lane: str, litellm_is_loaded: None) -> None:
+    class Removing(Looking):
+        def on_step(self, step: Step) -> None:
+            del self.history[-1]["tool_calls"]
+            step.model = other.anthropic(lane=lane, thinking=THINKING)
+
+    first = Fault(body=json.dumps(answered([signed(1), SAID, signed(2), USE])).encode())
+    with Loopback([first]) as server, Loopback([DONE]) as other:
+        assert Removing(model=server.anthropic(thinking=THINKING))() == "done"
+    assert other.bodies()[0]["messages"][1]["content"] == [signed(1), SAID]
+
+
+AMAZONS: Json = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region_name": "us-east-1"}
+OTHERS: list[tuple[str, Json, bool]] = [
+    ("gemini/gemini-2.5-flash", {"api_key": "k"}, False),
+    ("cohere_chat/command-r", {"api_key": "k"}, False),
+    ("mistral/mistral-large-latest", {"api_key": "k"}, False),
+    ("bedrock/amazon.nova-pro-v1:0", AMAZONS, False),
+    ("bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0", AMAZONS, True),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "reads"), OTHERS, ids=[name for name, _, _ in OTHERS])
+def test_claudes_signed_thoughts_go_to_claude_alone(
+    name: str, keys: Json, reads: bool, litellm_is_loaded: None
+) -> None:
+    class Changing(Looking):
+        def on_step(self, step: Step) -> None:
+            step.model = {"model": name, "api_base": other.url, "num_retries": 0, **keys}
+
+    with Loopback([FIRST]) as first, Loopback([Fault(status=400)]) as other:
+        with pytest.raises(ModelError):
+            Changing(model=first.anthropic(thinking=THINKING))()
+        raw = other.requests[0].raw
+    assert (b"signature-1" in raw) is (b"Hm." in raw) is reads
+    assert b"thinking_blocks" not in raw
+
+
+def test_what_gemini_thinks_without_a_signature_is_not_sent_to_claude(how: str, litellm_is_loaded: None) -> None:
+    class Changing(Looking):
+        def on_step(self, step: Step) -> None:
+            step.model = other.anthropic(thinking=THINKING)
+
+    made = gemini_answer(FIRST, 1)
+    made["candidates"][0]["content"]["parts"].insert(0, {"text": "Hm.", "thought": True})
+
+    def answer(request: Request) -> Fault:
+        if "streamGenerateContent" in request.path:
+            return Fault(body=f"data: {json.dumps(made)}\n\n".encode(), content_type=EVENTS)
+        return Fault(body=json.dumps(made).encode())
+
+    with Loopback(answer) as first, Loopback([DONE]) as other:
+        assert run(Changing(model=gemini(first)), how) == "done"
+        assert b"Hm." not in other.requests[0].raw
+
+
+# Gemini's are in the ids of its calls
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_the_signature_in_an_id_of_geminis_is_sent_to_nobody_else(lane: str, litellm_is_loaded: None) -> None:
+    class Changing(Looking):
+        def on_step(self, step: Step) -> None:
+            step.model = other.anthropic(lane=lane) if step.counter == 1 else gemini(first)
+
+    answers = gemini_answers([FIRST & call("look", place="too"), DONE])
+    with Loopback(answers) as first, Loopback([SECOND]) as other:
+        assert Changing(model=gemini(first))() == "done"
+        (request,) = other.requests
+        parts = [part for content in first.bodies()[1]["contents"] for part in content["parts"]]
+    assert b"__thought__" not in request.raw
+    blocks = [block for message in request.body["messages"] for block in message["content"]]
+    calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    assert [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"] == calls
+    assert len(set(calls)) == 2
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]+", id) for id in calls)
+    # Back at its author's, it is there again.
+    signed = [part["thoughtSignature"] for part in parts if "thoughtSignature" in part]
+    assert {signature(1, 0), signature(1, 1)} <= set(signed)
+
+
+def test_a_list_that_falls_back_from_gemini_sends_no_signature(litellm_is_loaded: None) -> None:
+    answer = gemini_answers([FIRST])
+    with (
+        Loopback(lambda request: Fault(status=503) if len(first.requests) > 1 else answer(request)) as first,
+        Loopback([DONE]) as other,
+    ):
+        assert Looking(model=[gemini(first, num_retries=0), other.anthropic()])() == "done"
+        assert b"__thought__" not in other.requests[0].raw
+
+
+SIGNED = f"call_1__thought__{signature(1)}"
+CALLED: list[Json] = [
+    {"role": "user", "content": "Look."},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": SIGNED, "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": SIGNED, "content": "nothing"},
+]
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/responses/gpt-4o"])
+def test_openai_itself_is_sent_ids_that_it_takes_and_another_server_its_own(model: str) -> None:
+    def sent(**config: Any) -> Json:
+        made: Any = resolve({"model": model, "api_key": "k", **config}, "Looking")
+        conversation = Sent()
+        conversation.messages = CALLED
+        request = ModelRequest.of(SentPart(conversation, 3), [], 0.7, 100, None, frozenset(), (), lambda: b"[]")
+        written: Json = json.loads(made.lane.body(request, (), is_stream=False))
+        return written
+
+    def ids(body: Json) -> list[str]:
+        if "input" in body:
+            return [item["call_id"] for item in body["input"] if "call_id" in item]
+        return [body["messages"][1]["tool_calls"][0]["id"], body["messages"][2]["tool_call_id"]]
+
+    first, second = ids(sent())
+    assert first == second
+    assert len(first) <= 40
+    assert "thought" not in first
+    assert ids(sent(base_url="http://localhost:4000")) == [SIGNED, SIGNED]

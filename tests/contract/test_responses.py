@@ -132,6 +132,24 @@ def test_thoughts_are_left_out_for_another_provider(spoken: str, lane: str) -> N
     assert b"reasoning" not in server.requests[1].raw
 
 
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_thoughts_are_left_out_for_a_model_that_does_not_reason(lane: str, litellm_is_loaded: None) -> None:
+    """OpenAI refuses them: they can only be given to one that does."""
+    reply = Reply(reasoning="Hm.") & call("look", place="here")
+
+    class Changing(Looking):
+        def on_step(self, step: Step) -> None:
+            step.model = server.responses("gpt-4o", lane=lane)
+
+    with Loopback([reply, DONE]) as server:
+        assert Changing(model=server.responses("gpt-5", lane="native"))() == "done"
+    assert [item["type"] for item in server.bodies()[1]["input"]] == [
+        "message",
+        "function_call",
+        "function_call_output",
+    ]
+
+
 def test_the_paragraphs_of_a_summary_are_kept_apart() -> None:
     parts = [{"type": "summary_text", "text": text} for text in ("First.", "Second.")]
     long = {**thought(1, ""), "summary": parts}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback
+from tests.loopback_gemini import gemini, gemini_answers
 
 from acorn import Audio, File, Image, ModelError, module, tool
 from acorn.testing import call, finish
@@ -141,13 +143,49 @@ def test_a_url_that_nobody_reads_is_refused_by_name(gpt: Wire) -> None:
     assert gpt.count() == 0
 
 
-def test_text_files_are_documents_of_text_for_anthropic() -> None:
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+@pytest.mark.parametrize("media_type", ["text/markdown", "application/json"])
+def test_text_files_are_documents_of_text_for_anthropic(media_type: str, lane: str, litellm_is_loaded: None) -> None:
     with Loopback([DONE]) as server:
-        notes = File.from_bytes("Wörter".encode(), "text/markdown", "notes.md")
-        Botanist(model=server.anthropic())(paper=notes)
+        notes = File.from_bytes("Wörter".encode(), media_type, "notes")
+        Botanist(model=server.anthropic(lane=lane))(paper=notes)
         source = {"type": "text", "media_type": "text/plain", "data": "Wörter"}
         document = server.bodies()[0]["messages"][0]["content"][1]
-        assert document == {"type": "document", "source": source, "title": "notes.md"}
+        assert document == {"type": "document", "source": source, "title": "notes"}
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_anthropic_reads_a_document_by_its_url(lane: str, litellm_is_loaded: None) -> None:
+    with Loopback([DONE]) as server:
+        Botanist(model=server.anthropic(lane=lane))(paper="https://example.org/a.pdf")
+        source = {"type": "url", "url": "https://example.org/a.pdf"}
+        assert server.bodies()[0]["messages"][0]["content"][1] == {"type": "document", "source": source}
+
+
+@pytest.mark.parametrize("part", [{"type": "image_url"}, {"type": "image_url", "image_url": {}}, {"type": "file"}])
+@pytest.mark.parametrize("spoken", ["responses", "anthropic"])
+def test_a_part_that_a_user_left_empty_is_told(part: Json, spoken: str) -> None:
+    with Loopback([DONE]) as server:
+        agent = Botanist(model=getattr(server, spoken)()).using(history=[{"role": "user", "content": [part]}])
+        with pytest.raises(ModelError, match=f"A message has a part of type `{part['type']}` without"):
+            agent()
+        assert not server.requests
+
+
+@pytest.mark.parametrize("lane", ["native", "litellm"])
+def test_a_url_where_an_id_would_stand_is_fetched_by_nobody(lane: str, litellm_is_loaded: None) -> None:
+    part = {"type": "file", "file": {"file_id": "https://example.org/a.pdf"}}
+    with Loopback([DONE]) as server:
+        agent = Botanist(model=server.openai(lane=lane)).using(history=[{"role": "user", "content": [part]}])
+        with pytest.raises(ModelError, match="It takes no URL of files"):
+            agent()
+        assert not server.requests
+
+
+def test_a_part_without_text_is_nothing_to_anthropic() -> None:
+    with Loopback([DONE]) as server:
+        agent = Botanist(model=server.anthropic()).using(history=[{"role": "user", "content": [{"type": "text"}]}])
+        assert agent().answer == "an oak"
 
 
 # By LiteLLM
@@ -175,6 +213,15 @@ def test_gemini_gets_the_data_inline(given: Json, litellm_is_loaded: None) -> No
     assert coded(raw) in json.dumps(parts[1:])
 
 
+def test_the_line_before_what_a_tool_returned_shows_no_signature(litellm_is_loaded: None) -> None:
+    with Loopback(gemini_answers([call("shoot"), DONE])) as server:
+        Botanist(model=gemini(server))()
+        contents = server.bodies()[1]["contents"]
+    (line,) = [part["text"] for part in contents[-1]["parts"] if part.get("text", "").startswith("Media 1 of")]
+    assert re.fullmatch(r"Media 1 of the result of `shoot` \(call `call_\w+`\):", line)
+    assert "__thought__" not in line
+
+
 LOST: list[tuple[str, Json, str]] = [
     ("gemini/gemini-2.5-flash", {"photo": URL}, "LiteLLM would fetch the URL of an image from this machine"),
     ("mistral/mistral-large-latest", {"song": WAV}, "It takes no audio, and there is audio in `song`"),
@@ -182,7 +229,14 @@ LOST: list[tuple[str, Json, str]] = [
     (BEDROCK, {"song": WAV}, "It takes no audio, and there is audio in `song`"),
     (BEDROCK, {"photo": URL}, "LiteLLM would fetch the URL of an image from this machine"),
     ("gemini/gemini-2.5-flash", {"paper": "https://example.org/a.pdf"}, "It takes no URL of files"),
+    ("azure_ai/claude-sonnet-4-5", {"photo": "http://example.org/elm.png"}, "LiteLLM would fetch the URL of an image"),
 ]
+
+
+def test_litellm_fetches_no_image_for_anthropic_either(litellm_is_loaded: None) -> None:
+    with Loopback([DONE]) as server, pytest.raises(ModelError, match="LiteLLM would fetch the URL of an image"):
+        Botanist(model=server.anthropic(lane="litellm"))(photo="http://example.org/elm.png")
+    assert not server.requests
 
 
 @pytest.mark.parametrize(("name", "given", "words"), LOST, ids=[f"{row[0]} {next(iter(row[1]))}" for row in LOST])

@@ -602,6 +602,7 @@ def test_an_odd_stream_of_claudes_is_understood(claude: Wire, name: str) -> None
     body, expected = ODD_CLAUDE[name]
     claude.serve([Fault(body=body, content_type=EVENTS)])
     found = said(assembled(deltas(claude.way, claude.model())))
+    found["extra"].pop("content_blocks", None)  # where thoughts stood among words, which LiteLLM does not tell
     assert {key: found[key] for key in expected} == expected
     assert claude.count() == 1
 

@@ -13,6 +13,7 @@ from acorn._history import tool as tool
 from acorn._history import user as user
 from acorn._tools.collect import FINISH
 from acorn.errors import AcornError
+from acorn.models.sent import unsigned_id
 from acorn.record import Message
 from acorn.types import TOOL_ERROR, Content, ToolResult
 
@@ -51,7 +52,7 @@ def sent_result(content: Content, name: str, call_id: str) -> tuple[Content, lis
     is_plain = len(texts) == 1 and texts[0].keys() == {"type", "text"} and isinstance(texts[0]["text"], str)
     labelled: list[dict[str, Any]] = []
     for number, part in enumerate(others, start=1):
-        line = f"Media {number} of the result of `{name}` (call `{call_id}`):"
+        line = f"Media {number} of the result of `{name}` (call `{unsigned_id(call_id)}`):"
         labelled += [{"type": "text", "text": line}, part]
     return (texts[0]["text"] if is_plain else texts or ELSEWHERE), labelled
 

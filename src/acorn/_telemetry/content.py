@@ -11,6 +11,7 @@ from acorn._json import to_plain
 from acorn._secrets import redact, secrets_in, without_secrets
 from acorn._telemetry.names import finish_reason
 from acorn.journal import ModelAnswered
+from acorn.models.sent import unsigned_id
 from acorn.types import Content
 
 Part = dict[str, Any]
@@ -137,7 +138,7 @@ class Writer:
 
 def call_id(id: Any) -> str:
     """The id of a call; Gemini's carry a signature, which is for nobody else."""
-    return sendable(str(id or "").partition("__thought__")[0][:200])
+    return sendable(unsigned_id(str(id or ""))[:200])
 
 
 def sendable(text: str) -> str:

@@ -10,7 +10,7 @@ from pydantic_core import from_json, to_json
 
 from acorn.models.anthropic_turns import tool_of, written
 from acorn.models.hosted import BLOCKS, is_anthropics, kept_blocks
-from acorn.models.keys import check_key
+from acorn.models.keys import check_key, key_of
 from acorn.models.lane import ADDRESS, OURS, PRICES, LostError, ProviderError, StreamReader, knows_keys, with_own
 from acorn.models.native_lane import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
@@ -86,9 +86,9 @@ class Anthropic:
         base = str(next(filter(None, known), _ADDRESS)).rstrip("/")
         url = base if base.endswith("/v1/messages") else f"{base.removesuffix('/v1')}/v1/messages"
         headers = {"Content-Type": "application/json", "anthropic-version": _VERSION}
-        if key := config.get("api_key") or os.environ.get("ANTHROPIC_API_KEY"):
-            headers["x-api-key"] = str(key)
-        elif token := os.environ.get("ANTHROPIC_AUTH_TOKEN"):
+        if key := key_of(config, "ANTHROPIC_API_KEY"):
+            headers["x-api-key"] = key
+        elif token := key_of({}, "ANTHROPIC_AUTH_TOKEN"):
             headers["Authorization"] = f"Bearer {token}"
         url, headers = with_own(url, headers, config)
         if not any(name.lower() in ("x-api-key", "authorization") for name in headers):
@@ -172,9 +172,9 @@ class Anthropic:
 
 def _extra(blocks: list[dict[str, Any]], thoughts: list[dict[str, Any]]) -> dict[str, Any]:
     """What of an answer must be sent back beside its text and its calls."""
-    if (kept := kept_blocks(blocks)) is not None:
-        return {BLOCKS: kept}
-    return {"thinking_blocks": thoughts} if thoughts else {}
+    found: dict[str, Any] = {"thinking_blocks": thoughts} if thoughts else {}
+    kept = kept_blocks(blocks)
+    return found if kept is None else {**found, BLOCKS: kept}
 
 
 class _Reader:
@@ -267,13 +267,14 @@ class _Reader:
         return found
 
     def end(self) -> Delta | None:
-        kept = [thought for thought in self._thoughts.values() if thought.get("signature") or "data" in thought]
-        extra = _extra(self._blocks(), kept)
+        # One that was broken off has no signature, and is refused.
+        kept = {at: each for at, each in self._thoughts.items() if each.get("signature") or "data" in each}
+        extra = _extra(self._blocks(kept), list(kept.values()))
         return Delta(extra=extra) if extra else None
 
-    def _blocks(self) -> list[dict[str, Any]]:
+    def _blocks(self, thoughts: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
         """All of them, as they would have come in one piece."""
-        found = dict(self._thoughts) | {index: block for index, (_, block, _) in self._calls.items()}
+        found = thoughts | {index: block for index, (_, block, _) in self._calls.items()}
         for index, block in self._others.items():
             came = "".join(self._pieces[index])
             if block["type"] == "text":

@@ -12,8 +12,11 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from acorn.models.hosted import BLOCKS, sent_blocks
-from acorn.models.lane import marks
+from acorn.models.lane import held, marks
 from acorn.models.port import ModelRequest
+from acorn.models.sent import common_id
+
+_TEXTS = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 
 
 class _Written:
@@ -94,13 +97,15 @@ def _blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     content = message.get("content")
     if message["role"] == "tool":
         told = content if isinstance(content, str) else _blocks(content)
-        return [{"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": told}]
+        return [{"type": "tool_result", "tool_use_id": common_id(message["tool_call_id"]), "content": told}]
     blocks = _blocks(content)
     if message["role"] == "assistant":
         uses = [_use(call) for call in message.get("tool_calls") or ()]
         if message.get(BLOCKS):
-            return sent_blocks(message, blocks, uses)
-        blocks = [*(message.get("thinking_blocks") or ()), *blocks, *uses]
+            blocks = sent_blocks(message, blocks, uses)
+        else:
+            blocks = [*(message.get("thinking_blocks") or ()), *blocks, *uses]
+        blocks = [{**each, "id": common_id(each["id"])} if each["type"] == "tool_use" else each for each in blocks]
     return blocks
 
 
@@ -115,18 +120,20 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
     # It refuses a text that is empty.
-    return [_block(part) for part in content if part.get("type") != "text" or part["text"].strip()]
+    return [block_of(part) for part in content if part.get("type") != "text" or str(part.get("text") or "").strip()]
 
 
-def _block(part: Mapping[str, Any]) -> dict[str, Any]:
+def block_of(part: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a message as Anthropic has it."""
     kind = part.get("type")
     rest = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
     if kind == "image_url":
-        image = part["image_url"]
-        return {"type": "image", "source": _source(image if isinstance(image, str) else image["url"]), **rest}
-    if kind == "file" and (url := part["file"].get("file_data") or part["file"].get("file_url")):
-        name = part["file"].get("filename")
-        return {"type": "document", "source": _source(url), **({"title": name} if name else {}), **rest}
+        return {"type": "image", "source": _source(held(part, "url")["url"]), **rest}
+    if kind == "file":
+        file = held(part, "file_data", "file_url", "file_id")
+        name = file.get("filename")
+        if url := file.get("file_data") or file.get("file_url"):
+            return {"type": "document", "source": _source(url), **({"title": name} if name else {}), **rest}
     return dict(part)
 
 
@@ -135,7 +142,7 @@ def _source(url: str) -> dict[str, Any]:
     media_type, is_base64 = head.removeprefix("data:").removesuffix(";base64"), head.endswith(";base64")
     if not comma or not is_base64:
         return {"type": "url", "url": url}
-    if media_type.startswith("text/"):  # of documents it takes PDF and plain text
+    if media_type.startswith("text/") or media_type in _TEXTS:  # of documents it takes PDF and plain text
         return {"type": "text", "media_type": "text/plain", "data": b64decode(data).decode("utf-8", "replace")}
     return {"type": "base64", "media_type": media_type, "data": data}
 

@@ -1,19 +1,22 @@
 """Tools that providers run themselves: who takes which, and how what they returned goes back untouched.
 
-An answer in which a provider has run a tool is more than text and calls. All of it is kept in the assistant message, in
-order: Anthropic's blocks as `content_blocks`, the items of OpenAI's Responses as `response_items`. Of what the message
-itself says, text and calls, the message counts: the user may have changed it. Pure; called by the lanes.
+An answer in which a provider has run a tool is more than text and calls; so is one with a thought between them. All of
+it is kept in the assistant message, in order: Anthropic's blocks as `content_blocks`, the items of OpenAI's Responses
+as `response_items`. Of what the message itself says, text and calls, the message counts: the user may have changed it.
+Pure; called by the lanes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import dropwhile
 from typing import Any
 
 Json = dict[str, Any]
 _DATED = re.compile(r"_\d{8}$")
-_OURS = ("text", "tool_use", "thinking", "redacted_thinking")
+_THOUGHTS = frozenset(("thinking", "redacted_thinking"))
+_OURS = _THOUGHTS | {"text", "tool_use"}
 BLOCKS, ITEMS = "content_blocks", "response_items"
 
 
@@ -34,9 +37,15 @@ def is_openais(tool: Mapping[str, Any]) -> bool:
 
 def kept_blocks(blocks: Sequence[Json]) -> list[Json] | None:
     """All blocks of an answer, where there is something among them that a message has no place for."""
-    if all(block["type"] in _OURS and not block.get("citations") for block in blocks):
+    kinds = [block["type"] for block in blocks]
+    behind = dropwhile(_THOUGHTS.__contains__, kinds)  # a message has its thoughts at its beginning
+    if _OURS.issuperset(kinds) and _THOUGHTS.isdisjoint(behind) and not any(map(_is_cited, blocks)):
         return None
     return [{"type": "tool_use", "id": block.get("id")} if block["type"] == "tool_use" else block for block in blocks]
+
+
+def _is_cited(block: Json) -> bool:
+    return bool(block.get("citations"))
 
 
 def sent_blocks(message: Mapping[str, Any], said: list[Json], uses: list[Json]) -> list[Json]:
@@ -58,7 +67,9 @@ def sent_blocks(message: Mapping[str, Any], said: list[Json], uses: list[Json]) 
             found += [calls.pop(block["id"])] if block["id"] in calls else []
         elif not kind.endswith("_tool_use") or block.get("id") in answered:  # one that was broken off is refused
             found.append(block)
-    return [*found, *([] if is_same else said), *calls.values()]
+    found += [*([] if is_same else said), *calls.values()]
+    # A call that stays in the message may follow, as LiteLLM has it.
+    return found if message.get("tool_calls") else _followed(found)
 
 
 def blocks_of(thoughts: Sequence[Json], uses: Sequence[Json], results: Sequence[Json], text: str) -> list[Json]:
@@ -112,6 +123,6 @@ def sent_items(message: Mapping[str, Any], said: Json | None, calls: Iterable[Js
 
 def _followed(items: list[Json]) -> list[Json]:
     """Without thoughts at the end: one that nothing follows is refused."""
-    while items and items[-1]["type"] == "reasoning":
+    while items and items[-1]["type"] in ("reasoning", *_THOUGHTS):
         items = items[:-1]
     return items

@@ -40,6 +40,7 @@ _PROVIDERS = {
         ("TOGETHER_AI_API_BASE",),
     ),
     "cohere": _Provider(("COHERE_API_KEY", "CO_API_KEY"), ("COHERE_API_BASE",)),
+    "cohere_chat": _Provider(("COHERE_API_KEY", "CO_API_KEY"), ("COHERE_API_BASE",)),
     "perplexity": _Provider(("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"), ("PERPLEXITY_API_BASE",)),
     "cerebras": _Provider(("CEREBRAS_API_KEY",), ("CEREBRAS_API_BASE",)),
 }
@@ -63,10 +64,16 @@ def own_address(provider: str, config: Mapping[str, Any]) -> str | None:
     return None if given is not None and given == known.home else given
 
 
+def key_of(config: Mapping[str, Any], *variables: str) -> str | None:
+    """The key that the user has given, in the dict or in a variable; blanks are none."""
+    found = (config.get("api_key"), *map(os.environ.get, variables))
+    return next((str(each) for each in found if each and str(each).strip()), None)
+
+
 def check_key(name: str, provider: str, config: Mapping[str, Any]) -> None:
     """Raise where a provider of the table would be asked without a key."""
     known = _PROVIDERS.get(provider)
-    if known is None or config.get("api_key") or any(map(os.environ.get, known.keys)):
+    if known is None or key_of(config, *known.keys):
         return
     headers = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
     if any(str(header).lower() in _CREDENTIALS for header in headers) or own_address(provider, config):

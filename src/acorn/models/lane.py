@@ -107,11 +107,32 @@ def with_own(url: str, headers: dict[str, str], config: Mapping[str, Any]) -> tu
     return url, made
 
 
+# Parts of messages
+
+
+def held(part: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """What a part has in it, by one of these keys: a user may have written the part, and forgotten it."""
+    kind = str(part.get("type"))
+    found: Any = part.get(kind)
+    found = {keys[0]: found} if isinstance(found, str) else found
+    if not isinstance(found, dict) or not any(isinstance(found.get(key), str) for key in keys):
+        wanted = " or ".join(f"`{key}`" for key in keys)
+        raise ProviderError(f"A message has a part of type `{kind}` without {wanted} in its `{kind}`.")
+    return found
+
+
 # Cache marks
 
 
+_MOST_MARKS = 4
+
+
 def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
-    """Which messages are marked for the provider's cache, and how; a point counts from behind the system message."""
+    """Which messages are marked for the provider's cache, and how; a point counts from behind the system message.
+
+    A point by a role may be that of many messages, and no provider takes more than a few marks: the first and the last
+    of them reach farthest.
+    """
     messages = request.messages
     before = 0
     while before < len(messages) and messages[before]["role"] in ("system", "developer"):
@@ -126,7 +147,10 @@ def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
                 found[at] = mark
         else:
             found |= {at: mark for at, message in enumerate(messages) if message["role"] == point.get("role")}
-    return found
+    if len(found) <= _MOST_MARKS:
+        return found
+    first, *rest = sorted(found)
+    return {at: found[at] for at in (first, *rest[1 - _MOST_MARKS :])}
 
 
 def marked(message: dict[str, Any], mark: dict[str, Any]) -> dict[str, Any]:

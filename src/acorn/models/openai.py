@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn.models.keys import check_key
+from acorn.models.keys import check_key, key_of
 from acorn.models.lane import ProviderError, with_own
 from acorn.models.port import ModelRequest
 from acorn.models.prices import Tokens, prices_of
@@ -20,6 +20,7 @@ from acorn.types import Usage
 
 _ADDRESS = "https://api.openai.com/v1"
 _REASONING = re.compile(r"(?:^|/)o\d|gpt-[56](?!-chat)")
+_PLAIN = re.compile(r"(?:^|/|ft:)(?:chat)?gpt-[34](?!\d)")
 _ONE_TEMPERATURE = re.compile(r"(?:^|/)o\d|gpt-5(?![.\d]|-chat)")
 """Models that take no temperature but 1; of later ones it depends on how much they reason."""
 _STATUS = {
@@ -38,6 +39,11 @@ _STATUS = {
 def reasons(name: str) -> bool:
     """Whether a model is known to reason."""
     return bool(_REASONING.search(name))
+
+
+def never_reasons(name: str) -> bool:
+    """Whether a model is known not to reason, and to refuse the thoughts of one that does."""
+    return bool(_PLAIN.search(name))
 
 
 def takes_effort(name: str) -> bool:
@@ -88,9 +94,8 @@ def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str,
         *map(os.environ.get, ("OPENAI_BASE_URL", "OPENAI_API_BASE")),
     )
     base = str(next(filter(None, known), _ADDRESS)).rstrip("/")
-    key = config.get("api_key") or os.environ.get("OPENAI_API_KEY")
     headers = {"Content-Type": "application/json"}
-    if key:
+    if key := key_of(config, "OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
     names = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
     if organization := config.get("organization") or next(filter(None, map(os.environ.get, names)), None):

@@ -17,6 +17,7 @@ from acorn.models.native_lane import NativeModel
 from acorn.models.openai import Heads, openai_address, raise_if_failed, reasons, sampling, takes_effort, tokens_of
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.prices import Tokens
+from acorn.models.sent import with_common_ids
 from acorn.models.sent_media import no_url
 from acorn.types import Usage
 
@@ -82,7 +83,8 @@ class OpenAIChat:
             before = b'%s,"tools":%s' % (before, tools)
         if request.sent is not None and not request.cache_points and not request.sent.has_thoughts(_THOUGHTS):
             return request.with_messages(before + b',"messages":', b"}")
-        return b'%s,"messages":%s}' % (before, _messages(request))
+        is_openai = own_address(self.provider, self._config) is None
+        return b'%s,"messages":%s}' % (before, _messages(request, is_openai=is_openai))
 
     def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> dict[str, Any]:
         made = {"model": self.name, **sampling(request, left_out, self.name, self._length)}
@@ -113,9 +115,11 @@ class OpenAIChat:
         return _Reader()
 
 
-def _messages(request: ModelRequest) -> bytes:
+def _messages(request: ModelRequest, *, is_openai: bool) -> bytes:
     """Messages that are not sent as they are: some have marks, or the thoughts of a model."""
     messages = [_sendable(message) for message in request.messages]
+    if is_openai:  # another server may have given the ids itself, and want them back as they were
+        messages = list(map(with_common_ids, messages))
     for at, mark in marks(request).items():
         messages[at] = marked(messages[at], mark)
     return to_json(messages)

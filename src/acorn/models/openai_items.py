@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acorn.models.hosted import ITEMS, kept_items, sent_items
+from acorn.models.lane import held
 from acorn.models.port import RawCall
 from acorn.types import Usage
 
 _NUMBERED = re.compile(r"call_\d+")
 """Ids that begin anew with each answer, as some servers give them: there the item's own is taken."""
+_FILES = ("file_id", "file_data", "file_url")
 BETWEEN = "\n\n"
 """Between the parts of a summary, which are paragraphs."""
 
@@ -66,12 +68,11 @@ def _part(part: Mapping[str, Any], kind: str) -> dict[str, Any]:
     if part.get("type") == "text":
         return {"type": kind, "text": part.get("text") or ""}
     if part.get("type") == "image_url":
-        image = part["image_url"]
-        held = {"url": image} if isinstance(image, str) else image
-        return {"type": "input_image", "image_url": held["url"], "detail": held.get("detail") or "auto"}
+        image = held(part, "url")
+        return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail") or "auto"}
     if part.get("type") == "file":
-        held, keys = part["file"], ("file_id", "file_data", "file_url", "filename")
-        return {"type": "input_file", **{key: held[key] for key in keys if key in held}}
+        file, keys = held(part, *_FILES), (*_FILES, "filename")
+        return {"type": "input_file", **{key: file[key] for key in keys if key in file}}
     return {key: value for key, value in part.items() if key != "cache_control"}
 
 

@@ -7,16 +7,18 @@ sent along with the conversation: its items are kept in the assistant message as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic_core import to_json
 
 from acorn.models.hosted import is_openais
+from acorn.models.keys import own_address
 from acorn.models.lane import ADDRESS, OURS, PRICES, LostError, ProviderError, StreamReader, knows_keys
 from acorn.models.native_lane import NativeModel
 from acorn.models.openai import (
     Heads,
+    never_reasons,
     openai_address,
     provider_error,
     raise_if_failed,
@@ -37,6 +39,7 @@ from acorn.models.openai_items import (
 )
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse
 from acorn.models.prices import Tokens
+from acorn.models.sent import common_id
 from acorn.models.sent_media import no_kind
 
 _SETTINGS = (
@@ -132,6 +135,7 @@ class OpenAIResponses:
                 said.append(content)
             first += 1
         known, found, is_same = self._written, list[tuple[dict[str, Any], bytes]](), True
+        is_openai = own_address(self.provider, self._config) is None
         for at, message in enumerate(messages):
             is_same = is_same and at < len(known) and known[at][0] is message
             if is_same:
@@ -139,12 +143,19 @@ class OpenAIResponses:
             elif at < first and isinstance(message.get("content"), str):
                 found.append((message, b""))
             else:
-                found.append((message, b",".join(map(to_json, items_of(message, is_stored=self._is_stored)))))
+                items = self._items_of(message)
+                # Another server may have given the ids itself, and want them back as they were.
+                fitting = map(_with_common_id, items) if is_openai else items
+                found.append((message, b",".join(map(to_json, fitting))))
         self._written = found
         written = b",".join([text for _, text in found if text])
         if written:
             return " ".join(said), written
         return "", to_json(message_of("system", " ".join(said)))  # it takes no empty input
+
+    def _items_of(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        items = items_of(message, is_stored=self._is_stored)
+        return (item for item in items if item["type"] != "reasoning") if never_reasons(self.name) else items
 
     # Reading
 
@@ -170,6 +181,10 @@ class OpenAIResponses:
 
     def reader(self) -> StreamReader:
         return _Reader()
+
+
+def _with_common_id(item: dict[str, Any]) -> dict[str, Any]:
+    return {**item, "call_id": common_id(item["call_id"])} if "call_id" in item else item
 
 
 # Settings

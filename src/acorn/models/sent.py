@@ -6,7 +6,9 @@ and what was written for one request is not written again for the next.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from hashlib import sha256
 from threading import Lock
 from typing import Any
 
@@ -20,6 +22,35 @@ def message_json(message: Mapping[str, Any]) -> bytes:
     if message.get("content", "") is not None:
         return to_json(message)
     return to_json({key: value for key, value in message.items() if key != "content"})
+
+
+_COMMON_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_SIGNED = "__thought__"
+
+
+def unsigned_id(call_id: str) -> str:
+    """The id of a call to read: in one of Gemini's, LiteLLM puts the signature of a thought behind it."""
+    return call_id.partition(_SIGNED)[0] or call_id
+
+
+def common_id(call_id: str) -> str:
+    """The id of a call as every provider takes it: that of another one may be too long, or have odd letters in it."""
+    plain = unsigned_id(call_id)
+    return plain if _COMMON_ID.fullmatch(plain) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+
+
+def with_common_ids(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message whose calls, or whose call, every provider takes."""
+    made = dict(message)
+    if calls := made.get("tool_calls"):
+        made["tool_calls"] = [{**call, "id": common_id(call["id"])} for call in calls]
+    if "tool_call_id" in made:
+        made["tool_call_id"] = common_id(made["tool_call_id"])
+    return made
+
+
+def _is_common(message: Mapping[str, Any]) -> bool:
+    return all(common_id(call["id"]) == call["id"] for call in message.get("tool_calls") or ())
 
 
 class Sent:
@@ -68,9 +99,10 @@ class Sent:
         return other
 
     def has_thoughts(self, count: int, names: frozenset[str]) -> bool:
-        """Whether there are thoughts of a model, by these names, in the first so many."""
+        """Whether there are thoughts of a model in the first so many: by these names, or in the ids of calls."""
         while self._thoughtless < count:
-            if not names.isdisjoint(self.messages[self._thoughtless]):
+            message = self.messages[self._thoughtless]
+            if not names.isdisjoint(message) or not _is_common(message):
                 return True
             self._thoughtless += 1
         return False
@@ -152,5 +184,5 @@ class SentPart:
         return b"%s%s%s" % (before, b",".join(filter(None, pieces)), after)
 
     def has_thoughts(self, names: frozenset[str]) -> bool:
-        """Whether there are thoughts of a model, by these names, in them."""
+        """Whether there are thoughts of a model in them: by these names, or in the ids of calls."""
         return self.sent.has_thoughts(self.count, names)

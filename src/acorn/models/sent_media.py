@@ -59,13 +59,17 @@ def _medium(part: dict[str, Any], place: str) -> SentMedium:
     holder, key = _HOLDERS.get(given, ("", ""))
     inside = part.get(holder)
     held = inside if isinstance(inside, dict) else {key: inside}
-    data, url = held.get(key), held.get("url") or held.get("file_url")
+    data = held.get(key)
     if isinstance(data, Data):
         return SentMedium(_KINDS[given], place, data.size, None)
-    if isinstance(data, str) and data[:8].lower().startswith(("http://", "https://")):
-        data, url = None, data
-    size = Data(data).size if isinstance(data, str) else 0
-    return SentMedium(_KINDS.get(given, given), place, size, url if isinstance(url, str) and not size else None)
+    # A URL may stand where data or an id would, and LiteLLM would fetch it.
+    url = next(filter(_is_web, (data, *map(held.get, ("url", "file_url", "file_id")))), None)
+    size = Data(data).size if isinstance(data, str) and not _is_web(data) else 0
+    return SentMedium(_KINDS.get(given, given), place, size, None if size else url)
+
+
+def _is_web(value: Any) -> bool:
+    return isinstance(value, str) and value[:8].lower().startswith(("http://", "https://"))
 
 
 def _place(line: str, text: str, number: int) -> str:

@@ -32,6 +32,7 @@ from acorn.models.litellm.dialect import (
     fitting,
     read_response,
     with_blocks,
+    with_documents,
     within,
 )
 from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
@@ -47,6 +48,7 @@ from acorn.models.litellm.listeners import unheard
 from acorn.models.litellm.lost_media import lost
 from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
 from acorn.models.litellm.raw_stream import RawStream
+from acorn.models.openai import never_reasons
 from acorn.models.port import PRICES, Delta, ModelRequest, ModelResponse, NotTakenError, Price, SendAgainError, price_in
 from acorn.models.refused_settings import Refusals, as_taken, droppable, strict_by_user
 from acorn.models.timeouts import TIMEOUT, connect_seconds, seconds_of
@@ -267,7 +269,9 @@ class LiteLLMModel:
     def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
         if self.provider == "anthropic":
-            messages = [with_blocks(message) if message.get(BLOCKS) else message for message in messages]
+            messages = [
+                with_blocks(message) if message.get(BLOCKS) else with_documents(message) for message in messages
+            ]
         for name in self._unknown_thoughts:
             for message in messages:  # another model's, from before a change of models
                 message.pop(name, None)
@@ -282,10 +286,11 @@ class LiteLLMModel:
     @cached_property
     def _unknown_thoughts(self) -> list[str]:
         """Fields of a message that the provider would not know."""
-        is_openai = self.provider in ("openai", "azure", *library().openai_compatible_providers)
-        unknown = ["thinking_blocks"] if is_openai and "claude" not in self.name else []
-        unknown += [BLOCKS, ITEMS]
-        return unknown if "/responses/" in self.name else [*unknown, "reasoning_items"]
+        # Claude reads its signed blocks wherever it is hosted; of a model that goes by an ARN nobody knows.
+        is_claude = self.provider == "anthropic" or "claude" in self.name or "arn:" in self.name
+        unknown = [BLOCKS, ITEMS] if is_claude else ["thinking_blocks", BLOCKS, ITEMS]
+        takes_items = "/responses/" in self.name and not never_reasons(self.name)
+        return unknown if takes_items else [*unknown, "reasoning_items"]
 
     @cached_property
     def _timeout(self) -> Any:

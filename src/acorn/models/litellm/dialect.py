@@ -11,7 +11,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from acorn.models.anthropic_turns import block_of
 from acorn.models.hosted import BLOCKS, blocks_of, sent_blocks
+from acorn.models.lane import marks
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.types import Usage
 
@@ -59,13 +61,7 @@ def anthropic_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def cache_points(request: ModelRequest) -> list[dict[str, Any]]:
     """LiteLLM counts from the system message on, we from the message behind it."""
-    before = 0
-    while before < len(request.messages) and request.messages[before]["role"] in ("system", "developer"):
-        before += 1
-    return [
-        {**point, "index": point["index"] + before} if point.get("index", -1) >= 0 else dict(point)
-        for point in request.cache_points
-    ]
+    return [{"location": "message", "index": at, "control": mark} for at, mark in marks(request).items()]
 
 
 def read_response(raw: Any) -> ModelResponse:
@@ -74,7 +70,10 @@ def read_response(raw: Any) -> ModelResponse:
     message = _held(choice.message)
     extra: dict[str, Any] = {}
     specific = message.get("provider_specific_fields") or {}
-    thoughts = [dict(block) for block in message.get("thinking_blocks") or ()]
+    # Without a signature nobody takes one back.
+    thoughts = [
+        dict(block) for block in message.get("thinking_blocks") or () if block.get("signature") or "data" in block
+    ]
     made = message.get("tool_calls") or []
     uses = [_use(call.id, call.function.name, call.function.arguments) for call in made if _is_hosted(call.id)]
     if uses:
@@ -206,6 +205,14 @@ def with_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
         **{key: value for key, value in message.items() if key not in (BLOCKS, "thinking_blocks")},
         "content": blocks,
     }
+
+
+def with_documents(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose files are as Anthropic has them: LiteLLM sends all as PDF is sent, and none by its URL."""
+    content = message.get("content")
+    if not isinstance(content, list) or all(part.get("type") != "file" for part in content):
+        return message
+    return {**message, "content": [block_of(part) if part.get("type") == "file" else part for part in content]}
 
 
 def _is_hosted(call_id: Any) -> bool:

@@ -31,8 +31,11 @@ def lost(medium: SentMedium, provider: str, model: str) -> str | None:
     if medium.url is None or medium.kind not in _ALL:
         return None
     if medium.kind != "image":
-        return no_url(medium)
-    if provider not in _READS_URLS and not _is_like_openai(provider):
+        return None if (medium.kind, provider) == ("file", "anthropic") else no_url(medium)
+    # For Claude it fetches what is no `https`.
+    is_claude = provider == "anthropic" or (provider == "azure_ai" and "claude" in model)
+    is_fetched = provider not in _READS_URLS and not _is_like_openai(provider)
+    if is_fetched or (is_claude and medium.url.lower().startswith("http://")):
         return no_url(medium, f"For `{model}` LiteLLM would fetch the URL of an image from this machine")
     return None
 

@@ -201,8 +201,8 @@ def _misfit(what: str, error: ValidationError) -> MisfitError:
     return MisfitError(f"The {what} of the saved run does not fit its class any more: {shorten(str(error))}")
 
 
-def read_output(kept: Mapping[str, Any], shape: Shape | None) -> Any:
-    """The output; plain data where it is of no known class."""
+def read_output(kept: Mapping[str, Any], shape: Shape | None, *, may_differ: bool = False) -> Any:
+    """The output; plain data where it is of no known class, or may differ from it and does."""
     if kept.get("unfinished") is not None:
         return _read_unfinished(kept["unfinished"])
     if kept.get("waits_for") is not None:
@@ -212,6 +212,8 @@ def read_output(kept: Mapping[str, Any], shape: Shape | None) -> Any:
         return plain  # of a class that gives nothing, an instance gave it
     output = shape.revive(plain)
     lost = plain.keys() - to_plain(output).keys() if isinstance(plain, dict) and isinstance(output, BaseModel) else ()
+    if lost and may_differ:
+        return plain
     if lost:
         raise StoreError(
             f"The output of the saved run has `{'`, `'.join(sorted(lost))}`, which its class does not know; read it by "

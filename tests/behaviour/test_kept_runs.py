@@ -146,6 +146,17 @@ def test_what_had_ended_is_given_again(store: Any, way: Way) -> None:
     assert agent.resume("a") == Answer(answer="once")
 
 
+def test_what_a_hook_gave_instead_is_given_again(store: Any) -> None:
+    class Adding(module[Question, Answer]):
+        """Answer."""
+
+        def on_finish(self, output: Answer) -> Any:
+            return {"answer": output.answer, "by": "a clerk"}
+
+    agent = Adding(model=ScriptedModel([finish(answer="once")]), store=store).using(run_id="a")
+    assert agent(question="why?") == agent.resume("a") == {"answer": "once", "by": "a clerk"}
+
+
 def test_a_name_stands_for_one_input_and_one_class(store: Any) -> None:
     class Other(module[Question, Answer]):
         """Other."""

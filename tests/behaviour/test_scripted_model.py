@@ -431,6 +431,7 @@ def test_an_output_and_fields_at_once_are_refused() -> None:
 # By turn
 
 
+@pytest.mark.message_list
 def test_by_turn_the_conversation_decides_which_reply_is_next(call: Call) -> None:
     replies: list[Any] = [
         calling("search", query="a"),

@@ -182,7 +182,7 @@ class _Builder:
                 return None
             is_again = at.depth < self._limits.depth
             at = _Position(at.depth - 1, at.level + is_again)
-        known = (reference, json.dumps(rest), at)
+        known = (reference, json.dumps(rest, default=repr), at)
         if known not in self._known:
             self._known[known] = self._value(self._definitions.both(rest, self._definitions.target(reference)), at)
         return self._known[known]

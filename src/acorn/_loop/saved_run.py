@@ -140,9 +140,10 @@ def _close(run: Run[Any], plan: Plan, kept: Mapping[str, Any]) -> None:
     if kept["error"] is not None:
         run.error = read_error(kept["error"])
         return
-    run.output = read_output(kept, plan.spec.output)
     shape, plain = plan.spec.output, kept["output"]
-    if plan.on_finish is None and plain is not None and not shape.is_empty:  # which may return anything instead
+    may_differ = plan.on_finish is not None  # which may return anything instead
+    run.output = read_output(kept, shape, may_differ=may_differ)
+    if not may_differ and plain is not None and not shape.is_empty:
         restored(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
 
 

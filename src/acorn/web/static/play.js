@@ -24,6 +24,13 @@ class Play {
     this.isJson = false;
     this.runId = null;
     this.node = el("div", { class: "play" }, this.left(), this.right());
+    for (const what of ["dragover", "drop"]) {
+      document.addEventListener(what, (event) => {
+        if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
+        event.preventDefault();  // beside its place, a browser would open the file instead of the page
+        event.dataTransfer.dropEffect = "none";
+      });
+    }
     document.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
         event.preventDefault();
@@ -98,8 +105,9 @@ class Play {
 
   async start() {
     if (this.isBusy) return;
+    if (!this.isJson && !(await this.form.isReady())) return;
     const input = this.isJson ? this.typed() : this.form.read();
-    if (input === undefined) return;
+    if (input === undefined || this.isBusy) return;
     this.busy(true);
     this.halt.disabled = true;  // there is nothing to stop yet: it stands where a second click falls
     const found = await ask("/api/runs", { method: "POST", body: { input, ...(this.after ? { after: this.after.id } : {}) } });
@@ -164,7 +172,7 @@ class Play {
         else if (event.entry === "end") this.ended(event, fills);
         else {
           if (event.entry === "RunBegun" && event.run_id === id) {
-            this.given = event.input;
+            this.given ??= event.input;  // of what was typed here, the files too
             if (fills) this.refill(event.input);
           }
           this.story.hear(event);

@@ -19,6 +19,8 @@ _BATCH = 1 / 30
 """Seconds between two messages of a stream, at least."""
 _LOOK = 0.2
 """Seconds between two looks at a run that another process drives."""
+_LONG_LOOK = 1.0
+"""The same where it waits for a person."""
 _HEARTBEAT = 15.0
 
 
@@ -81,8 +83,8 @@ async def kept_events(site: Site, book: Book, index: int) -> AsyncGenerator[byte
 
 
 async def row_events(site: Site, book: Book, version: int) -> AsyncGenerator[bytes]:
-    """The rows of a run that goes on, as they change."""
-    run_id, closing = book.head["id"], site.closing()
+    """The rows of a run that goes on or waits, as they change."""
+    run_id, closing, status = book.head["id"], site.closing(), ""
     try:
         while not closing.is_set():
             found = await run_in_threadpool(site.shelf.book, run_id)
@@ -93,11 +95,16 @@ async def row_events(site: Site, book: Book, version: int) -> AsyncGenerator[byt
                 changed = [row.plain(veil) for row in book.rows.since(version)]
                 version = len(book.rows.entries)
                 head = veil.plain({**book.plain_head(), "own": site.is_own(book)})
-            if changed or not book.goes_on:
-                yield _message(str(version), {"rows": changed, "head": head})
-            if not book.goes_on:
+            live, waits = site.lives.get(run_id), head["status"] == "waiting"
+            # One that was just begun anew is driven already, and the store may not say so yet.
+            is_over = not (book.goes_on or waits or (live is not None and not live.is_over))
+            if changed or is_over or status != head["status"]:
+                status = head["status"]
+                asked = veil.plain(await run_in_threadpool(site.requests, run_id)) if waits else []
+                yield _message(str(version), {"rows": changed, "head": head, "requests": asked, "over": is_over})
+            if is_over:
                 return
-            await _until(closing, _LOOK)
+            await _until(closing, _LONG_LOOK if waits else _LOOK)
     finally:
         site.forget(closing)
 

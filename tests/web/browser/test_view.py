@@ -174,6 +174,47 @@ def test_a_run_that_waits_is_answered_in_the_viewer(open_page: Open, store: Memo
     expect(page.locator(".vrow.k-person")).to_contain_text("red")
 
 
+def test_a_run_that_begins_to_wait_while_it_is_seen_is_answered_in_the_viewer(
+    open_page: Open, store: MemoryStore
+) -> None:
+    page = open_page()
+    page.get_by_label("question").fill("held seen")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".call-name").first).to_be_visible()
+    page.goto(page.url.replace("?run=", "runs/"))
+    expect(page.locator(".view-head .status")).to_have_text("running")
+    GATES["seen"].set()
+    expect(page.locator(".view-head .status")).to_have_text("waits for a person")
+    page.get_by_label("Your answer").fill("gre")  # what is typed stays, whatever else is told of the run
+    page.get_by_label("Your answer").press_sequentially("en")
+    expect(page.get_by_label("Your answer")).to_have_value("green")
+    page.get_by_role("button", name="Answer", exact=True).click()
+    expect(page.locator(".view-head .status")).to_have_text("finished")
+    expect(page.locator(".request")).to_be_hidden()
+
+
+def test_what_somebody_else_answers_is_seen_in_the_viewer(open_page: Open, store: MemoryStore) -> None:
+    run = Desk(store=store).run(question="question")
+    page = open_page(f"/runs/{run.id}")
+    expect(page.locator(".request")).to_contain_text("Which one?")
+    Desk(store=store).resume(run.id, answer="blue")
+    expect(page.locator(".view-head .status")).to_have_text("finished")
+    expect(page.locator(".request")).to_be_hidden()
+
+
+def test_a_run_that_goes_on_is_followed_in_the_viewer(open_page: Open, store: MemoryStore) -> None:
+    page = open_page()
+    page.get_by_label("question").fill("hold on")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".call-name")).to_have_text("hold")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("link", name="Timeline").click()
+    GATES["on"].set()
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator(".view-head .status")).to_have_text("finished")
+    expect(page.locator(".vrow").last).to_contain_text("answer")
+
+
 def test_a_run_is_deleted_after_a_question(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store).using(run_id="goner").run(question="search goner")
     page = open_page("/runs/goner")

@@ -2,7 +2,6 @@
 
 import { ask, base, button, chip, el, fill, follow, icon, link, put, say, statusView, tabs } from "./dom.js";
 import { makeForm } from "./form.js";
-import { requestCard } from "./people.js";
 import { Story } from "./story.js";
 import { className, fromJson, gist, isRecord, many, money, seconds, single, stateOf, stateWords } from "./text.js";
 import { valueView } from "./value.js";
@@ -226,7 +225,7 @@ class Play {
     this.busy(false);
     this.set(head ? stateOf(head) : "failed");
     this.told(head ?? undefined);
-    fill(this.asked, event.requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
+    if (event.requests.length) this.askPeople(event.requests);
     if (head && !head.own) this.notOwn(head);
     const id = encodeURIComponent(this.runId);
     fill(this.acts,
@@ -239,6 +238,12 @@ class Play {
 
   notOwn(head) {
     this.out.prepend(el("p", { class: "quiet" }, `A run of ${className(head.agent)}, not of ${this.agent.name}.`));
+  }
+
+  async askPeople(requests) {
+    const id = this.runId;
+    const { requestCard } = await import("./people.js");
+    if (id === this.runId) fill(this.asked, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
   }
 
   async answer(request, value) {

@@ -104,11 +104,16 @@ class View {
     this.body.focus({ preventScroll: true });
     this.fromHash();
     if (this.selected === null && this.flat.length) this.select(this.flat[0].i, { isLinked: false });
-    if (kept || !["running", "queued"].includes(found.head.status)) return;
-    this.shut = follow(`${this.path}/rows?after=${found.version}`, (news) => {
+    this.version = found.version;
+    if (!kept && ["running", "queued", "waiting"].includes(found.head.status)) this.listen();
+  }
+
+  listen() {
+    this.shut?.();
+    this.shut = follow(`${this.path}/rows?after=${this.version}`, (news) => {
       this.take(news);
       if (this.selected !== null && news.rows.some((row) => row.i === this.selected)) this.showDetail();
-      if (!["running", "queued"].includes(news.head.status)) this.shut();
+      if (news.over) this.shut();
     });
   }
 
@@ -154,11 +159,11 @@ class View {
       !kept && el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
       button("", () => this.showKeys(), { look: "bare small", picture: "keys", label: "Keys", title: "Keys  ?" }),
       !goesOn && head.root !== undefined && button("", () => this.remove(), { look: "bare small danger", picture: "bin", label: "Delete this run", title: "Delete this run" }));
-    if (requests) {
-      this.waits.hidden = !requests.length;
-      fill(this.waits, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
-    }
-    if (head.status !== "waiting") this.waits.hidden = true;
+    const asked = JSON.stringify(requests.map((each) => each.id));
+    this.waits.hidden = !requests.length;
+    if (asked === this.asked) return;  // somebody may be writing an answer
+    this.asked = asked;
+    fill(this.waits, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
   }
 
   origin({ run, before }) {
@@ -195,14 +200,13 @@ class View {
   async act(what, method) {
     const found = await ask(`${this.path}/${what}`, { method });
     if (found.error) say(found.error);
-    else if (what === "resume") setTimeout(() => location.reload(), 150);
+    else if (what === "resume") this.listen();
   }
 
   async answer(request, value) {
     const found = await ask(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
     if (found.error) return found.error;
     say(found.goes_on ? "It goes on" : `Answered; it goes on when it is resumed: acorn resume ${short(this.id)}`);
-    setTimeout(() => this.load(), found.goes_on ? 300 : 0);
     return null;
   }
 

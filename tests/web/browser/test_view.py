@@ -215,6 +215,16 @@ def test_a_run_that_goes_on_is_followed_in_the_viewer(open_page: Open, store: Me
     expect(page.locator(".vrow").last).to_contain_text("answer")
 
 
+def test_the_names_of_tabs_are_never_broken(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page(f"/runs/{kept['search']}", width=320)
+    page.locator(".vrow", has_text="model").first.click()
+    expect(page.get_by_role("tab", name="Messages sent")).to_be_visible()
+    assert {tab.bounding_box()["height"] for tab in page.get_by_role("tab").all()} == {
+        page.get_by_role("tab", name="Raw").bounding_box()["height"]
+    }
+    assert page.get_by_role("tab", name="Raw").bounding_box()["height"] < 50
+
+
 def test_a_run_is_deleted_after_a_question(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store).using(run_id="goner").run(question="search goner")
     page = open_page("/runs/goner")

@@ -350,6 +350,7 @@ class View {
     this.hits = new Set();
     if (!text) {
       this.found.textContent = many(this.rows.size, "row");
+      globalThis.CSS.highlights?.delete("found");
       this.drawRows(true);
       return;
     }
@@ -565,7 +566,7 @@ class View {
     this.holder = el("div", { role: "tabpanel", id: `pane-${this.tab}`, "aria-labelledby": `tab-${this.tab}`, tabindex: 0 });
     const facts = [
       this.isKept(row) && chip("kept"), row.s && chip(`step ${row.s}`), row.a !== undefined && chip(`at ${seconds(row.a)}`), row.b > row.a && chip(`took ${seconds(row.b - row.a)}`),
-      row.t && chip(`${count(row.t[0])} in, ${count(row.t[1])} out`), row.c !== undefined && chip(money(row.c))];
+      row.t && !this.isKept(row) && chip(`${count(row.t[0])} in, ${count(row.t[1])} out`), row.c !== undefined && chip(money(row.c))];
     const head = el("div", { class: `detail-head k-${row.k}${row.x ? " is-bad-row" : ""}` }, el("h2", {}, row.n), facts,
       copyButton(() => `${location.href.split("#")[0]}#row-${number}`, "Copy the link to this row"),
       button("", () => this.detail.classList.remove("is-open"), { look: "bare small close", picture: "cross", label: "Close" }));
@@ -640,7 +641,8 @@ function contentView(row, { entries, results, call }) {
       if (form === "error") made.push(...part("Refused", refusalView(textOf(content))));
     } else if (!returned || textOf(returned.content) !== textOf(content)) made.push(...part(form === "skipped" ? "Not called" : "What the model read", eitherView(content)));
   }
-  return made.length ? made : el("p", { class: "quiet" }, "There is nothing more to say.");
+  const nothing = row.k === "model" && row.x ? "No answer came; the row of the error says why." : "There is nothing more to say.";
+  return made.length ? made : el("p", { class: "quiet" }, nothing);
 }
 
 function refusalView(text) {

@@ -159,17 +159,25 @@ def test_a_problem_stands_at_its_row_though_one_above_it_is_empty(form: Any, tol
     expect(page.get_by_label("list of integer 1", exact=True)).not_to_have_attribute("aria-invalid", "true")
 
 
-def test_a_file_that_was_chosen_is_never_left_out_silently(form: Any, store: MemoryStore, tmp_path: Path) -> None:
+def test_a_file_that_was_chosen_is_never_left_out_silently(
+    form: Any, store: MemoryStore, told: Any, tmp_path: Path
+) -> None:
     page = form
-    large, small = tmp_path / "large.bin", tmp_path / "small.bin"
-    large.write_bytes(bytes(20_000_001))
-    small.write_bytes(b"small")
+    large, half, small = (tmp_path / name for name in ("large.bin", "half.bin", "small.bin"))
+    for file, size in ((large, 20_000_001), (half, 15_000_000), (small, 5)):
+        file.write_bytes(bytes(size))
     paper = page.locator("input[type=file]").last
     paper.set_input_files(large)
     for _ in range(2):  # it is said again whenever somebody tries
         page.get_by_role("button", name="Run", exact=True).click()
         expect(page.locator(".field.is-wrong")).to_contain_text("At most 20 MB are taken.")
     expect(page.locator(".run-head")).to_be_hidden()
+    for each in page.locator("input[type=file]").all():
+        each.set_input_files(half)
+    told.allowed.append("413")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".wrong.whole")).to_contain_text("at most 20 MB of pictures and files")
+    page.get_by_role("button", name="Remove photo").click()
     paper.set_input_files(small)
     assert run(page, store)["paper"] is not None
     page.get_by_role("button", name="Again").click()

@@ -215,6 +215,19 @@ def test_a_run_that_goes_on_is_followed_in_the_viewer(open_page: Open, store: Me
     expect(page.locator(".vrow").last).to_contain_text("answer")
 
 
+def test_the_list_does_not_call_a_run_that_was_stopped_an_error(open_page: Open, store: MemoryStore) -> None:
+    page = open_page()
+    page.get_by_label("question").fill("sleep well")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".call-name")).to_have_text("sleep")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".run-head .status")).to_have_text("stopped")
+    page.get_by_role("link", name="Runs", exact=True).click()
+    line = page.locator(".run-line", has_text="sleep well")
+    expect(line).to_contain_text("stopped")
+    expect(line).not_to_contain_text("CancelledError")
+
+
 def test_the_names_of_tabs_are_never_broken(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page(f"/runs/{kept['search']}", width=320)
     page.locator(".vrow", has_text="model").first.click()

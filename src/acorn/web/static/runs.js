@@ -138,13 +138,14 @@ export function runsPage(main, site) {
 
 function line(run) {
   const tokens = run.usage ? run.usage.input_tokens + run.usage.output_tokens : 0;
-  const said = run.error ? el("span", { class: "gist-out bad" }, oneLine(run.error)) : el("span", { class: "gist-out" }, oneLine(run.output) || [className(run.agent), run.model].filter(Boolean).join(" · "));
+  const goesOn = ["running", "queued"].includes(run.status);
+  const said = run.error && run.status !== "stopped" ? el("span", { class: "gist-out bad" }, oneLine(run.error)) : el("span", { class: "gist-out" }, oneLine(run.output) || [className(run.agent), run.model].filter(Boolean).join(" · "));
   const made = link([
     statusView(stateOf(run), stateWords(stateOf(run))),
     el("span", { class: "gist" }, el("span", { class: "gist-in" }, oneLine(run.input) || short(run.id)), said),
     el("span", { class: "figure is-less" }, many(run.steps ?? 0, "step")),
     el("span", { class: "figure is-less", title: `${count(tokens)} tokens` }, money(run.cost) || `${count(tokens)} tk`),
-    el("span", { class: "figure" }, seconds(run.seconds)),
+    el("span", { class: "figure" }, !goesOn && seconds(run.seconds)),  // what it took up to its last step says nothing
     el("span", { class: "figure", title: run.started && when(run.started) }, run.started && ago(run.started)),
   ], `/runs/${encodeURIComponent(run.id)}`, { class: "run-line" });
   put(made, el("span", { class: "sr" }, ` ${className(run.agent)}`));

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 from tests.patience import PATIENCE
-from tests.web.browser.conftest import LOOKS
+from tests.web.browser.conftest import LOOKS, served
 from tests.web.browser.test_play import assert_good
-from tests.web.desk import GATES, HOSTILE, Desk
+from tests.web.desk import GATES, HOSTILE, KEY, Desk
 
+import acorn.web
 from acorn.stores.memory import MemoryStore
 
 Open = Callable[..., Any]
@@ -50,6 +52,22 @@ def test_the_list_is_searched_filtered_and_opened_by_keys(open_page: Open, kept:
     expect(page.locator(".run-line").first).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator(".vrow").first).to_be_visible()
+
+
+class SlowStore(MemoryStore):
+    """Takes longer for a list than the page waits before it asks again."""
+
+    def list(self, **wanted: Any) -> Any:
+        time.sleep(2.5)
+        return super().list(**wanted)
+
+
+def test_a_list_that_takes_long_is_shown_all_the_same(open_page: Open) -> None:
+    store = SlowStore()
+    Desk(store=store).run(question="search slowly")
+    with served(acorn.web.app(store=store, key=KEY)) as home:
+        page = open_page("/runs/", at=home)
+        expect(page.locator(".run-line")).to_contain_text("search slowly")
 
 
 def test_a_text_is_looked_for_in_all_that_runs_hold_and_the_page_says_so(open_page: Open, kept: dict[str, str]) -> None:

@@ -11,14 +11,14 @@ export function runsPage(main, site) {
   const wanted = new URLSearchParams(location.search);
   const query = { status: wanted.get("status") ?? "", agent: wanted.get("agent") ?? "", q: wanted.get("q") ?? "" };
   const chosen = [];
-  let runs = [], before = null, asked = 0, looked = 0, isLong = false;
+  let runs = [], before = null, asked = 0, looked = 0, isLong = false, loading = null;
 
   const search = el("input", { type: "search", placeholder: "Search", "aria-label": "Search runs", is: { value: query.q } });
   const agents = el("select", { "aria-label": "Agent" });
   const states = el("div", { class: "segments", role: "radiogroup", "aria-label": "State" }, STATES.map(([value, words]) => el("label", {}, el("input", { type: "radio", name: "state", is: { checked: value === query.status }, on: { change: () => set({ status: value }) } }), el("span", {}, words))));
   const list = el("ul", { class: "run-list" });
   const state = el("p", { class: "quiet", role: "status" });
-  const more = button("Older ones", () => load(true));
+  const more = button("Older ones", () => begin(true));
   more.hidden = true;
   const beside = link("Compare", "/compare", { class: "button primary" });
   const choice = el("div", { class: "actions choice", hidden: true }, el("span", { role: "status" }), beside);
@@ -41,7 +41,15 @@ export function runsPage(main, site) {
     const shown = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
     history.replaceState(null, "", `${location.pathname}${shown.size ? `?${shown}` : ""}`);
     isLong = false;
-    load();
+    begin();
+  }
+
+  /** Loads anew, whatever is under way. */
+  function begin(further = false) {
+    const mine = loading = load(further).finally(() => {
+      if (loading === mine) loading = null;
+    });
+    return mine;
   }
 
   function drawAgents() {
@@ -131,9 +139,10 @@ export function runsPage(main, site) {
   });
 
   setInterval(() => {
-    if (!document.hidden && !isLong && !query.q) load();
+    // A store that takes longer than this would never be heard to the end.
+    if (!document.hidden && !isLong && !query.q && !loading) begin();
   }, 2000);
-  return load();
+  return begin();
 }
 
 function line(run) {

@@ -19,8 +19,6 @@ _BATCH = 1 / 30
 """Seconds between two messages of a stream, at least."""
 _LOOK = 0.2
 """Seconds between two looks at a run that another process drives."""
-_LONG_LOOK = 1.0
-"""The same where it waits for a person."""
 _HEARTBEAT = 15.0
 
 
@@ -83,7 +81,7 @@ async def kept_events(site: Site, book: Book, index: int) -> AsyncGenerator[byte
 
 
 async def row_events(site: Site, book: Book, version: int) -> AsyncGenerator[bytes]:
-    """The rows of a run that goes on or waits, as they change."""
+    """The rows of a run that goes on, as they change; at its end, what it waits for."""
     run_id, closing, status = book.head["id"], site.closing(), ""
     try:
         while not closing.is_set():
@@ -97,14 +95,15 @@ async def row_events(site: Site, book: Book, version: int) -> AsyncGenerator[byt
                 head = veil.plain({**book.plain_head(), "own": site.is_own(book)})
             live, waits = site.lives.get(run_id), head["status"] == "waiting"
             # One that was just begun anew is driven already, and the store may not say so yet.
-            is_over = not (book.goes_on or waits or (live is not None and not live.is_over))
+            is_over = not (book.goes_on or (live is not None and not live.is_over))
             if changed or is_over or status != head["status"]:
                 status = head["status"]
                 asked = veil.plain(await run_in_threadpool(site.requests, run_id)) if waits else []
-                yield _message(str(version), {"rows": changed, "head": head, "requests": asked, "over": is_over})
+                told = {"rows": changed, "head": head, "version": version, "requests": asked, "over": is_over}
+                yield _message(str(version), told)
             if is_over:
                 return
-            await _until(closing, _LONG_LOOK if waits else _LOOK)
+            await _until(closing, _LOOK)
     finally:
         site.forget(closing)
 

@@ -79,8 +79,8 @@ def run(page: Any, store: MemoryStore) -> dict[str, Any]:
         page.get_by_role("button", name="Run", exact=True).click()
     page.wait_for_url(f"**/?run={begun.value.json()['id']}")
     expect(status(page)).to_have_text("finished")
-    given: dict[str, Any] = acorn.runs(store).get(begun.value.json()["id"]).input
-    return given
+    given: Any = acorn.runs(store).get(begun.value.json()["id"]).input
+    return dict(given)
 
 
 def written(page: Any) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def test_what_is_emptied_stays_empty(form: Any, store: MemoryStore) -> None:
     page.get_by_role("button", name="Remove tags 1").click()
     page.get_by_role("button", name="Remove weights 1").click()
     given = run(page, store)
-    empty = {"note": None, "greeting": "", "count": None, "tags": [], "weights": {}}
+    empty: dict[str, Any] = {"note": None, "greeting": "", "count": None, "tags": [], "weights": {}}
     assert {name: given[name] for name in empty} == empty
 
 

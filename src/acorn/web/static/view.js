@@ -111,9 +111,12 @@ class View {
   listen() {
     this.shut?.();
     this.shut = follow(`${this.path}/rows?after=${this.version}`, (news) => {
-      this.take(news);
+      this.version = news.version;
+      if (news.rows.length || news.head.status !== this.head.status || idsOf(news.requests) !== this.asked) this.take(news);
       if (this.selected !== null && news.rows.some((row) => row.i === this.selected)) this.showDetail();
-      if (news.over) this.shut();
+      if (!news.over) return;
+      this.shut();
+      if (news.head.status === "waiting") setTimeout(() => this.listen(), 2000);  // somebody else may answer it
     });
   }
 
@@ -159,7 +162,7 @@ class View {
       !kept && el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
       button("", () => this.showKeys(), { look: "bare small", picture: "keys", label: "Keys", title: "Keys  ?" }),
       !goesOn && head.root !== undefined && button("", () => this.remove(), { look: "bare small danger", picture: "bin", label: "Delete this run", title: "Delete this run" }));
-    const asked = JSON.stringify(requests.map((each) => each.id));
+    const asked = idsOf(requests);
     this.waits.hidden = !requests.length;
     if (asked === this.asked) return;  // somebody may be writing an answer
     this.asked = asked;
@@ -207,6 +210,7 @@ class View {
     const found = await ask(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
     if (found.error) return found.error;
     say(found.goes_on ? "It goes on" : `Answered; it goes on when it is resumed: acorn resume ${short(this.id)}`);
+    if (found.goes_on) this.listen();
     return null;
   }
 
@@ -613,6 +617,8 @@ function mark(holder, text) {
   }
   CSS.highlights.set("found", new Highlight(...ranges));
 }
+
+const idsOf = (requests) => JSON.stringify(requests.map((each) => each.id));
 
 const part = (title, ...nodes) => [el("h3", {}, title), ...nodes];
 

@@ -57,7 +57,10 @@ WRONG: list[tuple[list[str], str]] = [
     (["agent.py", "bad.json"], "not both"),
     (["agent.py", "agent.py"], "one agent at a time"),
     (["agent.py", "--store", "x.db", "--no-store"], "exclude each other"),
-    (["agent.py", "--store", "redis://x"], "redis"),
+    (["agent.py", "--store", "redis://x"], "`--store` must be the path of a file"),
+    (["agent.py", "--store", "bad.json"], "bad.json is not a store of acorn"),
+    (["agent.py", "--store", "nowhere/x.db"], "there is no directory"),
+    (["--store", "nothing.db"], "there is no store `nothing.db`"),
     (["agent.py", "--port", "99999"], "65535"),
     (["agent.py", "--host", "256.1.1.1", "--no-open"], "cannot listen on 256.1.1.1"),
 ]
@@ -69,7 +72,17 @@ def test_what_is_wrong_is_one_line(folder: Path, words: list[str], said: str) ->
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+    assert "a fault of acorn's own" not in done.stderr
     assert "key=" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("store", "said"), [("redis://x", "`--store` must be the path of a file"), ("bad.json", "is not a store of acorn")]
+)
+def test_a_service_without_a_usable_store_does_not_begin(folder: Path, store: str, said: str) -> None:
+    done = web("agent.py", "--store", store, "--port", "0", cwd=folder, command="serve")
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])

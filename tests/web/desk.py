@@ -142,6 +142,7 @@ def reply(request: ModelRequest) -> Reply | Failure:
         "refund": call("refund", order="17", amount=200.0),
         "branches": call("check", result="a") & call("check", result="b"),
         "hold": Reply("I hold.") & call("hold", gate=rest),
+        "held": call("hold", gate=rest) & call("ask_human", question="Which one?", choices=["red", "blue"]),
         "block": call("block", gate=rest),
         "sleep": Reply("I sleep.") & call("sleep"),
         "broken": call("broken", what=rest or "no such thing"),

@@ -20,8 +20,10 @@ from tests.patience import PATIENCE, comes_true
 from tests.web.desk import GATES, Desk, asked, begin, ended, events, events_in, get, post, site
 
 import acorn
+from acorn import ask_human, module
 from acorn.stores.memory import MemoryStore
 from acorn.stores.port import Commit
+from acorn.testing import ScriptedModel, call, finish
 
 
 @pytest.fixture
@@ -199,6 +201,30 @@ def test_an_approval_is_given_or_not(app: Any, value: Any, said: str) -> None:
     assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"goes_on": True}
     results = [event for event in events(app, end["run_id"]) if event["entry"] == "ResultsSaid"]
     assert said in str(results)
+
+
+def test_what_a_branch_asks_leads_to_the_run_that_it_belongs_to() -> None:
+    class Clerk(module[str, str]):
+        """Ask."""
+
+        model = ScriptedModel([call("ask_human", question="Which one?"), finish("red")])
+        tools = [ask_human]
+        max_steps = 3
+
+    class Office(module[str, str]):
+        """Have a clerk ask."""
+
+        model = ScriptedModel([call("clerk", result="a colour"), finish("red")])
+        branches = {"clerk": Clerk}
+        max_steps = 3
+
+    store = MemoryStore()
+    run = Office(store=store).run("a colour")
+    app = site(store=store)
+    (request,) = get(app, "/api/requests").json()["requests"]
+    assert request["run_id"] != run.id
+    assert request["root"] == run.id
+    assert get(app, f"/api/runs/{request['root']}/view").json()["requests"] == [request]
 
 
 def test_a_conversation_goes_on(app: Any) -> None:

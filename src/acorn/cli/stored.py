@@ -45,6 +45,18 @@ def store_of(option: str | None) -> Store:
         raise CommandError(f"there is no store here; say which, as in `--store runs.db`, or set `{VARIABLE}`")
     if isinstance(named, str) and "://" not in named and named != "memory" and not Path(named).exists():
         raise CommandError(f"there is no store `{named}`; a run makes one, as in `acorn run agent.py --store {named}`")
+    return _opened(named)
+
+
+def usable_store(named: Any) -> Store:
+    """The store of a server: one that cannot be read is told at once, and not when the first run is to be kept."""
+    store = _opened(named)
+    with told():
+        store.list(limit=1)
+    return store
+
+
+def _opened(named: Any) -> Store:
     try:
         return open_store(named, "`--store`")
     except AcornError as error:

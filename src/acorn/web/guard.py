@@ -269,6 +269,8 @@ class Body:
 
 
 def too_long(limit: int) -> Refusal:
+    if limit in BODIES.values():
+        return Refusal(413, "An input has at most 20 MB of pictures and files, all of them together.")
     return Refusal(413, f"At most {limit:,} bytes are taken here.")
 
 

@@ -139,10 +139,11 @@ class StoreShelf:
         return self.store.name
 
     def heads(self, status: Sequence[str], agent: str | None, text: str, before: datetime | None, veil: Veil) -> Listed:
-        limit = time.monotonic() + self._patience
         if text:
+            limit = time.monotonic() + self._patience
             return self._search(status, agent, text.lower(), before, veil, limit)
         window, is_last = self._window(status, agent, before, PAGE)
+        limit = time.monotonic() + self._patience  # from here on, else a slow store would never tell its inputs
         gists = [self._gist(facts) if time.monotonic() < limit else self._known(facts) for facts in window]
         found = [_listed(facts, gist) for facts, gist in zip(window, gists, strict=True)]
         return Listed(found, None if is_last else window[-1].started.isoformat(), len(window))

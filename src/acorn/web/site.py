@@ -47,6 +47,7 @@ class Site:
         self.store = store
         self.lives: dict[str, Live] = {}
         self._lock = threading.Lock()
+        self._roots: dict[str, str] = {}
         self.is_closing = False
         self._ends: set[Any] = set()
 
@@ -108,8 +109,7 @@ class Site:
         if asked is None:
             raise StoreError(f"There is no open request `{request_id}`; somebody may have answered it already.")
         runs.answer(request_id, value)
-        kept = self.store.read(asked.run_id)
-        root = kept[0].facts.root or asked.run_id if kept else asked.run_id
+        root = self._root_of(asked.run_id)
         book = self.shelf.book(root)
         if self.agent is None or book is None or not self.is_own(book) or runs.requests(root):
             return False
@@ -120,7 +120,15 @@ class Site:
         """What people are asked."""
         if self.store is None:
             return []
-        return [written_request(each) for each in acorn.runs(self.store).requests(run_id)]
+        found = acorn.runs(self.store).requests(run_id)
+        return [{**written_request(each), "root": self._root_of(each.run_id)} for each in found]
+
+    def _root_of(self, run_id: str) -> str:
+        """The run that a page shows: of a branch, the one that it belongs to, which never changes."""
+        if run_id not in self._roots and self.store is not None:
+            kept = self.store.read(run_id)
+            self._roots[run_id] = (kept[0].facts.root if kept else "") or run_id
+        return self._roots.get(run_id, run_id)
 
     def is_own(self, book: Book) -> bool:
         """Whether a run is one of the agent's, so that it can go on here."""

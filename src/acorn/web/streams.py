@@ -81,8 +81,8 @@ async def kept_events(site: Site, book: Book, index: int) -> AsyncGenerator[byte
 
 
 async def row_events(site: Site, book: Book, version: int) -> AsyncGenerator[bytes]:
-    """The rows of a run that goes on, as they change."""
-    run_id, closing = book.head["id"], site.closing()
+    """The rows of a run that goes on, as they change; at its end, what it waits for."""
+    run_id, closing, status = book.head["id"], site.closing(), ""
     try:
         while not closing.is_set():
             found = await run_in_threadpool(site.shelf.book, run_id)
@@ -93,9 +93,15 @@ async def row_events(site: Site, book: Book, version: int) -> AsyncGenerator[byt
                 changed = [row.plain(veil) for row in book.rows.since(version)]
                 version = len(book.rows.entries)
                 head = veil.plain({**book.plain_head(), "own": site.is_own(book)})
-            if changed or not book.goes_on:
-                yield _message(str(version), {"rows": changed, "head": head})
-            if not book.goes_on:
+            live, waits = site.lives.get(run_id), head["status"] == "waiting"
+            # One that was just begun anew is driven already, and the store may not say so yet.
+            is_over = not (book.goes_on or (live is not None and not live.is_over))
+            if changed or is_over or status != head["status"]:
+                status = head["status"]
+                asked = veil.plain(await run_in_threadpool(site.requests, run_id)) if waits else []
+                told = {"rows": changed, "head": head, "version": version, "requests": asked, "over": is_over}
+                yield _message(str(version), told)
+            if is_over:
                 return
             await _until(closing, _LOOK)
     finally:

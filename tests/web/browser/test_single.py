@@ -24,7 +24,10 @@ SECRET = "sk-" + "Zq7" * 12
 
 def written(tmp_path: Path, question: str) -> Path:
     store = MemoryStore()
-    run_id = Desk(store=store).run(question=question).id
+    return single(tmp_path, store, Desk(store=store).run(question=question).id)
+
+
+def single(tmp_path: Path, store: MemoryStore, run_id: str) -> Path:
     book = StoreShelf(store).book(run_id)
     assert book is not None
     file = tmp_path / "run.html"
@@ -64,6 +67,20 @@ def test_the_file_shows_all_of_a_run_and_asks_nobody(chromium: Any, told: Any, t
     expect(page.locator(".finder output")).to_have_text("2 rows")
     assert told.wrong == []
     assert told.elsewhere == []
+    page.context.close()
+
+
+def test_the_file_of_a_fork_says_that_nothing_was_sent_for_what_it_kept(
+    chromium: Any, told: Any, tmp_path: Path
+) -> None:
+    store = MemoryStore()
+    run = Desk(store=store).run(question="search acorns")
+    fork = Desk(store=store).using(thread=run, before=2).run()
+    page = opened(chromium, told, single(tmp_path, store, fork.id))
+    page.locator(".vrow", has_text="model").click()
+    page.get_by_role("tab", name="Messages sent").click()
+    expect(page.locator(".detail [role=tabpanel]")).to_have_text("Nothing was sent for this row.")
+    assert told.wrong == []
     page.context.close()
 
 

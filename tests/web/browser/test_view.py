@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 from tests.patience import PATIENCE
-from tests.web.browser.conftest import LOOKS
+from tests.web.browser.conftest import LOOKS, served
 from tests.web.browser.test_play import assert_good
-from tests.web.desk import GATES, HOSTILE, Desk
+from tests.web.desk import GATES, HOSTILE, KEY, Desk
 
+import acorn.web
 from acorn.stores.memory import MemoryStore
 
 Open = Callable[..., Any]
@@ -50,6 +52,22 @@ def test_the_list_is_searched_filtered_and_opened_by_keys(open_page: Open, kept:
     expect(page.locator(".run-line").first).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator(".vrow").first).to_be_visible()
+
+
+class SlowStore(MemoryStore):
+    """Takes longer for a list than the page waits before it asks again."""
+
+    def list(self, **wanted: Any) -> Any:
+        time.sleep(2.5)
+        return super().list(**wanted)
+
+
+def test_a_list_that_takes_long_is_shown_all_the_same(open_page: Open) -> None:
+    store = SlowStore()
+    Desk(store=store).run(question="search slowly")
+    with served(acorn.web.app(store=store, key=KEY)) as home:
+        page = open_page("/runs/", at=home)
+        expect(page.locator(".run-line")).to_contain_text("search slowly")
 
 
 def test_a_text_is_looked_for_in_all_that_runs_hold_and_the_page_says_so(open_page: Open, kept: dict[str, str]) -> None:
@@ -172,6 +190,70 @@ def test_a_run_that_waits_is_answered_in_the_viewer(open_page: Open, store: Memo
     page.get_by_role("button", name="red").click()
     expect(page.locator(".status").first).to_have_text("finished")
     expect(page.locator(".vrow.k-person")).to_contain_text("red")
+
+
+def test_a_run_that_begins_to_wait_while_it_is_seen_is_answered_in_the_viewer(
+    open_page: Open, store: MemoryStore
+) -> None:
+    page = open_page()
+    page.get_by_label("question").fill("held seen")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".call-name").first).to_be_visible()
+    page.goto(page.url.replace("?run=", "runs/"))
+    expect(page.locator(".view-head .status")).to_have_text("running")
+    GATES["seen"].set()
+    expect(page.locator(".view-head .status")).to_have_text("waits for a person")
+    page.get_by_label("Your answer").fill("gre")  # what is typed stays, whatever else is told of the run
+    page.get_by_label("Your answer").press_sequentially("en")
+    expect(page.get_by_label("Your answer")).to_have_value("green")
+    page.get_by_role("button", name="Answer", exact=True).click()
+    expect(page.locator(".view-head .status")).to_have_text("finished")
+    expect(page.locator(".request")).to_be_hidden()
+
+
+def test_what_somebody_else_answers_is_seen_in_the_viewer(open_page: Open, store: MemoryStore) -> None:
+    run = Desk(store=store).run(question="question")
+    page = open_page(f"/runs/{run.id}")
+    expect(page.locator(".request")).to_contain_text("Which one?")
+    Desk(store=store).resume(run.id, answer="blue")
+    expect(page.locator(".view-head .status")).to_have_text("finished")
+    expect(page.locator(".request")).to_be_hidden()
+
+
+def test_a_run_that_goes_on_is_followed_in_the_viewer(open_page: Open, store: MemoryStore) -> None:
+    page = open_page()
+    page.get_by_label("question").fill("hold on")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".call-name")).to_have_text("hold")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("link", name="Timeline").click()
+    GATES["on"].set()
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator(".view-head .status")).to_have_text("finished")
+    expect(page.locator(".vrow").last).to_contain_text("answer")
+
+
+def test_the_list_does_not_call_a_run_that_was_stopped_an_error(open_page: Open, store: MemoryStore) -> None:
+    page = open_page()
+    page.get_by_label("question").fill("sleep well")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".call-name")).to_have_text("sleep")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".run-head .status")).to_have_text("stopped")
+    page.get_by_role("link", name="Runs", exact=True).click()
+    line = page.locator(".run-line", has_text="sleep well")
+    expect(line).to_contain_text("stopped")
+    expect(line).not_to_contain_text("CancelledError")
+
+
+def test_the_names_of_tabs_are_never_broken(open_page: Open, kept: dict[str, str]) -> None:
+    page = open_page(f"/runs/{kept['search']}", width=320)
+    page.locator(".vrow", has_text="model").first.click()
+    expect(page.get_by_role("tab", name="Messages sent")).to_be_visible()
+    assert {tab.bounding_box()["height"] for tab in page.get_by_role("tab").all()} == {
+        page.get_by_role("tab", name="Raw").bounding_box()["height"]
+    }
+    assert page.get_by_role("tab", name="Raw").bounding_box()["height"] < 50
 
 
 def test_a_run_is_deleted_after_a_question(open_page: Open, store: MemoryStore) -> None:

@@ -16,7 +16,7 @@ from acorn._log import logger
 from acorn.cli.exit import FAILED, FINE, CommandError, message_of, write_line
 from acorn.cli.load_target import Agent, load
 from acorn.cli.options.arguments import OWN
-from acorn.cli.stored import named_store
+from acorn.cli.stored import named_store, usable_store
 
 PORT = 2679
 KEYS = "ACORN_SERVE_KEYS"
@@ -115,7 +115,8 @@ def _keys(options: Sequence[str], *, is_off: bool, is_loopback: bool) -> list[st
 
 def _agent(target: str, model: str | None, store: str | None, debug: bool) -> Agent:
     agent = load(target, debug=debug)
-    wanted = {"model": model, "store": named_store(store, agent.store)}
+    named = named_store(store, agent.store)
+    wanted = {"model": model, "store": None if named is None else usable_store(named)}
     changes = {name: value for name, value in wanted.items() if value is not None}
     try:
         return agent.using(**changes) if changes else agent

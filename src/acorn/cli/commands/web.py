@@ -19,7 +19,7 @@ from acorn import AcornError, StoreError
 from acorn.cli.exit import FAILED, FINE, CommandError, message_of, write_line
 from acorn.cli.load_target import Agent, load
 from acorn.cli.options.arguments import OWN
-from acorn.cli.stored import STORE_HELP, USUAL, named_store
+from acorn.cli.stored import STORE_HELP, USUAL, named_store, store_of, usable_store
 from acorn.stores.memory import MemoryStore
 
 PORT = 2678
@@ -137,10 +137,10 @@ def _agent(targets: Sequence[str], model: str | None, debug: bool) -> Agent:
 
 
 def _store(option: str | None, agent: Agent | None) -> Any:
-    """The store of the page; the usual one is made where there is none."""
+    """The store of the page; the usual one is made where there is none, and any where there is an agent to fill it."""
     named = named_store(option, None if agent is None else agent.store)
     if named is not None:
-        return named
+        return usable_store(named if agent is not None else store_of(option))
     folder = USUAL.parent
     folder.mkdir(mode=0o700, exist_ok=True)
     ignored = folder / ".gitignore"

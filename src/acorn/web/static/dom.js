@@ -158,6 +158,7 @@ function fromFile(path) {
   if (what === "details") return kept.details[row];
   if (what === "find") return { rows: kept.details.filter((each) => JSON.stringify([each.entries, each.results]).toLowerCase().includes(wanted.get("q"))).map((each) => each.row) };
   const sent = kept.sent[row];
+  if (!sent) return { error: "Nothing was sent for this row." };
   let turn = sent, messages = sent.messages;
   for (let most = sent.keep; most > 0; most = Math.min(most, turn.keep)) {
     turn = kept.sent[turn.before];

@@ -10,7 +10,7 @@ export function fleetPage(main, site) {
   document.title = "Fleet · acorn";
   const sums = el("p", { class: "quiet", role: "status" });
   const workers = el("div", {}), agents = el("div", {}), asked = el("div", { class: "asked" });
-  let drawn = "";
+  let drawn = "", cards = new Map();
   fill(main, el("div", { class: "runs fleet" }, el("div", { class: "runs-head" }, el("h1", {}, "Fleet"), chip(site.store, "mono")), sums, asked,
     el("section", { class: "card", "aria-labelledby": "the-agents" }, el("h2", { id: "the-agents" }, "What there is to do"), agents),
     el("section", { class: "card", "aria-labelledby": "the-workers" }, el("h2", { id: "the-workers" }, "Workers"), workers)));
@@ -31,7 +31,10 @@ export function fleetPage(main, site) {
     const waiting = JSON.stringify(found.requests.map((each) => each.id));
     if (waiting === drawn) return;  // somebody may be writing an answer
     drawn = waiting;
-    fill(asked, found.requests.map((each) => el("div", {}, requestCard(each, answer), el("p", { class: "hint" }, link("The run", `/runs/${encodeURIComponent(each.root ?? each.run_id)}`)))));
+    const written = document.activeElement;
+    cards = new Map(found.requests.map((each) => [each.id, cards.get(each.id) ?? el("div", {}, requestCard(each, answer), el("p", { class: "hint" }, link("The run", `/runs/${encodeURIComponent(each.root)}`)))]));
+    fill(asked, [...cards.values()]);
+    if (asked.contains(written)) written.focus();
   }
 
   async function answer(request, value) {

@@ -35,6 +35,14 @@ export function makeForm(shape) {
       return left;
     },
     focus: () => body.focus(),
+    /** Waits until the files are read; whether all that was chosen can be sent. */
+    async isReady() {
+      const zones = [...body.node.querySelectorAll(".drop")].filter((each) => each.checkVisibility());
+      await Promise.all(zones.map((each) => each.reading));
+      const unsent = zones.filter((each) => each.unsent());
+      unsent[0]?.querySelector("input").focus();
+      return !unsent.length;
+    },
   };
 }
 
@@ -78,7 +86,7 @@ function fieldOf(schema, top, about) {
   if (choices) return choiceField(found, choices, about);
   if (about.depth > 6) return jsonField(found, about);
   if (members) return unionField(found, members, top, about);
-  if (found.type === "boolean") return switchField(found, about);
+  if (found.type === "boolean") return found.nullable ? choiceField(found, [true, false], about) : switchField(found, about);
   if (found.type === "integer" || found.type === "number") return numberField(found, about);
   if (found.type === "string" && found.format?.startsWith("acorn-")) return mediaField(found, about);
   if (found.type === "string") return textField(found, about);
@@ -150,16 +158,41 @@ function textField(schema, about) {
     ? el("input", { type: kind, step: kind === "time" || kind === "datetime-local" ? 1 : undefined, autocomplete: "off" })
     : el("textarea", { rows: 1, placeholder: typeof example === "string" ? example : undefined, spellcheck: "true" });
   const field = framed(control, about, schema);
-  if (typeof schema.default === "string") control.value = schema.default;
-  field.get = () => (control.value === "" ? undefined : control.value);
-  field.set = (value) => {
-    control.value = String(unrounded(value) ?? "");
+  let blank;
+  control.addEventListener("input", () => {
+    // Who empties what was filled in wants it empty, and not the default again; where it may be none, it is none.
+    blank = schema.default && !kind && !schema.nullable ? "" : undefined;
+  });
+  const asText = () => {
+    const { value } = control;
+    control.type = "text";
+    control.value = value;
   };
+  field.get = () => (control.value === "" ? blank : control.value);
+  field.set = (value) => {
+    const text = String(unrounded(value) ?? "");
+    blank = value === "" ? "" : undefined;
+    if (kind) control.type = kind;
+    control.value = text;
+    if (control.value || !kind) return;
+    // A time with its zone, or a date in words: what this control cannot hold, a plain one can.
+    asText();
+    control.value = text;
+  };
+  if (kind === "datetime-local" || kind === "time") {
+    const { mark } = field;
+    field.mark = (message) => {
+      if (message) asText();  // a zone may be what is missing, and only a plain one takes it
+      mark.call(field, message);
+    };
+  }
+  if (typeof schema.default === "string") field.set(schema.default);
   return field;
 }
 
 const ACCEPTED = { "acorn-image": "image/*", "acorn-audio": "audio/*" };
 const LARGEST = 20_000_000;
+const size = (bytes) => (bytes < 999_500 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 /** A picture, a sound or a file: chosen, dropped, or named by its address. */
 function mediaField(schema, about) {
@@ -171,26 +204,39 @@ function mediaField(schema, about) {
   clear.hidden = true;
   const zone = el("div", { class: "drop" }, file, el("label", { for: id }, icon("save"), shown), clear, address);
   const field = framed(zone, about, schema, { wraps: true });
-  let data;
-  const take = (chosen) => {
+  let data, problem = "";
+  /** Nothing runs without a file that somebody chose: why it cannot be sent is said once more. */
+  zone.unsent = () => {
+    field.mark(problem);
+    return Boolean(problem);
+  };
+  const show = (words, why = "") => {
     data = undefined;
-    field.mark("");
-    clear.hidden = !chosen;
-    address.hidden = Boolean(chosen);
+    zone.reading = null;
+    problem = why;
+    field.mark(why);
+    clear.hidden = !words;
+    address.hidden = Boolean(words);
     zone.querySelector("img")?.remove();
-    fill(shown, chosen ? `${chosen.name} · ${Math.ceil(chosen.size / 1000)} kB` : "Drop a file here, or choose one");
-    if (!chosen) {
-      file.value = "";
-      return;
-    }
-    if (chosen.size > LARGEST) {
-      field.mark("At most 20 MB are taken.");
-      return;
-    }
+    fill(shown, words || "Drop a file here, or choose one");
+  };
+  const hold = (url, words, isImage) => {
+    show(words);
+    data = url;
+    if (isImage) zone.prepend(el("img", { src: data, alt: words }));
+  };
+  const take = (chosen) => {
+    if (!chosen) file.value = "";
+    const words = chosen && `${chosen.name} · ${size(chosen.size)}`;
+    show(words, chosen?.size > LARGEST ? "At most 20 MB are taken." : "");
+    if (!chosen || problem) return;
     const reader = new FileReader();
-    reader.addEventListener("load", () => {
-      data = reader.result;
-      if (chosen.type.startsWith("image/")) zone.prepend(el("img", { src: data, alt: chosen.name }));
+    const reading = new Promise((settle) => reader.addEventListener("loadend", settle));
+    zone.reading = reading;
+    reader.addEventListener("loadend", () => {
+      if (zone.reading !== reading) return;  // another one was chosen meanwhile
+      if (reader.error) show(words, "It cannot be read.");
+      else hold(reader.result, words, chosen.type.startsWith("image/"));
     });
     reader.readAsDataURL(chosen);
   };
@@ -208,9 +254,12 @@ function mediaField(schema, about) {
   field.get = () => data ?? (address.value.trim() || undefined);
   field.set = (value) => {
     take(null);
-    const text = typeof value === "string" ? value : value?.url;
-    address.value = typeof text === "string" && /^https?:/.test(text) ? text : "";
-    if (typeof text === "string" && text.startsWith("data:")) data = text;
+    const text = String((typeof value === "string" ? value : value?.url) ?? "");
+    const [, kind, rest] = /^data:([^;,]*)[^,]*,(.*)$/s.exec(text) ?? [];
+    address.value = /^https?:/.test(text) ? text : "";
+    if (rest !== undefined) hold(text, `${kind || "a file"} · ${size(rest.length * 0.75)}`, kind.startsWith("image/"));
+    // What a run was given is not sent back to the page; to leave it out has to be somebody's wish.
+    else if (value && !address.value) show("a file of an earlier run", "Choose it again, or remove it: the page has no copy.");
   };
   return field;
 }
@@ -222,7 +271,7 @@ function numberField(schema, about) {
     step: schema.multipleOf ?? (schema.type === "integer" ? 1 : "any"),
     min: schema.minimum,
     max: schema.maximum,
-    placeholder: schema.examples?.[0],
+    placeholder: schema.examples?.[0] ?? schema.default,
   });
   const field = framed(control, about, schema);
   field.get = () => (control.value === "" ? undefined : parsed(control.value) ?? Number(control.value));
@@ -324,7 +373,8 @@ function jsonField(schema, about) {
 
 function rowsField(schema, top, about) {
   const list = el("div", { class: "rows" });
-  let rows = [];
+  const none = resolved(schema.items, top).nullable ? null : undefined;
+  let rows = [], isGiven = false;
   const add = (value, focus) => {
     const at = rows.length;
     const field = fieldOf(schema.items, top, { label: "", name: `${about.name} ${at + 1}`, required: true, depth: about.depth + 1 });
@@ -343,15 +393,19 @@ function rowsField(schema, top, about) {
   const box = el("div", { class: "list", role: "group" }, list, adder);
   const field = framed(box, about, schema, { wraps: true });
   field.get = () => {
-    const found = rows.map((row) => row.field.get()).filter((each) => each !== undefined);
-    return found.length || about.required ? found : undefined;
+    const found = filled().map((row) => row.field.get() ?? none);
+    return found.length || isGiven ? found : undefined;
   };
+  // Empty rows are not sent, so they are not counted in a path either.
+  const filled = () => rows.filter((row) => (row.field.get() ?? none) !== undefined);
   field.set = (value) => {
     rows = [];
     fill(list);
+    // Who takes all out of a list wants an empty one, and not the default again.
+    isGiven = Array.isArray(value) ? value.length > 0 || value !== schema.default : about.required && value !== null;
     for (const each of Array.isArray(value) ? value : []) add(each);
   };
-  field.at = (parts) => rows[Number(parts[0])]?.field.at(parts.slice(1)) ?? field;
+  field.at = (parts) => filled()[Number(parts[0])]?.field.at(parts.slice(1)) ?? field;
   const own = field.clearMarks;
   field.clearMarks = () => {
     own.call(field);
@@ -369,7 +423,10 @@ function pairsField(schema, top, about) {
     const found = get();
     return found && Object.fromEntries(found.filter((each) => each.name !== undefined || each.value !== undefined).map((each) => [each.name ?? "", each.value]));
   };
-  field.set = (value) => set(Object.entries(value ?? {}).map(([name, item]) => ({ name, value: item })));
+  field.set = (value) => {
+    const pairs = Object.entries(value ?? {}).map(([name, item]) => ({ name, value: item }));
+    set(pairs.length || (value && value !== schema.default) ? pairs : value === null ? null : undefined);
+  };
   field.at = (parts) => {
     const names = (get() ?? []).map((each) => each.name);
     return parts.length && names.includes(parts[0]) ? at([String(names.indexOf(parts[0])), "value", ...parts.slice(1)]) : at([]);
@@ -430,10 +487,8 @@ function groupField(schema, top, about) {
 function unionField(schema, members, top, about) {
   const shapes = members.map((each) => resolved(each, top));
   const mapping = schema.discriminator?.propertyName;
-  const names = shapes.map((each, at) => {
-    const tag = mapping && resolved(each.properties?.[mapping] ?? {}, top);
-    return words(tag?.const ?? tag?.enum?.[0] ?? each.title ?? each.type ?? `form ${at + 1}`);
-  });
+  const alike = members.map((each) => memberName(each, top, mapping));
+  const names = alike.map((name, at) => (alike.indexOf(name) === at ? name : `${name} ${at + 1}`));
   const holder = el("div", { class: "member" });
   let inner = null;
   const choose = (at) => {
@@ -459,7 +514,8 @@ function unionField(schema, members, top, about) {
         choose(index());
         return;
       }
-      const at = Math.max(0, shapes.findIndex((each) => fits(each, value, mapping, top)));
+      const best = shapes.findIndex((each) => fits(each, value, top));
+      const at = Math.max(0, best < 0 ? shapes.findIndex((each) => each.type === kindOf(value) || each.properties) : best);
       picker.set(names[at]);
       choose(at);
       inner.set(value);
@@ -476,11 +532,39 @@ function unionField(schema, members, top, about) {
   return made;
 }
 
-function fits(schema, value, mapping, top) {
-  const kind = Array.isArray(value) ? "array" : value === null ? "null" : unrounded(value) === value ? typeof value : "integer";
-  if (mapping && kind === "object") return choicesOf(resolved(schema.properties?.[mapping], top), top)?.includes(value[mapping]);
-  if (schema.properties && kind === "object") return (schema.required ?? []).every((name) => name in value);
-  return schema.type === kind || (kind === "number" && schema.type === "integer" && Number.isInteger(value)) || (kind === "integer" && schema.type === "number");
+function memberName(given, top, mapping) {
+  const shape = resolved(given, top);
+  const tag = mapping && resolved(shape.properties?.[mapping], top);
+  const own = tag?.const ?? tag?.enum?.[0] ?? shape.title ?? given.$ref?.split("/").at(-1);
+  return words(own ?? (shape.items ? `list of ${memberName(shape.items, top)}` : shape.format ?? shape.type ?? "anything"));
+}
+
+function kindOf(value) {
+  if (unrounded(value) !== value) return "integer";
+  return Array.isArray(value) ? "array" : value === null ? "null" : typeof value;
+}
+
+/** Whether a value is one of a schema, as far as a choice between several needs to know. */
+function fits(given, value, top) {
+  const schema = resolved(given, top);
+  const kind = kindOf(value);
+  const members = schema.anyOf ?? schema.oneOf;
+  const choices = choicesOf(schema, top);
+  if (kind === "null") return Boolean(schema.nullable) || schema.type === "null" || schema.type === undefined;
+  if (choices) return choices.includes(value);
+  if (members) return members.some((each) => fits(each, value, top));
+  if (kind === "array") return schema.type === "array" && (!schema.items || value.every((each) => fits(schema.items, each, top)));
+  if (kind === "object") return (schema.type ?? kind) === kind && hasFields(schema, value, top);
+  if (kind === "string" && INPUTS[schema.format]) return el("input", { type: INPUTS[schema.format], is: { value } }).value !== "";
+  const isWhole = kind === "number" && Number.isInteger(value);
+  return [undefined, kind, isWhole && "integer", kind === "integer" && "number"].includes(schema.type);
+}
+
+function hasFields(schema, value, top) {
+  const { properties = {}, required = [], additionalProperties: more = !schema.properties } = schema;
+  const fitsMore = (item) => more === true || (more && fits(more, item, top));
+  return required.every((name) => Object.hasOwn(value, name))
+    && Object.entries(value).every(([name, item]) => (Object.hasOwn(properties, name) ? fits(properties[name], item, top) : fitsMore(item)));
 }
 
 function objectField(schema, top, { only = null, depth = 0 } = {}) {
@@ -498,17 +582,17 @@ function objectField(schema, top, { only = null, depth = 0 } = {}) {
     node,
     get() {
       const found = { ...extra };
-      for (const [name, { field, required, nullable }] of fields) {
+      for (const [name, { field, required, nullable, usual }] of fields) {
         const value = field.get();
         if (value !== undefined) found[name] = value;
-        else if (required && nullable) found[name] = null;
+        else if (nullable && (required || (usual ?? null) !== null)) found[name] = null;
       }
       return found;
     },
     set(value) {
       extra = {};
       for (const [name, item] of Object.entries(value)) if (!fields.has(name)) extra[name] = item;
-      for (const [name, { field, usual }] of fields) field.set(name in value ? value[name] : usual);
+      for (const [name, { field, usual }] of fields) field.set(Object.hasOwn(value, name) ? value[name] : usual);
     },
     at(parts) {
       const found = fields.get(parts[0]);

@@ -2,7 +2,6 @@
 
 import { ask, base, button, chip, el, fill, follow, icon, link, put, say, statusView, tabs } from "./dom.js";
 import { makeForm } from "./form.js";
-import { requestCard } from "./people.js";
 import { Story } from "./story.js";
 import { className, fromJson, gist, isRecord, many, money, seconds, single, stateOf, stateWords } from "./text.js";
 import { valueView } from "./value.js";
@@ -24,6 +23,13 @@ class Play {
     this.isJson = false;
     this.runId = null;
     this.node = el("div", { class: "play" }, this.left(), this.right());
+    for (const what of ["dragover", "drop"]) {
+      document.addEventListener(what, (event) => {
+        if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
+        event.preventDefault();  // beside its place, a browser would open the file instead of the page
+        event.dataTransfer.dropEffect = "none";
+      });
+    }
     document.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
         event.preventDefault();
@@ -98,8 +104,9 @@ class Play {
 
   async start() {
     if (this.isBusy) return;
+    if (!this.isJson && !(await this.form.isReady())) return;
     const input = this.isJson ? this.typed() : this.form.read();
-    if (input === undefined) return;
+    if (input === undefined || this.isBusy) return;
     this.busy(true);
     this.halt.disabled = true;  // there is nothing to stop yet: it stands where a second click falls
     const found = await ask("/api/runs", { method: "POST", body: { input, ...(this.after ? { after: this.after.id } : {}) } });
@@ -164,7 +171,7 @@ class Play {
         else if (event.entry === "end") this.ended(event, fills);
         else {
           if (event.entry === "RunBegun" && event.run_id === id) {
-            this.given = event.input;
+            this.given ??= event.input;  // of what was typed here, the files too
             if (fills) this.refill(event.input);
           }
           this.story.hear(event);
@@ -218,7 +225,7 @@ class Play {
     this.busy(false);
     this.set(head ? stateOf(head) : "failed");
     this.told(head ?? undefined);
-    fill(this.asked, event.requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
+    if (event.requests.length) this.askPeople(event.requests);
     if (head && !head.own) this.notOwn(head);
     const id = encodeURIComponent(this.runId);
     fill(this.acts,
@@ -231,6 +238,12 @@ class Play {
 
   notOwn(head) {
     this.out.prepend(el("p", { class: "quiet" }, `A run of ${className(head.agent)}, not of ${this.agent.name}.`));
+  }
+
+  async askPeople(requests) {
+    const id = this.runId;
+    const { requestCard } = await import("./people.js");
+    if (id === this.runId) fill(this.asked, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
   }
 
   async answer(request, value) {

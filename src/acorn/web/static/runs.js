@@ -11,14 +11,14 @@ export function runsPage(main, site) {
   const wanted = new URLSearchParams(location.search);
   const query = { status: wanted.get("status") ?? "", agent: wanted.get("agent") ?? "", q: wanted.get("q") ?? "" };
   const chosen = [];
-  let runs = [], before = null, asked = 0, looked = 0, isLong = false;
+  let runs = [], before = null, asked = 0, looked = 0, isLong = false, loading = null;
 
   const search = el("input", { type: "search", placeholder: "Search", "aria-label": "Search runs", is: { value: query.q } });
   const agents = el("select", { "aria-label": "Agent" });
   const states = el("div", { class: "segments", role: "radiogroup", "aria-label": "State" }, STATES.map(([value, words]) => el("label", {}, el("input", { type: "radio", name: "state", is: { checked: value === query.status }, on: { change: () => set({ status: value }) } }), el("span", {}, words))));
   const list = el("ul", { class: "run-list" });
   const state = el("p", { class: "quiet", role: "status" });
-  const more = button("Older ones", () => load(true));
+  const more = button("Older ones", () => begin(true));
   more.hidden = true;
   const beside = link("Compare", "/compare", { class: "button primary" });
   const choice = el("div", { class: "actions choice", hidden: true }, el("span", { role: "status" }), beside);
@@ -41,7 +41,15 @@ export function runsPage(main, site) {
     const shown = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
     history.replaceState(null, "", `${location.pathname}${shown.size ? `?${shown}` : ""}`);
     isLong = false;
-    load();
+    begin();
+  }
+
+  /** Loads anew, whatever is under way. */
+  function begin(further = false) {
+    const mine = loading = load(further).finally(() => {
+      if (loading === mine) loading = null;
+    });
+    return mine;
   }
 
   function drawAgents() {
@@ -131,20 +139,22 @@ export function runsPage(main, site) {
   });
 
   setInterval(() => {
-    if (!document.hidden && !isLong && !query.q) load();
+    // A store that takes longer than this would never be heard to the end.
+    if (!document.hidden && !isLong && !query.q && !loading) begin();
   }, 2000);
-  return load();
+  return begin();
 }
 
 function line(run) {
   const tokens = run.usage ? run.usage.input_tokens + run.usage.output_tokens : 0;
-  const said = run.error ? el("span", { class: "gist-out bad" }, oneLine(run.error)) : el("span", { class: "gist-out" }, oneLine(run.output) || [className(run.agent), run.model].filter(Boolean).join(" · "));
+  const goesOn = ["running", "queued"].includes(run.status);
+  const said = run.error && run.status !== "stopped" ? el("span", { class: "gist-out bad" }, oneLine(run.error)) : el("span", { class: "gist-out" }, oneLine(run.output) || [className(run.agent), run.model].filter(Boolean).join(" · "));
   const made = link([
     statusView(stateOf(run), stateWords(stateOf(run))),
     el("span", { class: "gist" }, el("span", { class: "gist-in" }, oneLine(run.input) || short(run.id)), said),
     el("span", { class: "figure is-less" }, many(run.steps ?? 0, "step")),
     el("span", { class: "figure is-less", title: `${count(tokens)} tokens` }, money(run.cost) || `${count(tokens)} tk`),
-    el("span", { class: "figure" }, seconds(run.seconds)),
+    el("span", { class: "figure" }, !goesOn && seconds(run.seconds)),  // what it took up to its last step says nothing
     el("span", { class: "figure", title: run.started && when(run.started) }, run.started && ago(run.started)),
   ], `/runs/${encodeURIComponent(run.id)}`, { class: "run-line" });
   put(made, el("span", { class: "sr" }, ` ${className(run.agent)}`));

@@ -104,11 +104,19 @@ class View {
     this.body.focus({ preventScroll: true });
     this.fromHash();
     if (this.selected === null && this.flat.length) this.select(this.flat[0].i, { isLinked: false });
-    if (kept || !["running", "queued"].includes(found.head.status)) return;
-    this.shut = follow(`${this.path}/rows?after=${found.version}`, (news) => {
-      this.take(news);
+    this.version = found.version;
+    if (!kept && ["running", "queued", "waiting"].includes(found.head.status)) this.listen();
+  }
+
+  listen() {
+    this.shut?.();
+    this.shut = follow(`${this.path}/rows?after=${this.version}`, (news) => {
+      this.version = news.version;
+      if (news.rows.length || news.head.status !== this.head.status || idsOf(news.requests) !== this.asked) this.take(news);
       if (this.selected !== null && news.rows.some((row) => row.i === this.selected)) this.showDetail();
-      if (!["running", "queued"].includes(news.head.status)) this.shut();
+      if (!news.over) return;
+      this.shut();
+      if (news.head.status === "waiting") setTimeout(() => this.listen(), 2000);  // somebody else may answer it
     });
   }
 
@@ -154,11 +162,11 @@ class View {
       !kept && el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
       button("", () => this.showKeys(), { look: "bare small", picture: "keys", label: "Keys", title: "Keys  ?" }),
       !goesOn && head.root !== undefined && button("", () => this.remove(), { look: "bare small danger", picture: "bin", label: "Delete this run", title: "Delete this run" }));
-    if (requests) {
-      this.waits.hidden = !requests.length;
-      fill(this.waits, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
-    }
-    if (head.status !== "waiting") this.waits.hidden = true;
+    const asked = idsOf(requests);
+    this.waits.hidden = !requests.length;
+    if (asked === this.asked) return;  // somebody may be writing an answer
+    this.asked = asked;
+    fill(this.waits, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
   }
 
   origin({ run, before }) {
@@ -195,14 +203,14 @@ class View {
   async act(what, method) {
     const found = await ask(`${this.path}/${what}`, { method });
     if (found.error) say(found.error);
-    else if (what === "resume") setTimeout(() => location.reload(), 150);
+    else if (what === "resume") this.listen();
   }
 
   async answer(request, value) {
     const found = await ask(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
     if (found.error) return found.error;
     say(found.goes_on ? "It goes on" : `Answered; it goes on when it is resumed: acorn resume ${short(this.id)}`);
-    setTimeout(() => this.load(), found.goes_on ? 300 : 0);
+    if (found.goes_on) this.listen();
     return null;
   }
 
@@ -346,6 +354,7 @@ class View {
     this.hits = new Set();
     if (!text) {
       this.found.textContent = many(this.rows.size, "row");
+      globalThis.CSS.highlights?.delete("found");
       this.drawRows(true);
       return;
     }
@@ -561,7 +570,7 @@ class View {
     this.holder = el("div", { role: "tabpanel", id: `pane-${this.tab}`, "aria-labelledby": `tab-${this.tab}`, tabindex: 0 });
     const facts = [
       this.isKept(row) && chip("kept"), row.s && chip(`step ${row.s}`), row.a !== undefined && chip(`at ${seconds(row.a)}`), row.b > row.a && chip(`took ${seconds(row.b - row.a)}`),
-      row.t && chip(`${count(row.t[0])} in, ${count(row.t[1])} out`), row.c !== undefined && chip(money(row.c))];
+      row.t && !this.isKept(row) && chip(`${count(row.t[0])} in, ${count(row.t[1])} out`), row.c !== undefined && chip(money(row.c))];
     const head = el("div", { class: `detail-head k-${row.k}${row.x ? " is-bad-row" : ""}` }, el("h2", {}, row.n), facts,
       copyButton(() => `${location.href.split("#")[0]}#row-${number}`, "Copy the link to this row"),
       button("", () => this.detail.classList.remove("is-open"), { look: "bare small close", picture: "cross", label: "Close" }));
@@ -609,6 +618,8 @@ function mark(holder, text) {
   CSS.highlights.set("found", new Highlight(...ranges));
 }
 
+const idsOf = (requests) => JSON.stringify(requests.map((each) => each.id));
+
 const part = (title, ...nodes) => [el("h3", {}, title), ...nodes];
 
 function textOf(content) {
@@ -636,7 +647,8 @@ function contentView(row, { entries, results, call }) {
       if (form === "error") made.push(...part("Refused", refusalView(textOf(content))));
     } else if (!returned || textOf(returned.content) !== textOf(content)) made.push(...part(form === "skipped" ? "Not called" : "What the model read", eitherView(content)));
   }
-  return made.length ? made : el("p", { class: "quiet" }, "There is nothing more to say.");
+  const nothing = row.k === "model" && row.x ? "No answer came; the row of the error says why." : "There is nothing more to say.";
+  return made.length ? made : el("p", { class: "quiet" }, nothing);
 }
 
 function refusalView(text) {

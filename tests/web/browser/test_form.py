@@ -1,0 +1,190 @@
+"""The form: what is put into it is what the agent is given, neither less nor something else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from pydantic import AwareDatetime, BaseModel
+from tests.patience import PATIENCE
+from tests.web.browser.conftest import served
+from tests.web.browser.test_play import status
+from tests.web.desk import KEY
+
+import acorn.web
+from acorn import File, Image, module
+from acorn.stores.memory import MemoryStore
+from acorn.testing import ScriptedModel, finish
+
+Open = Callable[..., Any]
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+class Circle(BaseModel):
+    radius: float = 1.0
+
+
+class Square(BaseModel):
+    side: float
+
+
+class Everything(BaseModel):
+    who: str
+    note: str | None = "usual"
+    greeting: str = "hello"
+    count: int | None = 5
+    sure: bool | None = None
+    tags: list[str] = ["one"]
+    numbers: list[int] | None = None
+    holes: list[int | None] = []
+    weights: dict[str, float] = {"a": 1.0}
+    moment: datetime | None = None
+    aware: AwareDatetime | None = None
+    at: time | None = None
+    when: date | str | None = None
+    either: list[int] | list[str] | None = None
+    shape: Circle | Square | None = None
+    constructor: str | None = None
+    photo: Image | None = None
+    paper: File | None = None
+
+
+class Taker(module[Everything, str]):
+    """Takes what there is."""
+
+    model = ScriptedModel(lambda request: finish("taken"))
+
+
+@pytest.fixture(scope="session")
+def taker(store: MemoryStore) -> Iterator[str]:
+    with served(acorn.web.app(Taker(), store=store, key=KEY)) as address:
+        yield address
+
+
+@pytest.fixture
+def form(open_page: Open, taker: str) -> Any:
+    page = open_page(at=taker)
+    page.get_by_label("who", exact=True).fill("Ann")
+    return page
+
+
+def run(page: Any, store: MemoryStore) -> dict[str, Any]:
+    """Runs what is in the form; what the agent was given."""
+    with page.expect_response("**/api/runs") as begun:
+        page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_url(f"**/?run={begun.value.json()['id']}")
+    expect(status(page)).to_have_text("finished")
+    given: Any = acorn.runs(store).get(begun.value.json()["id"]).input
+    return dict(given)
+
+
+def written(page: Any) -> dict[str, Any]:
+    page.get_by_role("tab", name="JSON").click()
+    found: dict[str, Any] = json.loads(page.get_by_label("Input as JSON").input_value())
+    return found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"note": None, "count": None, "tags": [], "weights": {}, "numbers": []},
+        {"note": "", "greeting": "", "tags": [""], "holes": [1, None, 2]},
+        {"sure": False},
+        {"sure": True},
+        {"moment": "2026-01-01T10:00:00Z", "aware": "2026-01-01T10:00:00+02:00", "at": "10:00:00.123456"},
+        {"when": "soon", "either": ["a"], "shape": {"side": 2}},
+        {"when": "2026-01-01", "either": [1], "shape": {"radius": 2}},
+        {"photo": "data:image/gif;base64,R0lGODlhAQABAAAAACw=", "paper": "https://acorn.invalid/paper.pdf"},
+    ],
+)
+def test_an_input_in_json_comes_back_from_the_form_as_it_was(form: Any, given: dict[str, Any]) -> None:
+    page = form
+    before = written(page)
+    page.get_by_label("Input as JSON").fill(json.dumps({"who": "Ann", **given}))
+    page.get_by_role("tab", name="Form").click()
+    assert written(page) == before | given
+
+
+def test_a_form_that_nobody_touched_gives_the_defaults(form: Any, store: MemoryStore) -> None:
+    assert run(form, store) == json.loads(Everything(who="Ann").model_dump_json())
+
+
+def test_what_is_emptied_stays_empty(form: Any, store: MemoryStore) -> None:
+    page = form
+    for name in ("note", "greeting", "count"):
+        page.get_by_label(name).fill("")
+    page.get_by_role("button", name="Remove tags 1").click()
+    page.get_by_role("button", name="Remove weights 1").click()
+    given = run(page, store)
+    empty: dict[str, Any] = {"note": None, "greeting": "", "count": None, "tags": [], "weights": {}}
+    assert {name: given[name] for name in empty} == empty
+
+
+def test_each_member_of_a_union_can_be_told_and_chosen(form: Any, store: MemoryStore) -> None:
+    page = form
+    for name in ("list of string", "Square"):
+        page.locator(".segments label", has_text=name).click()
+    page.get_by_role("button", name="Add to list of string").click()
+    page.get_by_label("list of string 1", exact=True).fill("7")
+    page.get_by_label("side").fill("2")
+    given = run(page, store)
+    assert given["either"] == ["7"]
+    assert given["shape"] == {"side": 2}
+
+
+def test_a_zone_that_is_missing_can_be_written(form: Any, store: MemoryStore, told: Any) -> None:
+    told.allowed.append("422")
+    page = form
+    page.get_by_label("aware").fill("2026-01-01T10:00")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".field.is-wrong")).to_contain_text("aware")
+    page.get_by_label("aware").fill("2026-01-01T10:00:00Z")
+    assert run(page, store)["aware"] == "2026-01-01T10:00:00Z"
+
+
+def test_a_problem_stands_at_its_row_though_one_above_it_is_empty(form: Any, told: Any) -> None:
+    told.allowed.append("422")
+    page = form
+    page.locator(".segments label", has_text="list of integer").click()
+    for _ in range(2):
+        page.get_by_role("button", name="Add to list of integer").click()
+    page.get_by_label("list of integer 2", exact=True).fill("1.5")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_label("list of integer 2", exact=True)).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("list of integer 1", exact=True)).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_a_file_that_was_chosen_is_never_left_out_silently(
+    form: Any, store: MemoryStore, told: Any, tmp_path: Path
+) -> None:
+    page = form
+    large, half, small = (tmp_path / name for name in ("large.bin", "half.bin", "small.bin"))
+    for file, size in ((large, 20_000_001), (half, 15_000_000), (small, 5)):
+        file.write_bytes(bytes(size))
+    paper = page.locator("input[type=file]").last
+    paper.set_input_files(large)
+    for _ in range(2):  # it is said again whenever somebody tries
+        page.get_by_role("button", name="Run", exact=True).click()
+        expect(page.locator(".field.is-wrong")).to_contain_text("At most 20 MB are taken.")
+    expect(page.locator(".run-head")).to_be_hidden()
+    for each in page.locator("input[type=file]").all():
+        each.set_input_files(half)
+    told.allowed.append("413")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".wrong.whole")).to_contain_text("at most 20 MB of pictures and files")
+    page.get_by_role("button", name="Remove photo").click()
+    paper.set_input_files(small)
+    assert run(page, store)["paper"] is not None
+    page.get_by_role("button", name="Again").click()
+    expect(page.locator(".dropped").last).to_contain_text("1 kB")
+    page.reload()
+    expect(page.locator(".field.is-wrong")).to_contain_text("Choose it again")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".field.is-wrong")).to_contain_text("Choose it again")
+    page.get_by_role("button", name="Remove paper").click()
+    assert run(page, store)["paper"] is None

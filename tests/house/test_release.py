@@ -152,7 +152,7 @@ def test_the_package_index_shows_a_readme_without_links_into_the_repository() ->
     release.judge_readme(shown)
     assert "<!--" not in shown
     assert shown.startswith("# acorn\n\nLLM agents as typed Python classes")
-    assert "Tutorial, six short pages · why acorn · guides and examples" in shown
+    assert "Tutorial, six short pages · why acorn ·\nguides, one subject each · examples and what each shows ·" in shown
     assert "class Researcher(module):" in shown
     assert "\n\n\n\n" not in shown.replace("\n\n\n@tool", "").replace("\n\n\nclass", "").replace("\n\n\nif", "")
 

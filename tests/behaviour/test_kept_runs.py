@@ -154,7 +154,9 @@ def test_what_a_hook_gave_instead_is_given_again(store: Any) -> None:
             return {"answer": output.answer, "by": "a clerk"}
 
     agent = Adding(model=ScriptedModel([finish(answer="once")]), store=store).using(run_id="a")
-    assert agent(question="why?") == agent.resume("a") == {"answer": "once", "by": "a clerk"}
+    given: Any = agent(question="why?")
+    assert given == {"answer": "once", "by": "a clerk"}
+    assert agent.resume("a") == given
 
 
 def test_a_name_stands_for_one_input_and_one_class(store: Any) -> None:

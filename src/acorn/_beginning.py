@@ -90,6 +90,11 @@ def batch_of(agent: Agent[Any, Any], rows: Any, options: BatchOptions) -> tuple[
     spec = spec_within(held(), agent)
     book: Book[Any] = book_of(rows, spec.owner, options)
     id, retry = options.id, options.retry
+    if brought_by(agent).run_id is not None:
+        raise DeclarationError(
+            f"`run_id` of `{spec.owner}.using` names one run, and a batch begins many; leave it out, and name the batch "
+            f"by `map(..., id='nightly')`."
+        )
     if not options.queue:
         refuse_queueing(agent, spec.owner)
     if id is None:

@@ -221,3 +221,12 @@ def test_wrong_arguments_are_told_at_once(rows: Any, options: dict[str, Any]) ->
         shout().map(rows, **options)
     with pytest.raises(DeclarationError):
         shout().amap(rows, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"id": "nightly"}, {"id": "nightly", "queue": True}])
+def test_the_name_of_one_run_is_not_that_of_many(options: dict[str, Any]) -> None:
+    agent = shout(store=MemoryStore()).using(run_id="a")
+    with pytest.raises(DeclarationError, match=r"`run_id` of `Shout.using` names one run, and a batch begins many"):
+        agent.map([{"word": "a"}], **options)
+    with pytest.raises(DeclarationError, match="leave it out"):
+        agent.amap([{"word": "a"}], **options)

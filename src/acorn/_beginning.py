@@ -92,8 +92,8 @@ def batch_of(agent: Agent[Any, Any], rows: Any, options: BatchOptions) -> tuple[
     id, retry = options.id, options.retry
     if brought_by(agent).run_id is not None:
         raise DeclarationError(
-            f"`run_id` of `{spec.owner}.using` names one run, and a batch begins many; leave it out, and name the batch "
-            f"by `map(..., id='nightly')`."
+            f"`run_id` of `{spec.owner}.using` names one run, and a batch begins many; leave it out, and name the "
+            f"batch by `map(..., id='nightly')`."
         )
     if not options.queue:
         refuse_queueing(agent, spec.owner)

@@ -63,6 +63,8 @@ class Refusal(NamedTuple):
 
     status: int
     words: str
+    allow: str | None = None
+    """What can be done instead, where it is the method that is refused."""
 
 
 def judged(asked: Asked, hosts: Collection[str], key: str | None, cookie: str) -> Refusal | None:
@@ -77,7 +79,8 @@ def judged(asked: Asked, hosts: Collection[str], key: str | None, cookie: str) -
 def from_elsewhere(asked: Asked, hosts: Collection[str], *, is_page: bool = True) -> Refusal | None:
     """Why a request is refused whatever key it has. A page says where its requests come from, a program need not."""
     if asked.method not in (*_READS, *_WRITES):
-        return Refusal(405, f"`{asked.method}` is nothing that can be done here.")
+        allowed = (*_READS, *(_WRITES if is_page else ("POST",)))
+        return Refusal(405, f"`{asked.method}` is nothing that can be done here.", ", ".join(allowed))
     host = asked.one("host")
     if not host or host_name(host) not in hosts:
         return Refusal(
@@ -232,7 +235,10 @@ class _Answer:
             kind, text = "application/json", json.dumps({"error": refusal.words})
         else:
             kind, text = "text/plain; charset=utf-8", f"{refusal.words}\n"
-        await self.whole(refusal.status, {"content-type": kind, "cache-control": "no-store"}, text.encode())
+        headers = {"content-type": kind, "cache-control": "no-store"}
+        if refusal.allow is not None:
+            headers["allow"] = refusal.allow
+        await self.whole(refusal.status, headers, text.encode())
 
 
 class TooLongError(Exception):

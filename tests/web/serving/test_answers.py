@@ -338,9 +338,9 @@ def test_what_goes_in_and_out_fits_the_description() -> None:
 def test_addresses_and_methods_that_do_not_exist_are_told(clerk: Any) -> None:
     assert get(clerk, "/").status_code == 404
     assert "/v1/chat/completions" in get(clerk, "/nothing").json()["error"]["message"]
-    assert get(clerk, "/run").status_code == 405
-    assert post(clerk, "/health", {}).status_code == 405
-    assert get(clerk, "/runs/x/answer").status_code == 405
+    wrong = [get(clerk, "/run"), post(clerk, "/health", {}), get(clerk, "/runs/x/answer")]
+    assert [each.status_code for each in wrong] == [405] * 3
+    assert [each.headers["allow"] for each in wrong] == ["POST", "GET, HEAD", "POST"]
 
 
 def test_a_failure_of_a_model_in_a_stream_is_its_last_event() -> None:

@@ -16,9 +16,11 @@ from acorn.models.failure import LATE
 class WrongError(Exception):
     """A request that cannot be answered."""
 
-    def __init__(self, status: int, kind: str, words: str, *, wait: float | None = None, **more: Any) -> None:
+    def __init__(
+        self, status: int, kind: str, words: str, *, wait: float | None = None, allow: str | None = None, **more: Any
+    ) -> None:
         super().__init__(words)
-        self.told = Told(status, kind, words, more, wait)
+        self.told = Told(status, kind, words, more, wait, allow)
 
 
 class Told(NamedTuple):
@@ -30,6 +32,8 @@ class Told(NamedTuple):
     more: dict[str, Any]
     wait: float | None = None
     """Seconds after which it is worth another try."""
+    allow: str | None = None
+    """What can be done there instead."""
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -37,7 +41,8 @@ class Told(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        return {} if self.wait is None else {"retry-after": str(math.ceil(self.wait))}
+        wait = None if self.wait is None else str(math.ceil(self.wait))
+        return {name: value for name, value in (("retry-after", wait), ("allow", self.allow)) if value is not None}
 
 
 def told_of(error: BaseException) -> Told:

@@ -59,8 +59,8 @@ class Gate:
             more["content-type"] = "text/plain; charset=utf-8"
             await exchange.answer(401, _FOR_PEOPLE.format(home=home).encode("utf-8", "replace"), more)
             return
-        told = Told(refusal.status, _KINDS[refusal.status], refusal.words, {})
-        await exchange.answer(refusal.status, self._service.told(told), more)
+        told = Told(refusal.status, _KINDS[refusal.status], refusal.words, {}, allow=refusal.allow)
+        await exchange.answer(refusal.status, self._service.told(told), {**more, **told.headers})
 
     def _refusal(self, asked: Asked) -> Refusal | None:
         refusal = from_elsewhere(asked, self._hosts, is_page=False)

@@ -73,7 +73,8 @@ class Routes:
         if is_answer and exchange.method == "POST":
             return self._placed(partial(self.answer, path.removeprefix("/runs/").removesuffix("/answer")))
         if path in here or path in there or is_answer:
-            raise WrongError(405, "method", f"`{exchange.method}` is nothing that can be done at `{path}`.")
+            words = f"`{exchange.method}` is nothing that can be done at `{path}`."
+            raise WrongError(405, "method", words, allow="GET, HEAD" if path in self._gets else "POST")
         known = ", ".join(f"`{each}`" for _, each in self.addresses)
         raise WrongError(404, "address", f"There is nothing at this address; there are {known}.")
 

@@ -4,7 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check
 # `make LOCKED=1 ...`: the very files of requirements-dev.lock, in a new environment, and nothing else.
-HASHED := --require-hashes --requirement requirements-dev.lock
+# As a constraint too: older versions of pip take the newest of what is needed with an extra, and refuse it then.
+HASHED := --require-hashes --requirement requirements-dev.lock --constraint requirements-dev.lock
 # Two workers for each core, as much of the time is waiting; a file stays with one of them.
 WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -427,8 +427,9 @@ def test_a_task_that_is_cancelled_while_it_claims_gives_the_run_back(way: str) -
 
     began, may_go_on, has_claimed = threading.Event(), threading.Event(), threading.Event()
     store, is_slow = Slow(), False
-    agent = Desk(model=model(Failure(status=503)), store=store).using(run_id="a")
-    (first,) = agent.map([{"question": "why?"}], id="b").results()
+    desk = Desk(model=model(Failure(status=503)), store=store)
+    agent = desk.using(run_id="a")
+    (first,) = desk.map([{"question": "why?"}], id="b").results()
     assert isinstance(first, ModelError)
     with pytest.raises(ModelError):
         agent(question="why?")
@@ -444,7 +445,7 @@ def test_a_task_that_is_cancelled_while_it_claims_gives_the_run_back(way: str) -
                 async for _ in agent.astream(question="why?"):
                     pass
             case _:
-                await agent.amap([{"question": "why?"}], id="b", retry_failed=True).results()
+                await desk.amap([{"question": "why?"}], id="b", retry_failed=True).results()
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(go())

@@ -29,6 +29,8 @@ from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.types import Usage
 
+pytestmark = pytest.mark.message_list  # the models here read the number out of the last message
+
 
 class Agent(module[[("number", int)], int]):  # type: ignore[misc]
     """Say the number."""

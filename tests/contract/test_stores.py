@@ -341,6 +341,15 @@ def test_a_release_by_somebody_else_does_nothing(store: Store) -> None:
     assert status_of(store, "r") == "stopped"
 
 
+def test_what_is_to_be_tried_anew_has_not_failed(store: Store) -> None:
+    begin(store, "r")
+    go_on(store, "r", 1, error="no luck")
+    for status, error in (("stopped", "no luck"), ("queued", None)):
+        store.release("r", this_process(), status)  # type: ignore[arg-type]
+        assert [(kept.facts.status, kept.facts.error) for kept in store.read("r")] == [(status, error)]
+        assert store.claim("r", this_process())
+
+
 def test_a_run_that_takes_five_processes_with_it_is_given_up(store: Store) -> None:
     begin(store, "r", dead_here())
     for turn in range(4):

@@ -260,7 +260,8 @@ def test_every_line_of_the_lock_is_a_version_with_hashes() -> None:
 def test_the_lock_is_installed_with_its_hashes_and_has_all_that_acorn_needs(tmp_path: Path) -> None:
     python, pip = tmp_path / "env/bin/python", ["-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=600)
-    lock = ["install", "--require-hashes", "--requirement", str(ROOT / "requirements-dev.lock")]
+    file = str(ROOT / "requirements-dev.lock")
+    lock = ["install", "--require-hashes", "--requirement", file, "--constraint", file]  # as the Makefile has it
     subprocess.run([python, *pip, *lock], check=True, timeout=3600)
     subprocess.run([python, *pip, "install", "--no-deps", str(ROOT)], check=True, timeout=600)
     subprocess.run([python, "-m", "pip", "check"], check=True, timeout=600)

@@ -206,7 +206,10 @@ class MemoryStore:
         with self._alone():
             run = self._runs.get(run_id)
             if run is not None and run.holder is not None and run.holder.id == holder.id:
-                self._rest(run, words.with_cancelling(status, run.is_unwanted), time.time())
+                status = words.with_cancelling(status, run.is_unwanted)
+                self._rest(run, status, time.time())
+                if status == "queued":
+                    run.facts = replace(run.facts, error=None)
 
     def _rest(self, run: _Run, status: Status, now: float) -> None:
         run.facts = replace(run.facts, status=status, updated=_moment(now))

@@ -214,7 +214,10 @@ class Store(Protocol):
         ...
 
     def release(self, run_id: str, holder: Holder, status: Status) -> None:
-        """Hold it no longer, though nothing happened; nothing where another has taken it over."""
+        """Hold it no longer, though nothing happened; nothing where another has taken it over.
+
+        One that is queued is to be tried anew: what it had failed of is forgotten.
+        """
         ...
 
     def answers(self, run_id: str) -> Sequence[Answered]:

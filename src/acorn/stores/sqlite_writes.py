@@ -271,7 +271,10 @@ def claim(connection: Connection, run_id: str, holder: Holder) -> list[Kept] | S
 def release(connection: Connection, run_id: str, holder: Holder, status: Status) -> None:
     run = _run(connection, run_id)
     if run is not None and run.holder == holder.id:
-        _rest(connection, run.number, words.with_cancelling(status, bool(run.is_unwanted)), time.time())
+        status = words.with_cancelling(status, bool(run.is_unwanted))
+        _rest(connection, run.number, status, time.time())
+        if status == "queued":
+            connection.execute("UPDATE runs SET error = NULL WHERE number = ?", (run.number,))
 
 
 def _rest(connection: Connection, number: int, status: Status, now: float) -> None:

@@ -38,7 +38,7 @@ export function makeForm(shape) {
     /** Waits until the files are read; whether all that was chosen can be sent. */
     async isReady() {
       const zones = [...body.node.querySelectorAll(".drop")].filter((each) => each.checkVisibility());
-      await Promise.all(zones.map((each) => each.reading));
+      while (zones.some((each) => each.reading)) await Promise.all(zones.map((each) => each.reading));
       const unsent = zones.filter((each) => each.unsent());
       unsent[0]?.querySelector("input").focus();
       return !unsent.length;
@@ -163,11 +163,6 @@ function textField(schema, about) {
     // Who empties what was filled in wants it empty, and not the default again; where it may be none, it is none.
     blank = schema.default && !kind && !schema.nullable ? "" : undefined;
   });
-  const asText = () => {
-    const { value } = control;
-    control.type = "text";
-    control.value = value;
-  };
   field.get = () => (control.value === "" ? blank : control.value);
   field.set = (value) => {
     const text = String(unrounded(value) ?? "");
@@ -176,13 +171,13 @@ function textField(schema, about) {
     control.value = text;
     if (control.value || !kind) return;
     // A time with its zone, or a date in words: what this control cannot hold, a plain one can.
-    asText();
+    control.type = "text";
     control.value = text;
   };
   if (kind === "datetime-local" || kind === "time") {
     const { mark } = field;
     field.mark = (message) => {
-      if (message) asText();  // a zone may be what is missing, and only a plain one takes it
+      if (message) control.type = "text";  // a zone may be what is missing, and only a plain one takes it
       mark.call(field, message);
     };
   }
@@ -231,13 +226,13 @@ function mediaField(schema, about) {
     show(words, chosen?.size > LARGEST ? "At most 20 MB are taken." : "");
     if (!chosen || problem) return;
     const reader = new FileReader();
-    const reading = new Promise((settle) => reader.addEventListener("loadend", settle));
-    zone.reading = reading;
-    reader.addEventListener("loadend", () => {
+    reader.addEventListener("loadend", () => {  // before who waits goes on
       if (zone.reading !== reading) return;  // another one was chosen meanwhile
       if (reader.error) show(words, "It cannot be read.");
       else hold(reader.result, words, chosen.type.startsWith("image/"));
     });
+    const reading = new Promise((settle) => reader.addEventListener("loadend", settle));
+    zone.reading = reading;
     reader.readAsDataURL(chosen);
   };
   file.addEventListener("change", () => file.files[0] && take(file.files[0]));

@@ -9,11 +9,11 @@ from measure import Line
 from pydantic import BaseModel
 
 from acorn import Step, Usage, module, tool
-from acorn._loop.asks import AskModel
-from acorn._loop.run import Loop
-from acorn._planning import plan_for
+from acorn._call.plan import plan_for
+from acorn._machine.asks import AskModel
+from acorn._machine.machine import Machine
 from acorn.models import ModelRequest, ModelResponse, RawCall
-from acorn.record import current_place
+from acorn.record import current_call_site
 
 PARAGRAPH = "The quick brown fox jumps over the lazy dog. " * 4
 LENGTH = 400
@@ -98,9 +98,9 @@ BEGUN: list[float] = []
 
 def begin() -> float:
     """CPU seconds from the parent's conversation to the body of the branch's first request."""
-    place, plan = current_place(), plan_for(Checker())
+    place, plan = current_call_site(), plan_for(Checker())
     assert place is not None
-    parent: Loop = place.tree.loops[place.run_id]
+    parent: Machine = place.tree.loops[place.run_id]
     given = plan.spec.input.from_call("check", (), {})
     start = time.process_time()
     context = parent.birth("check", True, given, place.next(), 0.0)

@@ -14,9 +14,9 @@ from measure import Line
 from stored_steps import database
 
 from acorn import module
-from acorn._queueing import Intake
+from acorn._call.submit import Submission
 from acorn.durable import perform
-from acorn.durable.work import Worker
+from acorn.durable.worker import Worker
 from acorn.models import ModelRequest
 from acorn.stores import PostgresStore
 from acorn.testing import Reply, ScriptedModel, call, finish
@@ -78,7 +78,7 @@ def measured(store: PostgresStore) -> list[Line]:
 
 def submit(agent: Any) -> None:
     """As `map(..., queue=True)` does, without waiting for what becomes of them."""
-    intake = Intake(agent)
+    intake = Submission(agent)
     for at in range(0, ROWS, 500):
         intake.put([intake.run((), {"question": f"number {one}"}, None, None) for one in range(at, at + 500)])
 

@@ -9,7 +9,7 @@ from measure import Line, cpu, peak_of_script, precise_cpu_of_scripts
 from pydantic import BaseModel, Field
 
 from acorn import module, tool
-from acorn._xml.encode import encode
+from acorn._formats.xml.encode import encode
 
 SCHEMAS = """
 from pydantic import BaseModel, Field

@@ -16,7 +16,7 @@ from loop import PARAGRAPH, Answer, Looker, Question
 from measure import Line, in_turn
 
 from acorn import module
-from acorn._declared import spec_of
+from acorn._declare.spec_cache import spec_of
 
 
 @cache

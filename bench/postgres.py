@@ -23,11 +23,11 @@ from stored_steps import (
     whole_step_over_raw,
 )
 
-from acorn.stores import rows
-from acorn.stores.holder import this_process
-from acorn.stores.postgres import PostgresStore
-from acorn.stores.postgres_driving import TURN
-from acorn.stores.postgres_writes import _GO_ON
+from acorn.stores import rules
+from acorn.stores.lease import this_process
+from acorn.stores.postgres.claims import TURN
+from acorn.stores.postgres.store import PostgresStore
+from acorn.stores.postgres.writes import _GO_ON
 
 
 def raw(
@@ -56,7 +56,7 @@ def raw(
 
 
 def lines() -> list[Line]:
-    assert len(rows.CHANGED.split(", ")) == 14, "the same columns"
+    assert len(rules.CHANGED.split(", ")) == 14, "the same columns"
     with database() as url, tempfile.TemporaryDirectory() as folder:
         if url is None:
             return []

@@ -18,9 +18,9 @@ from statistics import median
 from measure import cpu
 
 from acorn import module, tool
-from acorn.stores.holder import this_process
-from acorn.stores.port import Birth, Change, Commit, Store
-from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.lease import this_process
+from acorn.stores.port import Change, Commit, RunHeader, Store
+from acorn.stores.sqlite.store import SQLiteStore
 from acorn.testing import ScriptedModel, call, finish
 from acorn.types import Usage
 
@@ -56,7 +56,7 @@ def database() -> Iterator[str | None]:
 
 
 def change(run_id: str, since: int, entries: int = 1, *, is_birth: bool = False, at: int = 0) -> Change:
-    birth = Birth("desk:Desk", None, None, "{}", STARTED + timedelta(seconds=at)) if is_birth else None
+    birth = RunHeader("desk:Desk", None, None, "{}", STARTED + timedelta(seconds=at)) if is_birth else None
     return Change(
         run_id, birth, since, [ENTRY] * entries, RECORD if is_birth else None, STATE, "running", "openai/gpt-4o", since,
         Usage(10, 20, 0, 0, 1), 0.25, 1.5, None, None,
@@ -104,9 +104,9 @@ def rows_of_a_step(folder: Path) -> tuple[Rows, Rows]:
     kept = store.read(store.list()[0].id)[0]
     store.close()
     kinds = [json.loads(entry)["entry"] for entry in kept.entries]
-    first, second = [at for at, kind in enumerate(kinds) if kind == "ModelAsked"][:2]
+    first, second = [at for at, kind in enumerate(kinds) if kind == "ModelRequested"][:2]
     entries = list(kept.entries[first + 1 : second + 1])
-    half = next(at for at, entry in enumerate(entries) if '"ToolBegun"' in entry) + 1
+    half = next(at for at, entry in enumerate(entries) if '"ToolStarted"' in entry) + 1
     return (entries[:half], kept.state), (entries[half:], kept.state)
 
 

@@ -24,9 +24,9 @@ from stored_steps import (
     whole_steps,
 )
 
-from acorn.stores.holder import this_process
+from acorn.stores.lease import this_process
 from acorn.stores.port import Commit
-from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.sqlite.store import SQLiteStore
 
 
 def raw(path: Path, rows: tuple[Rows, Rows] = PLAIN) -> Callable[[], None]:

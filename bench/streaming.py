@@ -12,10 +12,10 @@ from measure import Line, cpu
 from pydantic import BaseModel, create_model
 from pydantic_core import from_json
 
-from acorn._loop.stream import Streamer
-from acorn._partial.compile import plan_of
-from acorn._partial.push import PushParser
-from acorn._schema.shape import shape_of
+from acorn._formats.partial.compile import plan_of
+from acorn._formats.partial.parser import PushParser
+from acorn._formats.schema.shape import shape_of
+from acorn._machine.response import Streamer
 from acorn.models.assemble import Assembly
 from acorn.models.port import CallDelta, Delta
 

@@ -26,10 +26,10 @@ from acorn import module, tool
 from acorn.models.port import Delta, ModelRequest
 from acorn.stores.memory import MemoryStore
 from acorn.testing import Reply, ScriptedModel, call, finish
-from acorn.web.api import viewed
-from acorn.web.saved import read_file
-from acorn.web.served import Server, bound
-from acorn.web.wire import Veil
+from acorn.web.page.routes import viewed
+from acorn.web.page.run_index import read_file
+from acorn.web.page.wire import PageRedactor
+from acorn.web.server import Server, bound
 
 STEPS = 750
 PATIENCE = 120_000
@@ -141,10 +141,12 @@ def lines() -> Iterator[Line]:
 
 def _server(file: Path) -> Iterator[Line]:
     text = file.read_text()
-    view = viewed(read_file(file), Veil())
+    view = viewed(read_file(file), PageRedactor())
     floor = cpu(lambda: json.loads(text))
     yield Line(
-        "server CPU for a view / json.loads of the file", cpu(lambda: viewed(read_file(file), Veil())) / floor, 8
+        "server CPU for a view / json.loads of the file",
+        cpu(lambda: viewed(read_file(file), PageRedactor())) / floor,
+        8,
     )
     yield Line("the JSON of a view / the file", len(view) / len(text), 0.4)
     yield Line("the same, gzipped", len(gzip.compress(view)) / 1000, None, " kB")

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from acorn.stores.holder import this_process
-from acorn.stores.port import Birth, Change, Commit, Holder, Status, Store
+from acorn.stores.lease import this_process
+from acorn.stores.port import Change, Commit, Process, RunHeader, Status, Store
 from acorn.types import Request, Usage
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
-def birth(parent: str | None = None, **known: Any) -> Birth:
+def birth(parent: str | None = None, **known: Any) -> RunHeader:
     branch = None if parent is None else '{"place": "1/a"}'
     facts: dict[str, Any] = {"agent": "desk:Desk", "branch": branch, "input": '{"n": 1}', "started": NOON, **known}
-    return Birth(parent=parent, **facts)
+    return RunHeader(parent=parent, **facts)
 
 
 def change(
@@ -26,7 +26,7 @@ def change(
     entries: Sequence[str] = (),
     *,
     since: int = 0,
-    born: Birth | None = None,
+    born: RunHeader | None = None,
     status: Status = "running",
     steps: int = 0,
     **known: Any,
@@ -47,7 +47,9 @@ def change(
     )  # fmt: skip
 
 
-def begin(store: Store, run_id: str, holder: Holder | None = None, *, status: Status = "running", **known: Any) -> None:
+def begin(
+    store: Store, run_id: str, holder: Process | None = None, *, status: Status = "running", **known: Any
+) -> None:
     """A run is born, with one entry."""
     first = change(run_id, ["0"], born=birth(**known), status=status)
     store.commit(Commit(run_id, holder or this_process(), [first])).result()
@@ -57,7 +59,7 @@ def go_on(
     store: Store,
     run_id: str,
     since: int,
-    holder: Holder | None = None,
+    holder: Process | None = None,
     *,
     requests: Sequence[Request] = (),
     **known: Any,
@@ -79,14 +81,14 @@ def request(request_id: str, run_id: str, *, after: int = 0, **known: Any) -> Re
     return Request(id=request_id, run_id=run_id, asked=NOON + timedelta(seconds=after), **facts)
 
 
-def elsewhere(name: str = "a") -> Holder:
+def elsewhere(name: str = "a") -> Process:
     """A process of another machine, of which only its lease is known."""
-    return Holder(f"holder-{name}", f"host-{name}", f"boot-{name}", 812, "77")
+    return Process(f"holder-{name}", f"host-{name}", f"boot-{name}", 812, "77")
 
 
-def dead_here(name: str = "dead") -> Holder:
+def dead_here(name: str = "dead") -> Process:
     """A process of this machine that is gone."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     here = this_process()
-    return Holder(f"holder-{name}", here.host, here.boot, process.pid, "1")
+    return Process(f"holder-{name}", here.host, here.boot, process.pid, "1")

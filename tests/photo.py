@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import core_schema
 
-from acorn._content import Part, part_schema
+from acorn._formats.content import ContentPart, part_schema
 
 
 def image(url: str) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def image(url: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Photo(Part):
+class Photo(ContentPart):
     """A dataclass."""
 
     url: str
@@ -29,7 +29,7 @@ class Photo(Part):
         return {"kind": "image"}
 
 
-class Sketch(Part, BaseModel):
+class Sketch(ContentPart, BaseModel):
     """A Pydantic model, with a name in its label."""
 
     url: str
@@ -42,7 +42,7 @@ class Sketch(Part, BaseModel):
         return {"kind": "image", "name": self.name}
 
 
-class Sound(Part):
+class Sound(ContentPart):
     """A class that is validated its own way, from text, and written as text."""
 
     def __init__(self, data: str) -> None:

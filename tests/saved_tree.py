@@ -10,29 +10,32 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from acorn._data import Shelf, written
-from acorn._drive.run_tree import Tree
-from acorn._json import to_plain
-from acorn._loop.asks import AskHook, AskSource
-from acorn._loop.branch_context import BranchContext
-from acorn._loop.plan import Plan
-from acorn._loop.run import Loop
-from acorn._loop.saved_run import load, save
-from acorn.journal import BranchEnded
+from acorn._drive.tree import Tree
+from acorn._formats.blobs import BlobIndex, write_blobs
+from acorn._formats.json import to_plain
+from acorn._machine.asks import AskHook, AskSource
+from acorn._machine.machine import Machine
+from acorn._machine.plan import Plan
+from acorn._machine.saved_run import load, save
+from acorn._machine.state import BranchContext
+from acorn.journal import BranchFinished
 from acorn.record import TOOL
 
 
 def _read(text: str, plain: Any) -> Any:
     """What was saved, as from a store: the data of pictures comes from beside it."""
-    kept, data = written(plain)
-    return Shelf(lambda _: {each.sha256: each.raw() for each in data}).read(kept) if data else json.loads(text)
+    kept, data = write_blobs(plain)
+    return BlobIndex(lambda _: {each.sha256: each.raw() for each in data}).read(kept) if data else json.loads(text)
 
 
 class SavedTree(Tree):
     """A tree of such machines."""
 
     def __init__(
-        self, root: Loop, saved: Mapping[str, Mapping[str, Any]] | None = None, answers: Mapping[str, Any] | None = None
+        self,
+        root: Machine,
+        saved: Mapping[str, Mapping[str, Any]] | None = None,
+        answers: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(root, saved, answers)
         self._plans: dict[str, Plan] = {root.run.id: root.plan}
@@ -49,7 +52,7 @@ class SavedTree(Tree):
             if not any(self._in_a_hook(loop) for loop in self.loops.values()):
                 self._begin_anew()
 
-    def _in_a_hook(self, loop: Loop) -> bool:
+    def _in_a_hook(self, loop: Machine) -> bool:
         """A hook holds the step in its hands; it is nothing that another process could go on with."""
         has_begun = loop.run.id in self._lives and not loop.is_over
         asks = loop.asks(self.now(loop.run.id)) if has_begun else []
@@ -67,7 +70,9 @@ class SavedTree(Tree):
             if context is not None:
                 parent = self.loops[context.parent_id]
                 plan = parent.branch_plan(context, plan)
-                if any(isinstance(entry, BranchEnded) and entry.child_id == run_id for entry in parent.journal.entries):
+                if any(
+                    isinstance(entry, BranchFinished) and entry.child_id == run_id for entry in parent.journal.entries
+                ):
                     plan = replace(plan, above=())  # the parent has counted it
             # What is under way here does go on, so nobody has to find out about calls that are made once.
             under_way = saved["state"]["under_way"]
@@ -87,7 +92,7 @@ class SavedTree(Tree):
                     new.tell(f"source {at}", [tool.function for tool in tools], now)
         self.restarts += 1
 
-    def _keep_the_record(self, old: Loop, new: Loop) -> None:
+    def _keep_the_record(self, old: Machine, new: Machine) -> None:
         """The user's code may hold the record; in another process it would be given this one."""
         kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "_book", "seconds")}
         fresh = vars(new.run)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from acorn import capture, listen, module, tool
-from acorn.cli.view.views import LiveView
+from acorn.cli.views import LiveView
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 # rich's own template fetches a font from elsewhere; any monospaced one will do.

@@ -27,7 +27,7 @@ from acorn.models import ModelRequest  # noqa: E402
 from acorn.models.port import Delta, Price  # noqa: E402
 from acorn.stores.memory import MemoryStore  # noqa: E402
 from acorn.testing import Reply, ScriptedModel, call, finish  # noqa: E402
-from acorn.web.served import Server, bound  # noqa: E402
+from acorn.web.server import Server, bound  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import ViewportSize

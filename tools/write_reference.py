@@ -35,8 +35,13 @@ PAGES = {
 """The doors, and the file of each."""
 GIVEN = {
     "acorn": {
-        "runs": ["acorn._runs:Runs"],
-        "module": ["acorn._batch:Batch", "acorn._batch:Item", "acorn._batch:Progress", "acorn._handle:Handle"],
+        "runs": ["acorn._call.runs:Runs"],
+        "module": [
+            "acorn._call.batch:Batch",
+            "acorn._call.batch:Item",
+            "acorn._call.batch:Progress",
+            "acorn._call.submit:Handle",
+        ],
     }
 }
 """Classes without a door of their own, behind the name that gives them."""

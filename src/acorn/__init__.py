@@ -6,14 +6,14 @@
 turn it is to act.
 """
 
-from acorn import _startup as _startup  # before anything else, see there
+from acorn._base import startup as startup
 
 # isort: split
 from typing import TYPE_CHECKING, Any
 
+from acorn._declare.tools.decorator import tool
+from acorn._declare.tools.kinds import ask_human
 from acorn._module import Module, module
-from acorn._tools.declare import tool
-from acorn._tools.people import ask_human
 from acorn.errors import (
     AcornError,
     BranchError,
@@ -29,7 +29,7 @@ from acorn.record import Run, capture, current_run, listen
 from acorn.types import Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 if TYPE_CHECKING:
-    from acorn._runs import runs
+    from acorn._call.runs import runs
     from acorn.chunk import StreamChunk
     from acorn.media import Audio, File, Image
     from acorn.partial import Partial
@@ -72,7 +72,7 @@ __all__ = [
 
 # Names that bring the loop with them are loaded when they are first used, so that `import acorn` stays light.
 _LATE = {
-    "runs": "acorn._runs",
+    "runs": "acorn._call.runs",
     "Partial": "acorn.partial",
     "Step": "acorn.step",
     "StreamChunk": "acorn.chunk",

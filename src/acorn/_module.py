@@ -14,34 +14,33 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, get_origin
 
-from acorn import _override
-from acorn._brackets import Deps, In, Out, check_deps, deps_type, take_brackets
-from acorn._declared import (
+from acorn._declare import spec_cache
+from acorn._declare.generics import Deps, In, Out, check_deps, deps_type, read_generics
+from acorn._declare.settings import SETTINGS, settings_in, without_overridden
+from acorn._declare.spec_cache import (
     BASE,
-    BROUGHT,
+    CALL_OPTIONS,
     KEPT,
     LOCALS,
     OPEN,
     AsShapes,
     AsTool,
-    Brought,
-    brought_by,
+    CallOptions,
+    call_options,
     class_spec,
     spec_of,
 )
-from acorn._drive.record import LAST, last_run
-from acorn._sampling import overruled, said_in
-from acorn._schema.shape import SHAPES
-from acorn._settings import SETTINGS
-from acorn._tools.agent import AS_TOOL
+from acorn._declare.tools.kinds import AS_TOOL
+from acorn._drive.last_run import LAST, last_run
+from acorn._formats.schema.shape import SHAPES
 from acorn.errors import AcornError, InputError
 from acorn.record import Run, run_of
 from acorn.types import Request
 
 if TYPE_CHECKING:
-    from acorn import _call
-    from acorn._batch import AsyncBatch, Batch
-    from acorn._handle import AsyncHandle, Handle
+    from acorn._call import call as _call
+    from acorn._call.batch import AsyncBatch, Batch
+    from acorn._call.submit import AsyncHandle, Handle
     from acorn.chunk import StreamChunk
     from acorn.step import Step
     from acorn.thread.events import AgentEvent
@@ -51,9 +50,9 @@ else:
         """The machinery of a call. It loads when something is called: a program that only declares needs none of it."""
 
         def __getattr__(self, name: str) -> Any:
-            from acorn import _call
+            from acorn._call import call
 
-            return getattr(_call, name)
+            return getattr(call, name)
 
     _call = _Late()
 
@@ -147,7 +146,7 @@ class module(Generic[In, Out, Deps]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        take_brackets(cls, module)
+        read_generics(cls, module)
         _warn_of_near_misses(cls)
         setattr(cls, LOCALS, {**getattr(cls, LOCALS, {}), **_local_names(cls)})
         class_spec(cls)
@@ -169,19 +168,19 @@ class module(Generic[In, Out, Deps]):
             agent(question="...")
             agent(question="...")
         """
-        _call.keep_open(self)
+        _call.open_sources(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        _call.let_go(self, error)
+        _call.close_sources(self, error)
 
     async def __aenter__(self) -> Self:
         """The same on the event loop: `async with agent:`."""
-        await _call.akeep_open(self)
+        await _call.aopen_sources(self)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        await _call.alet_go(self, error)
+        await _call.aclose_sources(self, error)
 
     # Ways to call
 
@@ -389,19 +388,19 @@ class module(Generic[In, Out, Deps]):
         other = copy.copy(self)
         _make_way(vars(other), overrides)
         module.__init__(other, **overrides)
-        known, owner = brought_by(self), type(self).__name__
+        known, owner = call_options(self), type(self).__name__
         if deps is not _UNSET:
             check_deps(owner, deps_type(self), deps)
         queueing = {"priority": priority, "not_before": not_before, "deliver": deliver}
         queueing = {name: value for name, value in queueing.items() if value is not _UNSET}
-        vars(other)[BROUGHT] = Brought(
+        vars(other)[CALL_OPTIONS] = CallOptions(
             prior=known.prior if history is _UNSET else _call.prior_messages(history, owner),
             deps=known.deps if deps is _UNSET else deps,
             run_id=known.run_id if run_id is _UNSET else _call.checked_id(run_id, owner),
-            queueing=_call.checked_queueing(known.queueing, owner, queueing) if queueing else known.queueing,
+            queueing=_call.check_queueing(known.queueing, owner, queueing) if queueing else known.queueing,
             fork=known.fork if thread is before is _UNSET else _call.fork_of(_or_none(thread), _or_none(before), owner),
         )
-        _check_one_past(brought_by(other), owner)
+        _check_one_past(call_options(other), owner)
         if OPEN in vars(self):
             vars(other)[OPEN] = vars(self)[OPEN].for_copy()
         return other
@@ -418,8 +417,8 @@ class module(Generic[In, Out, Deps]):
         """
         for name in overrides:
             _check_name(cls, name)
-        _override.check(cls, overrides)
-        return _override.Held(cls, overrides)
+        spec_cache.check_overrides(cls, overrides)
+        return spec_cache.OverrideBlock(cls, overrides)
 
     # Hooks, for subclasses to override
 
@@ -473,7 +472,7 @@ class module(Generic[In, Out, Deps]):
     def deps(self) -> Deps:
         """What `using(deps=...)` brought along, for the tools and hooks of the run this code belongs to."""
         run: Run[Any, Any] | None = run_of(self)
-        found: Deps = brought_by(self).deps if run is None else run.deps
+        found: Deps = call_options(self).deps if run is None else run.deps
         return found
 
     @property
@@ -516,7 +515,7 @@ def _or_none(value: Any) -> Any:
     return None if value is _UNSET else value
 
 
-def _check_one_past(brought: Brought, owner: str) -> None:
+def _check_one_past(brought: CallOptions, owner: str) -> None:
     if brought.fork is not None and brought.prior:
         raise InputError(
             f"`history` and `thread` of `{owner}.using` exclude each other: a fork has its thread's conversation."
@@ -526,8 +525,8 @@ def _check_one_past(brought: Brought, owner: str) -> None:
 def _make_way(own: dict[str, Any], nearer: Mapping[str, Any]) -> None:
     """Take from the attributes of an instance what others overrule that are set on top of them."""
     if "model" in own:
-        own["model"] = overruled(own["model"], nearer)
-    for attribute, _ in said_in(nearer.get("model")):
+        own["model"] = without_overridden(own["model"], nearer)
+    for attribute, _ in settings_in(nearer.get("model")):
         own.pop(attribute, None)
 
 

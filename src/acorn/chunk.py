@@ -11,10 +11,10 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from acorn._partial.compile import plan_of
-from acorn._partial.frames import HIDDEN, as_value
-from acorn._partial.push import PushParser
-from acorn._schema.shape import RESULT, Shape
+from acorn._formats.partial.compile import plan_of
+from acorn._formats.partial.frames import HIDDEN, as_value
+from acorn._formats.partial.parser import PushParser
+from acorn._formats.schema.shape import RESULT, Shape
 from acorn.models.assemble import CallParts
 from acorn.partial import Partial
 from acorn.record import Run

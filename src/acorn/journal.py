@@ -19,7 +19,7 @@ Form = Literal["text", "json", "error", "skipped", "stopped"]
 """What the text of a result is; a skipped call was never begun, a stopped one never returned."""
 
 
-class Called(NamedTuple):
+class CalledTool(NamedTuple):
     """A call as the model made it."""
 
     id: str
@@ -27,7 +27,7 @@ class Called(NamedTuple):
     arguments: str
 
 
-class ResultSaid(NamedTuple):
+class ResultMessage(NamedTuple):
     """What the model reads of one call."""
 
     call_id: str
@@ -37,7 +37,7 @@ class ResultSaid(NamedTuple):
     """How long the function or branch took; None where none was called."""
 
 
-class RunBegun(NamedTuple):
+class RunStarted(NamedTuple):
     """A run has begun; nothing is asked yet."""
 
     run_id: str
@@ -58,7 +58,7 @@ class RunBegun(NamedTuple):
     """The run whose steps, up to one, stand at the beginning of this journal: they were told, not done again."""
 
 
-class MessagesSaid(NamedTuple):
+class MessagesAdded(NamedTuple):
     """Messages that acorn has put into the history: the first ones, a reminder, a correction."""
 
     run_id: str
@@ -71,7 +71,7 @@ class MessagesSaid(NamedTuple):
     """How many of the first messages a branch has from its parent."""
 
 
-class ModelAsked(NamedTuple):
+class ModelRequested(NamedTuple):
     """A request is on its way to the model."""
 
     run_id: str
@@ -85,7 +85,7 @@ class ModelAsked(NamedTuple):
     """Why it must end in an answer: `forced` (max_steps), `limit` or `loop`."""
 
 
-class ModelAnswered(NamedTuple):
+class ModelResponded(NamedTuple):
     """The model's turn, and what it cost."""
 
     run_id: str
@@ -96,7 +96,7 @@ class ModelAnswered(NamedTuple):
     model: str
     content: str
     reasoning: str | None
-    calls: tuple[Called, ...]
+    calls: tuple[CalledTool, ...]
     extra: Message
     """Further keys of the assistant message, such as signed thinking blocks."""
     stop_reason: str
@@ -112,7 +112,7 @@ class ModelAnswered(NamedTuple):
     """Which models of a list did not answer before this one did; `attempts` and `waits` are of this one alone."""
 
 
-class ToolBegun(NamedTuple):
+class ToolStarted(NamedTuple):
     """A function is called."""
 
     run_id: str
@@ -123,7 +123,7 @@ class ToolBegun(NamedTuple):
     arguments: str
 
 
-class ToolReturned(NamedTuple):
+class ToolFinished(NamedTuple):
     """A call has its result, before `on_step` may change it."""
 
     run_id: str
@@ -138,7 +138,7 @@ class ToolReturned(NamedTuple):
     error: str | None
 
 
-class HumanAsked(NamedTuple):
+class InputRequested(NamedTuple):
     """A call waits for a person: a question, or a call that needs a yes."""
 
     run_id: str
@@ -154,7 +154,7 @@ class HumanAsked(NamedTuple):
     choices: tuple[str, ...] | None = None
 
 
-class HumanAnswered(NamedTuple):
+class InputReceived(NamedTuple):
     """A person has answered."""
 
     run_id: str
@@ -166,7 +166,7 @@ class HumanAnswered(NamedTuple):
     """Text as it is, anything else as JSON."""
 
 
-class BranchBegun(NamedTuple):
+class BranchStarted(NamedTuple):
     """A run below this one has begun: a branch, or an agent that is a tool."""
 
     run_id: str
@@ -181,7 +181,7 @@ class BranchBegun(NamedTuple):
     """The call whose function began it; None for a called branch, and for one begun in a hook."""
 
 
-class BranchEnded(NamedTuple):
+class BranchFinished(NamedTuple):
     """A run below this one has ended, well or not."""
 
     run_id: str
@@ -199,13 +199,13 @@ class BranchEnded(NamedTuple):
     cost: float | None
 
 
-class ResultsSaid(NamedTuple):
+class ToolResultsAdded(NamedTuple):
     """The results of a turn, as the model reads them, have entered the history."""
 
     run_id: str
     step: int
     at: float
-    results: tuple[ResultSaid, ...]
+    results: tuple[ResultMessage, ...]
     context: Content | None
     """What `add_to_context` shows beside them."""
     where: int | None
@@ -246,7 +246,7 @@ class Compacted(NamedTuple):
     cost: float | None
 
 
-class Finished(NamedTuple):
+class RunFinished(NamedTuple):
     """The run has its output."""
 
     run_id: str
@@ -258,7 +258,7 @@ class Finished(NamedTuple):
     form: Form
 
 
-class Failed(NamedTuple):
+class RunFailed(NamedTuple):
     """The run is over without an output."""
 
     run_id: str
@@ -266,73 +266,73 @@ class Failed(NamedTuple):
     at: float
     error: str
     """`ValueError: what it said`, without secrets."""
-    results: tuple[ResultSaid, ...]
+    results: tuple[ResultMessage, ...]
     """What the calls that were open are answered with in the record."""
 
 
-class Interrupted(NamedTuple):
+class RunInterrupted(NamedTuple):
     """The run was stopped by Ctrl-C, cancellation, a limit or a provider in trouble, and can go on from before it."""
 
     run_id: str
     step: int
     at: float
     error: str
-    results: tuple[ResultSaid, ...]
+    results: tuple[ResultMessage, ...]
 
 
-class Rested(NamedTuple):
+class RunPaused(NamedTuple):
     """The run waits for people and nothing else, and goes on from before this when they have answered."""
 
     run_id: str
     step: int
     at: float
-    results: tuple[ResultSaid, ...]
+    results: tuple[ResultMessage, ...]
     """What the calls that were open are answered with in the record."""
 
 
 Entry = (
-    RunBegun
-    | MessagesSaid
-    | ModelAsked
-    | ModelAnswered
-    | ToolBegun
-    | ToolReturned
-    | HumanAsked
-    | HumanAnswered
-    | BranchBegun
-    | BranchEnded
-    | ResultsSaid
+    RunStarted
+    | MessagesAdded
+    | ModelRequested
+    | ModelResponded
+    | ToolStarted
+    | ToolFinished
+    | InputRequested
+    | InputReceived
+    | BranchStarted
+    | BranchFinished
+    | ToolResultsAdded
     | HistoryEdited
     | Compacted
-    | Finished
-    | Failed
-    | Interrupted
-    | Rested
+    | RunFinished
+    | RunFailed
+    | RunInterrupted
+    | RunPaused
 )
 Listener = Callable[[Entry], object]
 
 
 __all__ = [
-    "BranchBegun",
-    "BranchEnded",
-    "Called",
+    "BranchStarted",
+    "BranchFinished",
+    "CalledTool",
     "Compacted",
     "Entry",
-    "Failed",
+    "RunFailed",
     "Fallback",
-    "Finished",
+    "RunFinished",
     "HistoryEdited",
-    "HumanAnswered",
-    "HumanAsked",
-    "Interrupted",
+    "InputReceived",
+    "InputRequested",
+    "RunInterrupted",
     "Listener",
-    "MessagesSaid",
-    "ModelAnswered",
-    "ModelAsked",
-    "ResultSaid",
-    "ResultsSaid",
-    "Rested",
-    "RunBegun",
-    "ToolBegun",
-    "ToolReturned",
+    "MessagesAdded",
+    "ModelResponded",
+    "ModelRequested",
+    "ResultMessage",
+    "ToolResultsAdded",
+    "RunPaused",
+    "RunStarted",
+    "ToolStarted",
+    "ToolFinished",
 ]

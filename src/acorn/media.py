@@ -21,9 +21,9 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
-from acorn._content import Part, part_schema
-from acorn._data import Data, is_saving, size_text
-from acorn._schema.media import FORMAT
+from acorn._formats.blobs import Data, is_saving, size_text
+from acorn._formats.content import ContentPart, part_schema
+from acorn._formats.schema.shape import FORMAT
 
 _TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _BEGINNINGS = (
@@ -61,7 +61,7 @@ _FIELDS = ("data", "url", "media_type", "name")
 _KEYS = {*_FIELDS, "kind", "sha256", "bytes"}
 
 
-class Media(Part):
+class Media(ContentPart):
     """What pictures, sounds and files have in common."""
 
     __slots__ = ("_data", "_media_type", "_name", "_url")

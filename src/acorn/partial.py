@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from acorn._partial.model import partial_type
+from acorn._formats.partial.classes import partial_type
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, cast, over
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from acorn._history_book import HistoryBook
-from acorn._json import excerpt, to_plain, words_of
+from acorn._formats.json import describe_error, excerpt, to_plain
+from acorn._history.history import HistoryOwnership
 from acorn.errors import AcornError
 from acorn.types import ForkedFrom, Usage
 
@@ -44,7 +44,7 @@ def call_key(run_id: str, step: int, call_id: str) -> str:
     return f"{run_id}:{step}:{call_id}"
 
 
-class _Runs(Protocol[Given_co]):
+class _BranchRuns(Protocol[Given_co]):
     """A module, as far as a type checker needs to know it here."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Given_co: ...
@@ -69,19 +69,19 @@ class _History:
         return self if run is None else run._book.hand_out()
 
     def __set__(self, run: Any, value: Any) -> None:
-        book = vars(run).setdefault("_book", HistoryBook())
+        book = vars(run).setdefault("_book", HistoryOwnership())
         if value is not self:  # as it is where a new record is given none
             book.replace(value)
 
 
-class _Kept:
+class _CachedThread:
     """What a record has beside its fields."""
 
-    _book: HistoryBook
+    _book: HistoryOwnership
 
 
 @dataclass(eq=False)
-class Run(_Kept, Generic[Out, Deps]):
+class Run(_CachedThread, Generic[Out, Deps]):
     """One run of a module: its record, and, while it goes on, the window through which tools and hooks see it.
 
         run = agent.run(question="What are acorns?")
@@ -122,9 +122,11 @@ class Run(_Kept, Generic[Out, Deps]):
     @property
     def thread(self) -> list[AgentEvent]:
         """What happened, as events: the lossless account of the run, its branches included."""
-        from acorn.thread.recall import recall  # the events' classes cost more than a run that nobody looks at
+        from acorn.thread.from_journal import (
+            events_of_journal,  # the events' classes cost more than a run that nobody looks at
+        )
 
-        return recall(self)
+        return events_of_journal(self)
 
     def new_messages(self) -> list[Message]:
         """The messages of this run that are in its history: without the system message and what it began with.
@@ -133,13 +135,13 @@ class Run(_Kept, Generic[Out, Deps]):
         run = agent.using(history=conversation).run(question="And in 1990?")
         conversation += run.new_messages()
         """
-        from acorn._history import own_messages  # with the entries' classes, as below
+        from acorn._history.history import own_messages  # with the entries' classes, as below
 
         return own_messages(self.history, self.journal.entries)
 
     def to_json(self) -> str:
         """All of this as JSON text, its branches included, but for `deps` and the error's traceback."""
-        from acorn._record_json import write_run  # as above
+        from acorn._record.saved_form import write_run  # as above
 
         return write_run(self)
 
@@ -148,7 +150,7 @@ class Run(_Kept, Generic[Out, Deps]):
     def from_json(text: str) -> Run[Any]: ...
     @overload
     @staticmethod
-    def from_json(text: str, agent: type[_Runs[Made]]) -> Run[Made]: ...
+    def from_json(text: str, agent: type[_BranchRuns[Made]]) -> Run[Made]: ...
     @staticmethod
     def from_json(text: str, agent: Any = None) -> Run[Any]:
         """The record that `to_json` wrote; the class of the module gives the types of its input and output.
@@ -158,14 +160,14 @@ class Run(_Kept, Generic[Out, Deps]):
 
         Without the class they are plain data. An error that was none of acorn's is an `AcornError` that says its class.
         """
-        from acorn._record_json import read_run  # as above
+        from acorn._record.saved_form import read_run  # as above
 
         found: Run[Any] = read_run(Run, text, agent)
         return found
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the output, and what happened behind a fold. Nothing in it becomes markup."""
-        from acorn._record_html import write_html  # as above
+        from acorn._record.html import write_html  # as above
 
         return write_html(self)
 
@@ -216,9 +218,9 @@ class Run(_Kept, Generic[Out, Deps]):
 
 
 def _portable_entry(entry: Entry) -> Entry:
-    from acorn.journal import RunBegun  # the entries' classes, which a program that only declares does not need
+    from acorn.journal import RunStarted  # the entries' classes, which a program that only declares does not need
 
-    return entry._replace(input=_portable(entry.input)) if isinstance(entry, RunBegun) else entry
+    return entry._replace(input=_portable(entry.input)) if isinstance(entry, RunStarted) else entry
 
 
 def _portable_error(error: BaseException | None) -> BaseException | None:
@@ -231,7 +233,7 @@ def _portable_error(error: BaseException | None) -> BaseException | None:
         make, args, _ = pickle.loads(pickle.dumps((*made[:2], kept)))
         make(*args)
     except Exception:  # whatever a user's class raises
-        return AcornError(words_of(error))
+        return AcornError(describe_error(error))
     return error
 
 
@@ -244,7 +246,7 @@ def _portable(value: Any) -> Any:
     return value
 
 
-class Place:
+class CallSite:
     """Where code of the user's is: in a run, inside of one ask. Code in its block belongs to the run."""
 
     __slots__ = ("_counter", "_inside", "_token", "ask_id", "run_id", "tree")
@@ -276,7 +278,7 @@ class Place:
         _current.reset(self._token)
 
 
-_current: ContextVar[tuple[Place, ...]] = ContextVar("acorn_current_runs", default=())
+_current: ContextVar[tuple[CallSite, ...]] = ContextVar("acorn_current_runs", default=())
 """Where the calling code is, innermost last."""
 _captures: ContextVar[tuple[list[Run[Any]], ...]] = ContextVar("acorn_captures", default=())
 
@@ -291,7 +293,7 @@ def current_run() -> Run[Any]:
 
     Outside of a run it is an `AcornError`.
     """
-    place = current_place()
+    place = current_call_site()
     if place is None:
         raise AcornError(
             "There is no run here: `acorn.current_run()` works inside tools, hooks and prompt methods while their "
@@ -300,13 +302,13 @@ def current_run() -> Run[Any]:
     return place.run
 
 
-def current_place() -> Place | None:
+def current_call_site() -> CallSite | None:
     """Where the calling code is, in the innermost run; None outside of all runs."""
     places = _current.get()
     return places[-1] if places else None
 
 
-def place_of(agent: object) -> tuple[Place, Run[Any]] | None:
+def call_site_of(agent: object) -> tuple[CallSite, Run[Any]] | None:
     """The innermost run of this very instance that the calling code is inside of, and where in it or below it."""
     for place in reversed(_current.get()):
         for other, run in place.tree.lineage(place.run_id):
@@ -317,7 +319,7 @@ def place_of(agent: object) -> tuple[Place, Run[Any]] | None:
 
 def run_of(agent: object) -> Run[Any] | None:
     """The innermost run of this very instance that the calling code is inside of, if any."""
-    found = place_of(agent)
+    found = call_site_of(agent)
     return None if found is None else found[1]
 
 
@@ -343,7 +345,7 @@ def announce(run: Run[Any]) -> None:
         runs.append(run)
 
 
-class Heard(NamedTuple):
+class Subscriber(NamedTuple):
     """Somebody who listens to runs."""
 
     callback: Listener
@@ -351,7 +353,7 @@ class Heard(NamedTuple):
     """Whether its failure stops the run: what it keeps must not be lost."""
 
 
-_listeners: ContextVar[tuple[Heard, ...]] = ContextVar("acorn_listeners", default=())
+_listeners: ContextVar[tuple[Subscriber, ...]] = ContextVar("acorn_listeners", default=())
 
 
 @contextmanager
@@ -368,12 +370,12 @@ def listen(callback: Listener) -> Generator[None]:
     anything: Any = callback
     if not callable(anything) or iscoroutinefunction(anything):
         raise AcornError(f"`acorn.listen` takes a plain function of one entry, got {excerpt(callback)}.")
-    with _listening(Heard(callback)):
+    with _listening(Subscriber(callback)):
         yield
 
 
 @contextmanager
-def _listening(heard: Heard) -> Generator[None]:
+def _listening(heard: Subscriber) -> Generator[None]:
     token = _listeners.set((*_listeners.get(), heard))
     try:
         yield
@@ -386,7 +388,7 @@ class unheard:
 
     __slots__ = ("_heard", "_token")
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, heard: Subscriber) -> None:
         self._heard = heard
 
     def __enter__(self) -> None:
@@ -396,6 +398,6 @@ class unheard:
         _listeners.reset(self._token)
 
 
-def listeners() -> tuple[Heard, ...]:
+def listeners() -> tuple[Subscriber, ...]:
     """Who listens to a run that begins here."""
     return _listeners.get()

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
 
-from acorn._content import Parts
-from acorn._loop.finish import judge_fields
-from acorn._sampling import adopted, check_said_once, in_force, overruled, said_in
-from acorn._settings import check_setting
-from acorn._tools.collect import FINISH, make_tool
-from acorn._tools.port import Tool
-from acorn._xml.encode import encode
+from acorn._declare.settings import (
+    check_set_once,
+    check_setting,
+    in_force,
+    merge_settings,
+    settings_in,
+    without_overridden,
+)
+from acorn._declare.tools.collect import FINISH, make_tool
+from acorn._declare.tools.kinds import Tool
+from acorn._formats.content import Parts
+from acorn._formats.xml.encode import encode
+from acorn._machine.finish import judge_fields
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse, is_model
 from acorn.record import Run
@@ -118,7 +124,7 @@ class Step(Generic[Deps]):
     @model.setter
     def model(self, value: Any) -> None:
         check_setting(self._spec.owner, "model", value)
-        check_said_once("step", value, self._settings)
+        check_set_once("step", value, self._settings)
         self._settings, self._is_model_set = {**self._settings, "model": value}, True
 
     @property
@@ -270,12 +276,12 @@ class Step(Generic[Deps]):
                 check_setting(self._spec.owner, "model", model)
                 # What it said all along was overruled, and still is.
                 if isinstance(before, list):
-                    changed["model"] = [overruled(each, changed) if each in before else each for each in model]
+                    changed["model"] = [without_overridden(each, changed) if each in before else each for each in model]
                 else:
-                    kept = [name for name, key in said_in(model) if key in before and before[key] == model[key]]
+                    kept = [name for name, key in settings_in(model) if key in before and before[key] == model[key]]
                     lost = [name for name in kept if name in self._before or name in changed]
-                    changed["model"] = overruled(model, lost)
-                check_said_once("step", changed["model"], changed)
+                    changed["model"] = without_overridden(model, lost)
+                check_set_once("step", changed["model"], changed)
         return changed
 
     @property
@@ -283,12 +289,12 @@ class Step(Generic[Deps]):
         return in_force("model", self._before, self._spec)
 
     def _setting(self, name: str) -> Any:
-        return in_force(name, adopted(self._before, self.changes()), self._spec)
+        return in_force(name, merge_settings(self._before, self.changes()), self._spec)
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)
         if self._is_model_set:
-            check_said_once("step", self._settings["model"], (name,))
+            check_set_once("step", self._settings["model"], (name,))
         self._settings = {**self._settings, name: value}
 
 

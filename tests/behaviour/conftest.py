@@ -19,8 +19,8 @@ from tests.saved_tree import SavedTree
 from tests.threaded_model import Given, RawThreadedModel, ThreadedModel
 
 from acorn import Run, capture, module
-from acorn._drive.sync import drive
-from acorn._planning import new_loop
+from acorn._call.plan import new_loop
+from acorn._drive.sync_driver import drive
 from acorn.testing import ScriptedModel
 
 AS_THREAD = "as a thread"

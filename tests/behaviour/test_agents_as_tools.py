@@ -12,7 +12,7 @@ from tests.behaviour.conftest import Call, Script
 from tests.patience import PATIENCE
 
 from acorn import DeclarationError, Step, ToolConflictError, Unfinished, Usage, current_run, listen, module, tool
-from acorn.journal import BranchBegun, BranchEnded, RunBegun
+from acorn.journal import BranchFinished, BranchStarted, RunStarted
 from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -281,9 +281,9 @@ def test_listeners_hear_it_as_a_run_below(call: Call, script: Script) -> None:
     heard: list[Any] = []
     with listen(heard.append):
         run = call.run(Boss(model=script(calling("deep_digger", place="x"), BONE, DONE)))
-    (begun,) = [entry for entry in heard if isinstance(entry, BranchBegun)]
-    (ended,) = [entry for entry in heard if isinstance(entry, BranchEnded)]
-    inner = [entry for entry in heard if isinstance(entry, RunBegun)][1]
+    (begun,) = [entry for entry in heard if isinstance(entry, BranchStarted)]
+    (ended,) = [entry for entry in heard if isinstance(entry, BranchFinished)]
+    inner = [entry for entry in heard if isinstance(entry, RunStarted)][1]
     assert begun.child_id == ended.child_id == inner.run_id == run.branches[0].id
     assert begun.call_id == inner.call_id == "call_1_0"
     assert inner.parent_id == run.id

@@ -23,7 +23,7 @@ from tests.behaviour.conftest import Call
 from typing_extensions import TypedDict
 
 from acorn import AcornError, Run, Unfinished, module, tool
-from acorn.journal import ModelAnswered
+from acorn.journal import ModelResponded
 from acorn.testing import AnyModel, ScriptedModel
 
 
@@ -271,7 +271,7 @@ class Outer(module[Any, Report]):
 
 def called(run: Run[Any]) -> list[str]:
     """What a run called, without what it inherited."""
-    own = [entry for entry in run.journal.entries if isinstance(entry, ModelAnswered)]
+    own = [entry for entry in run.journal.entries if isinstance(entry, ModelResponded)]
     return [made.name for entry in own for made in entry.calls]
 
 

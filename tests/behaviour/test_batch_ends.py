@@ -17,7 +17,7 @@ import acorn
 from acorn import ModelError, StoreError, module, tool
 from acorn.models import ModelRequest, ModelResponse
 from acorn.stores import MemoryStore
-from acorn.stores.port import Holder, Kept
+from acorn.stores.port import Process, StoredRun
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
@@ -137,7 +137,7 @@ class Slow(MemoryStore):
         self.asked, self.may = threading.Event(), threading.Event()
         self.may.set()
 
-    def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
+    def claim(self, run_id: str, holder: Process) -> Sequence[StoredRun] | None:
         self.asked.set()
         assert self.may.wait(PATIENCE)
         return super().claim(run_id, holder)

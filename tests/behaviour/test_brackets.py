@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
 
 from acorn import DeclarationError, InputError, Run, Step, module, tool
-from acorn._declared import spec_of
+from acorn._declare.spec_cache import spec_of
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 

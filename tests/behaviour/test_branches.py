@@ -35,7 +35,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._drive.run_tree import ParentEndedError
+from acorn._drive.tree import ParentEndedError
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling

@@ -13,13 +13,13 @@ import pytest
 from tests.provider_rules import assert_complete
 
 from acorn import Run, Step, Usage, module, tool
-from acorn._drive.aio import adrive
-from acorn._drive.run_tree import Tree
-from acorn._drive.sync import drive
-from acorn._loop.run import Loop
-from acorn._loop.saved_run import load, save
-from acorn._planning import new_loop
-from acorn.journal import BranchBegun
+from acorn._call.plan import new_loop
+from acorn._drive.async_driver import adrive
+from acorn._drive.sync_driver import drive
+from acorn._drive.tree import Tree
+from acorn._machine.machine import Machine
+from acorn._machine.saved_run import load, save
+from acorn.journal import BranchStarted
 from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -106,7 +106,7 @@ def replies(request: ModelRequest) -> Reply:
     return costing(finish(result="leaf"))
 
 
-def trunk() -> tuple[Loop, ScriptedModel]:
+def trunk() -> tuple[Machine, ScriptedModel]:
     model = ScriptedModel(replies, price=Price(0.001, 0.01))
     return new_loop(Trunk(model=model), (), {}), model
 
@@ -122,7 +122,7 @@ def saved(tree: Tree) -> dict[str, Any]:
     return {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in tree.loops.items()}
 
 
-def loaded(first: Loop, texts: dict[str, Any]) -> tuple[Tree, Loop]:
+def loaded(first: Machine, texts: dict[str, Any]) -> tuple[Tree, Machine]:
     kept = dict(texts)
     again = load(first.plan, kept.pop(first.run.id))
     return Tree(again, dict(reversed(kept.items()))), again
@@ -134,7 +134,7 @@ def shape(run: Run[Any]) -> list[Any]:
 
 
 def begun(run: Run[Any]) -> list[str]:
-    return [entry.child_id for entry in run.journal.entries if isinstance(entry, BranchBegun)]
+    return [entry.child_id for entry in run.journal.entries if isinstance(entry, BranchStarted)]
 
 
 def asked(model: ScriptedModel) -> Usage:

@@ -17,12 +17,12 @@ from tests.provider_rules import assert_complete, assert_request_valid, assert_t
 from tests.saved_tree import SavedTree
 
 from acorn import DeclarationError, LimitError, Run, Step, StreamChunk, listen, module, tool
-from acorn._drive.run_tree import Tree
-from acorn._drive.sync import drive
-from acorn._history import history_of
-from acorn._loop.saved_run import load, save
-from acorn._planning import new_loop
-from acorn.journal import Compacted, Entry, ModelAnswered
+from acorn._call.plan import new_loop
+from acorn._drive.sync_driver import drive
+from acorn._drive.tree import Tree
+from acorn._history.history import history_of
+from acorn._machine.saved_run import load, save
+from acorn.journal import Compacted, Entry, ModelResponded
 from acorn.models import ModelRequest, Price
 from acorn.testing import AnyModel, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -187,7 +187,7 @@ def test_a_summary_that_was_cut_off_says_so() -> None:
 def test_what_it_costs_is_counted(way: str) -> None:
     model = ScriptedModel(looks, price=Price(0.001, 0.002))
     run = run_in(Looker(model=model), way)
-    spent = [entry for entry in run.journal.entries if isinstance(entry, Compacted | ModelAnswered)]
+    spent = [entry for entry in run.journal.entries if isinstance(entry, Compacted | ModelResponded)]
     assert run.usage == functools.reduce(Usage.__add__, (entry.usage for entry in spent), Usage())
     assert run.cost == pytest.approx(sum(entry.cost or 0.0 for entry in spent))
 

@@ -15,11 +15,11 @@ from tests.photo import Photo, Sketch, Sound, image
 from tests.provider_rules import assert_valid
 
 from acorn import LimitError, Run, Step, Usage, module, tool
-from acorn._content import text_of
-from acorn._history import history_of
-from acorn._loop.saved_run import load, save
-from acorn._planning import new_loop
-from acorn.journal import MessagesSaid, ResultsSaid, ToolReturned
+from acorn._call.plan import new_loop
+from acorn._formats.content import text_of
+from acorn._history.history import history_of
+from acorn._machine.saved_run import load, save
+from acorn.journal import MessagesAdded, ToolFinished, ToolResultsAdded
 from acorn.models import ModelRequest
 from acorn.testing import Reply, finish
 from acorn.testing import call as calling
@@ -375,13 +375,13 @@ def walked(call: Call, script: Script) -> Run[Any]:
 def test_the_journal_tells_what_the_model_reads(call: Call, script: Script) -> None:
     run = walked(call, script)
     entries = run.journal.entries
-    (said,) = [entry for entry in entries if isinstance(entry, MessagesSaid)]
+    (said,) = [entry for entry in entries if isinstance(entry, MessagesAdded)]
     assert pictures(list(said.messages)) == [OAK_PART]
-    returned = [entry.content for entry in entries if isinstance(entry, ToolReturned)]
-    results = [result.content for entry in entries if isinstance(entry, ResultsSaid) for result in entry.results]
+    returned = [entry.content for entry in entries if isinstance(entry, ToolFinished)]
+    results = [result.content for entry in entries if isinstance(entry, ToolResultsAdded) for result in entry.results]
     assert returned[:3] == results[:3]
     assert returned[0] == [text(FIRST), image(f"{DATA}here")]
-    contexts = [entry.context for entry in entries if isinstance(entry, ResultsSaid)][:2]
+    contexts = [entry.context for entry in entries if isinstance(entry, ToolResultsAdded)][:2]
     assert contexts == [[text('<context>\n  <photo media="1" kind="image" />\n</context>'), ELM_PART]] * 2
     assert history_of(entries) == run.history
 

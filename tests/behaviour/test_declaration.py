@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from typing_extensions import TypedDict
 
 from acorn import AcornError, DeclarationError, Module, ToolConflictError, module, tool
-from acorn._declared import spec_of
-from acorn._spec import Prompt, read_prompt_file
-from acorn._tools.port import Tool
+from acorn._declare.spec import Prompt, read_prompt_file
+from acorn._declare.spec_cache import spec_of
+from acorn._declare.tools.kinds import Tool
 from acorn.testing import ScriptedModel, finish
 
 Agent = module[Any, Any]

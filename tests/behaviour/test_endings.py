@@ -12,9 +12,9 @@ from tests.behaviour.conftest import Call
 from tests.patience import AGES, PATIENCE
 
 from acorn import capture, listen, module
-from acorn.journal import Entry, Failed, Interrupted, RunBegun
+from acorn.journal import Entry, RunFailed, RunInterrupted, RunStarted
 from acorn.models.port import ModelRequest
-from acorn.record import Heard, _listening
+from acorn.record import Subscriber, _listening
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 
@@ -43,9 +43,9 @@ class Endings:
         self._names: dict[str, str | None] = {}
 
     def __call__(self, entry: Entry) -> None:
-        if isinstance(entry, RunBegun):
+        if isinstance(entry, RunStarted):
             self._names[entry.run_id] = entry.branch
-        if isinstance(entry, Failed | Interrupted):
+        if isinstance(entry, RunFailed | RunInterrupted):
             self.order.append(self._names[entry.run_id])
 
 
@@ -166,11 +166,11 @@ def test_a_branch_whose_beginning_cannot_be_kept_fails_of_that(way: str) -> None
     error = ValueError("the disk is full")
 
     def keep(entry: Entry) -> None:
-        if isinstance(entry, RunBegun) and entry.branch == "outer":
+        if isinstance(entry, RunStarted) and entry.branch == "outer":
             raise error
 
     agent = nested([])
-    with _listening(Heard(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
+    with _listening(Subscriber(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
         agent() if way == "sync" else asyncio.run(agent.acall())
     assert caught.value is error
     assert [run.error for run in runs] == [error, error]

@@ -12,7 +12,7 @@ from tests.patience import PATIENCE, given_time
 
 import acorn
 from acorn import ModelError, Run, StreamChunk, current_run, module, tool
-from acorn.journal import BranchBegun, Entry
+from acorn.journal import BranchStarted, Entry
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
@@ -146,7 +146,7 @@ class Branching(Top):
 @pytest.mark.parametrize("name", ["called", "own"])
 def test_ctrl_c_between_the_birth_of_a_branch_and_its_beginning(how: str, name: str) -> None:
     def interrupt(entry: Entry) -> None:
-        if isinstance(entry, BranchBegun):
+        if isinstance(entry, BranchStarted):
             raise KeyboardInterrupt
 
     with acorn.capture() as runs, acorn.listen(interrupt), pytest.raises(KeyboardInterrupt):

@@ -17,12 +17,12 @@ from tests.patience import PATIENCE, comes_true
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import Audio, DeclarationError, ModelError, Run, Step, StreamChunk, ToolResult, Usage, module, tool
-from acorn._loop.asks import AskHook
-from acorn._loop.saved_run import load, save
-from acorn._planning import new_loop
-from acorn.journal import Fallback, ModelAnswered, ModelAsked
+from acorn._call.plan import new_loop
+from acorn._machine.asks import AskHook
+from acorn._machine.saved_run import load, save
+from acorn.journal import Fallback, ModelRequested, ModelResponded
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.circuit import FAILURES, OPEN_FOR, Circuits, Pass
+from acorn.models.circuit_breaker import FAILURES, OPEN_FOR, Circuits, Pass
 from acorn.models.fallback import Chain
 from acorn.models.port import can_stream, is_model
 from acorn.testing import Failure, Reply, ScriptedModel, finish
@@ -60,12 +60,12 @@ class Clock:
         return self.now
 
 
-def answered(run: Run[Any]) -> list[ModelAnswered]:
-    return [entry for entry in run.journal.entries if isinstance(entry, ModelAnswered)]
+def answered(run: Run[Any]) -> list[ModelResponded]:
+    return [entry for entry in run.journal.entries if isinstance(entry, ModelResponded)]
 
 
 def asked(run: Run[Any]) -> list[str]:
-    return [entry.model for entry in run.journal.entries if isinstance(entry, ModelAsked)]
+    return [entry.model for entry in run.journal.entries if isinstance(entry, ModelRequested)]
 
 
 # Handing on

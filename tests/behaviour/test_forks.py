@@ -13,9 +13,9 @@ from tests.saved_tree import SavedTree
 
 import acorn
 from acorn import DeclarationError, InputError, Run, StoreError, listen, module, tool
-from acorn._drive.sync import drive
-from acorn._planning import new_loop
-from acorn.journal import Entry, ModelAnswered, RunBegun
+from acorn._call.plan import new_loop
+from acorn._drive.sync_driver import drive
+from acorn.journal import Entry, ModelResponded, RunStarted
 from acorn.models import ModelRequest
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 from acorn.thread import AgentEvent, ErrorEvent, MessageEvent, ToolCallEvent, ToolResultEvent, dump_events, to_messages
@@ -305,9 +305,9 @@ def test_listeners_hear_all_that_is_in_its_journal() -> None:
     with listen(heard.append):
         fork = agent.run()
     assert heard == fork.journal.entries
-    assert isinstance(heard[0], RunBegun)
+    assert isinstance(heard[0], RunStarted)
     assert heard[0].forked_from == (run.id, 3)
-    assert [entry.step for entry in heard if isinstance(entry, ModelAnswered)] == [1, 2, 3]
+    assert [entry.step for entry in heard if isinstance(entry, ModelResponded)] == [1, 2, 3]
 
 
 def test_a_fork_is_kept_in_a_store_and_can_be_forked_again(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._history import history_of
+from acorn._history.history import history_of
 from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls

@@ -161,7 +161,7 @@ def test_an_edit_in_a_tool_is_in_the_next_request(call: Call, door: str) -> None
 
 def test_an_edit_by_a_listener_is_in_the_next_request(call: Call) -> None:
     def hear(entry: Any) -> None:
-        if isinstance(entry, acorn.journal.ResultsSaid) and entry.step == 3:
+        if isinstance(entry, acorn.journal.ToolResultsAdded) and entry.step == 3:
             scribble(runs[0].history)
 
     model = call.scripted(steps(5))

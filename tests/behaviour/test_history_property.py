@@ -22,8 +22,7 @@ from tests.raw_model import RawModel, calling, finishing
 from tests.threaded_model import conversation
 
 from acorn import AcornError, Run, Step, ToolResult, capture, current_run, module, tool
-from acorn._loop.thread_format import Threaded
-from acorn._loop.wire_history import WireHistory
+from acorn._history.request_messages import RequestMessages, ThreadMessage
 from acorn.models import ModelRequest, ModelResponse
 
 RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 120
@@ -255,10 +254,10 @@ class Watch:
 
     def answer(self, request: ModelRequest) -> ModelResponse:
         # Not `history`, which would be handed out by that: a run may do as it does while nobody has it.
-        part = WireHistory().prepare(self.runs[0]._book.messages, [self.opening])
+        part = RequestMessages().prepare(self.runs[0]._book.messages, [self.opening])
         messages = part.messages()
         if self.is_threaded:
-            messages = Threaded().wrap(messages)
+            messages = ThreadMessage().wrap(messages)
         assert request.messages == messages, "what was kept from earlier requests differs from a fresh reading"
         if self.is_threaded:
             conversation(request.messages)

@@ -32,7 +32,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._declared import spec_of
+from acorn._declare.spec_cache import spec_of
 from acorn.models import ModelRequest, ModelResponse, Price
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling

@@ -22,7 +22,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from acorn import AcornError, DeclarationError, InputError, module
-from acorn._declared import spec_of
+from acorn._declare.spec_cache import spec_of
 from acorn.testing import ScriptedModel, finish
 
 

@@ -13,13 +13,13 @@ import pytest
 from tests.provider_rules import assert_complete, assert_request_valid
 
 from acorn import LimitError, ModelError, ParseError, Run, Step, Usage, listen, module, tool
-from acorn._drive.aio import adrive
-from acorn._drive.run_tree import Tree
-from acorn._drive.sync import drive, walk
-from acorn._loop.run import Loop
-from acorn._loop.saved_run import load, save
-from acorn._planning import new_loop
-from acorn.journal import Entry, Failed, Finished, Interrupted, ToolBegun, ToolReturned
+from acorn._call.plan import new_loop
+from acorn._drive.async_driver import adrive
+from acorn._drive.sync_driver import drive, walk
+from acorn._drive.tree import Tree
+from acorn._machine.machine import Machine
+from acorn._machine.saved_run import load, save
+from acorn.journal import Entry, RunFailed, RunFinished, RunInterrupted, ToolFinished, ToolStarted
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 from acorn.thread import to_messages
 
@@ -46,9 +46,9 @@ class Trouble:
             raise KeyboardInterrupt
 
     def hear(self, entry: Entry) -> None:
-        if isinstance(entry, ToolReturned) and entry.name == "quick":
+        if isinstance(entry, ToolFinished) and entry.name == "quick":
             self.quick_has_returned.set()
-        if isinstance(entry, ToolBegun) and entry.name == "slow":
+        if isinstance(entry, ToolStarted) and entry.name == "slow":
             self.slow_has_begun.set()
 
 
@@ -106,7 +106,7 @@ def with_ids(script: list[Any]) -> list[Any]:
 with_ids(SCRIPT)
 
 
-def go(loop: Loop, way: Way, trouble: Trouble | None = None) -> None:
+def go(loop: Machine, way: Way, trouble: Trouble | None = None) -> None:
     tree = Tree(loop)
     with listen((trouble or Trouble()).hear):
         if way == "sync":
@@ -115,7 +115,7 @@ def go(loop: Loop, way: Way, trouble: Trouble | None = None) -> None:
             asyncio.run(adrive(tree, loop.run.id))
 
 
-def reloaded(loop: Loop, plan: Any = None) -> Loop:
+def reloaded(loop: Machine, plan: Any = None) -> Machine:
     return load(plan or loop.plan, json.loads(json.dumps(save(loop))), loop.run.deps)
 
 
@@ -127,20 +127,20 @@ def undisturbed(**settings: Any) -> tuple[Run[Any], ScriptedModel, Trouble]:
     return loop.run, model, trouble
 
 
-def assert_interrupted(loop: Loop, error: BaseException, reason: str) -> None:
+def assert_interrupted(loop: Machine, error: BaseException, reason: str) -> None:
     run = loop.run
     assert_complete(run.history)
     assert to_messages(run.thread) == run.history
     assert (run.stop_reason, run.error) == (reason, error)
     assert run.output is None
     last = run.journal.entries[-1]
-    assert isinstance(last, Interrupted)
+    assert isinstance(last, RunInterrupted)
     assert last.error.startswith(type(error).__name__)
     assert loop.state.phase != "done"
     assert loop.asks(loop.journal.now) == ()
 
 
-def assert_as_undisturbed(loop: Loop, model: ScriptedModel, trouble: Trouble, interruptions: int = 1) -> None:
+def assert_as_undisturbed(loop: Machine, model: ScriptedModel, trouble: Trouble, interruptions: int = 1) -> None:
     """All that can be seen of it, but for the interruption."""
     expected, asked, done = undisturbed()
     run = loop.run
@@ -148,8 +148,8 @@ def assert_as_undisturbed(loop: Loop, model: ScriptedModel, trouble: Trouble, in
     assert run.history == expected.history
     assert to_messages(run.thread) == run.history
     assert run.usage == expected.usage
-    assert isinstance(run.journal.entries[-1], Finished)
-    assert sum(isinstance(entry, Interrupted) for entry in run.journal.entries) == interruptions
+    assert isinstance(run.journal.entries[-1], RunFinished)
+    assert sum(isinstance(entry, RunInterrupted) for entry in run.journal.entries) == interruptions
     answered = [request.messages for request in model.requests]
     for repeated in [each for at, each in enumerate(answered) if each in answered[:at]]:
         answered.remove(repeated)  # it had no answer; that it is sent once more is looked at where it is told
@@ -339,7 +339,7 @@ def test_what_would_only_happen_again_closes_the_run(what: str, way: Way) -> Non
     run = loop.run
     assert loop.state.phase == "done"
     assert (run.stop_reason, run.error) == ("error", caught.value)
-    assert isinstance(run.journal.entries[-1], Failed)
+    assert isinstance(run.journal.entries[-1], RunFailed)
     assert_complete(run.history)
     assert to_messages(run.thread) == run.history
     again = reloaded(loop)

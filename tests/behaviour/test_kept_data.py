@@ -17,7 +17,7 @@ from tests.photo import Photo
 
 import acorn
 from acorn import LimitError, ModelError, StoreError, current_run, module, tool
-from acorn.journal import Entry, RunBegun
+from acorn.journal import Entry, RunStarted
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
@@ -212,7 +212,7 @@ def test_who_listens_to_a_resumed_run_hears_what_is_new(store: Any) -> None:
     with acorn.listen(heard.append), acorn.capture() as runs:
         agent.resume("a")
     assert heard
-    assert not any(isinstance(entry, RunBegun) for entry in heard)
+    assert not any(isinstance(entry, RunStarted) for entry in heard)
     assert [run.id for run in runs] == ["a"]
     assert agent.last is runs[0]
     assert agent.last.journal.entries[-len(heard) :] == heard

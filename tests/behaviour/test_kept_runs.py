@@ -23,7 +23,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn.journal import Finished, RunBegun
+from acorn.journal import RunFinished, RunStarted
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore, PostgresStore
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
@@ -199,8 +199,8 @@ def test_the_record_is_whole_after_a_resume(store: Any) -> None:
     assert [branch.id for branch in kept.branches] == [branch.id for branch in run.branches]
     assert kept.output == {"answer": "done"}
     entries = list(acorn.runs(store).follow(first.id))
-    assert isinstance(entries[0], RunBegun)
-    assert isinstance(entries[-1], Finished)
+    assert isinstance(entries[0], RunStarted)
+    assert isinstance(entries[-1], RunFinished)
     assert len(entries) == len(run.journal.entries) + len(run.branches[0].journal.entries)
 
 

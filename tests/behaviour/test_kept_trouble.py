@@ -24,7 +24,7 @@ import acorn
 from acorn import ModelError, Step, StoreError, module, tool
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
-from acorn.stores.port import Commit, Holder, Kept
+from acorn.stores.port import Commit, Process, StoredRun
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
@@ -338,7 +338,7 @@ def test_a_task_that_is_cancelled_while_it_commits_leaves_a_run_that_goes_on() -
 
 def test_a_claim_that_fails_when_nobody_waits_for_it_any_more_is_nobodys_trouble() -> None:
     class Failing(MemoryStore):
-        def claim(self, run_id: str, holder: Holder) -> Any:
+        def claim(self, run_id: str, holder: Process) -> Any:
             began.set()
             assert may_go_on.wait(PATIENCE)
             raise StoreError("Away.")
@@ -370,7 +370,7 @@ def test_a_run_is_held_while_a_hook_takes_its_time(monkeypatch: pytest.MonkeyPat
     class Beating(MemoryStore):
         beats = 0
 
-        def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
+        def beat(self, holder: Process, seconds: float) -> Sequence[str]:
             self.beats += 1
             if error is not None and self.beats == 1:
                 raise error
@@ -415,7 +415,7 @@ def test_what_cannot_be_read_is_told_and_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["aresume", "acall", "astream", "amap"])
 def test_a_task_that_is_cancelled_while_it_claims_gives_the_run_back(way: str) -> None:
     class Slow(MemoryStore):
-        def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
+        def claim(self, run_id: str, holder: Process) -> Sequence[StoredRun] | None:
             if not is_slow:
                 return super().claim(run_id, holder)
             began.set()

@@ -18,8 +18,8 @@ from tests.patience import PATIENCE, given_time
 from tests.provider_rules import assert_complete, assert_request_valid
 
 from acorn import DeclarationError, LimitError, Run, Step, ToolResult, Usage, capture, module, tool
-from acorn._loop.asks import AskModel, AskTool
-from acorn._planning import new_loop
+from acorn._call.plan import new_loop
+from acorn._machine.asks import AskModel, AskTool
 from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling

@@ -14,27 +14,27 @@ import pytest
 from pydantic import BaseModel
 
 from acorn import AcornError, ModelError, Run, Step, Usage, capture, listen, module, tool
-from acorn._drive.run_tree import Tree
-from acorn._drive.sync import drive
-from acorn._loop.run import Loop
-from acorn._planning import new_loop
+from acorn._call.plan import new_loop
+from acorn._drive.sync_driver import drive
+from acorn._drive.tree import Tree
+from acorn._machine.machine import Machine
 from acorn.journal import (
-    BranchBegun,
-    BranchEnded,
+    BranchFinished,
+    BranchStarted,
     Entry,
-    Failed,
-    Finished,
-    MessagesSaid,
-    ModelAnswered,
-    ModelAsked,
-    ResultsSaid,
-    RunBegun,
-    ToolBegun,
-    ToolReturned,
+    MessagesAdded,
+    ModelRequested,
+    ModelResponded,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    ToolFinished,
+    ToolResultsAdded,
+    ToolStarted,
 )
 from acorn.models import ModelRequest
-from acorn.models.retrying import Retries, Retrying
-from acorn.record import Heard, _listening
+from acorn.models.retry import Retries, Retrying
+from acorn.record import Subscriber, _listening
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 PATIENCE = 120.0
@@ -126,7 +126,7 @@ class Ear:
         paths: dict[str, str] = {}
         told: dict[str, list[Entry]] = {}
         for entry in self.entries:
-            if isinstance(entry, RunBegun):
+            if isinstance(entry, RunStarted):
                 path = entry.branch or ""
                 paths[entry.run_id] = f"{path} {[*paths.values()].count(f'{path} 1') + 1}"
             told.setdefault(paths[entry.run_id], []).append(entry)
@@ -137,21 +137,21 @@ def line(entry: Entry) -> str:
     """The kind of an entry, its step, and the names in it."""
     kind = f"{entry.step} {type(entry).__name__}"
     match entry:
-        case ModelAsked():
+        case ModelRequested():
             return f"{kind} {entry.forced}"
-        case ModelAnswered():
+        case ModelResponded():
             return f"{kind} {' '.join(called.name for called in entry.calls)}"
-        case ToolBegun() | ToolReturned():
+        case ToolStarted() | ToolFinished():
             return f"{kind} {entry.name} {entry.call_id}"
-        case BranchBegun():
+        case BranchStarted():
             return f"{kind} {entry.branch} {entry.call_id} {entry.inside}"
-        case BranchEnded():
+        case BranchFinished():
             return f"{kind} {entry.branch} {entry.call_id} {entry.stop_reason}"
-        case MessagesSaid():
+        case MessagesAdded():
             return f"{kind} {len(entry.messages)} {entry.inherited}"
-        case ResultsSaid():
+        case ToolResultsAdded():
             return f"{kind} {' '.join(said.form for said in entry.results)}"
-        case Finished():
+        case RunFinished():
             return f"{kind} {entry.stop_reason}"
         case _:
             return kind
@@ -174,55 +174,55 @@ async def streamed(agent: module[Any, Any]) -> Any:
 WAYS = ["sync", "async", "stream", "astream"]
 
 NOTE = [
-    "0 RunBegun",
-    "0 MessagesSaid 10 10",
-    "1 ModelAsked None",
-    "1 ModelAnswered __finish__",
-    "1 ResultsSaid text",
-    "1 Finished finish",
+    "0 RunStarted",
+    "0 MessagesAdded 10 10",
+    "1 ModelRequested None",
+    "1 ModelResponded __finish__",
+    "1 ToolResultsAdded text",
+    "1 RunFinished finish",
 ]
 EXPECTED = {
     " 1": [
-        "0 RunBegun",
-        "0 MessagesSaid 2 0",
-        "1 ModelAsked None",
-        "1 ModelAnswered look look outer",
-        "1 ToolBegun look l1",
-        "1 ToolBegun look l2",
-        "1 ToolReturned look l1",
-        "1 ToolReturned look l2",
-        "1 BranchBegun outer o1 None",
-        "1 BranchEnded outer o1 finish",
-        "1 ResultsSaid text text text",
-        "2 ModelAsked None",
-        "2 ModelAnswered __finish__",
-        "2 ResultsSaid error",
-        "2 ModelAsked None",
-        "2 ModelAnswered dig",
-        "2 ToolBegun dig d1",
-        "2 BranchBegun Note None d1",
-        "2 BranchEnded Note None finish",
-        "2 ToolReturned dig d1",
-        "2 BranchBegun Note None None",
-        "2 BranchEnded Note None finish",
-        "2 ResultsSaid text",
-        "3 ModelAsked forced",
-        "3 ModelAnswered __finish__",
-        "3 ResultsSaid text",
-        "3 Finished forced",
+        "0 RunStarted",
+        "0 MessagesAdded 2 0",
+        "1 ModelRequested None",
+        "1 ModelResponded look look outer",
+        "1 ToolStarted look l1",
+        "1 ToolStarted look l2",
+        "1 ToolFinished look l1",
+        "1 ToolFinished look l2",
+        "1 BranchStarted outer o1 None",
+        "1 BranchFinished outer o1 finish",
+        "1 ToolResultsAdded text text text",
+        "2 ModelRequested None",
+        "2 ModelResponded __finish__",
+        "2 ToolResultsAdded error",
+        "2 ModelRequested None",
+        "2 ModelResponded dig",
+        "2 ToolStarted dig d1",
+        "2 BranchStarted Note None d1",
+        "2 BranchFinished Note None finish",
+        "2 ToolFinished dig d1",
+        "2 BranchStarted Note None None",
+        "2 BranchFinished Note None finish",
+        "2 ToolResultsAdded text",
+        "3 ModelRequested forced",
+        "3 ModelResponded __finish__",
+        "3 ToolResultsAdded text",
+        "3 RunFinished forced",
     ],
     "outer 1": [
-        "0 RunBegun",
-        "0 MessagesSaid 6 6",
-        "1 ModelAsked None",
-        "1 ModelAnswered inner",
-        "1 BranchBegun outer/inner i1 None",
-        "1 BranchEnded outer/inner i1 finish",
-        "1 ResultsSaid text",
-        "2 ModelAsked None",
-        "2 ModelAnswered __finish__",
-        "2 ResultsSaid text",
-        "2 Finished finish",
+        "0 RunStarted",
+        "0 MessagesAdded 6 6",
+        "1 ModelRequested None",
+        "1 ModelResponded inner",
+        "1 BranchStarted outer/inner i1 None",
+        "1 BranchFinished outer/inner i1 finish",
+        "1 ToolResultsAdded text",
+        "2 ModelRequested None",
+        "2 ModelResponded __finish__",
+        "2 ToolResultsAdded text",
+        "2 RunFinished finish",
     ],
     "outer/inner 1": [line.replace("10 10", "8 8") for line in NOTE],
     "Note 1": NOTE,
@@ -234,7 +234,7 @@ def lines(entries: list[Entry]) -> list[str]:
     """The lines of a run; what returned side by side, in the order of its names."""
     made = [line(entry) for entry in entries]
     for at in range(1, len(made)):
-        if "ToolReturned" in made[at] and "ToolReturned" in made[at - 1]:
+        if "ToolFinished" in made[at] and "ToolFinished" in made[at - 1]:
             made[at - 1 : at + 1] = sorted(made[at - 1 : at + 1])
     return made
 
@@ -249,14 +249,14 @@ def test_what_is_heard_of_a_run(way: str) -> None:
     told = ear.per_run()
     assert {path: lines(entries) for path, entries in told.items()} == EXPECTED
     assert told[" 1"] == run.journal.entries
-    answers = [entry for entry in told[" 1"] if isinstance(entry, ModelAnswered)]
+    answers = [entry for entry in told[" 1"] if isinstance(entry, ModelResponded)]
     assert [answer.attempts for answer in answers] == [2, 1, 1, 1]
     assert [len(answer.waits) for answer in answers] == [1, 0, 0, 0]
     assert answers[0].waits[0] > 0
     for entries in told.values():
         assert_paired(entries)
-    parents = {entry.run_id: entry.parent_id for entry in ear.entries if isinstance(entry, RunBegun)}
-    born = {entry.child_id: entry.run_id for entry in ear.entries if isinstance(entry, BranchBegun)}
+    parents = {entry.run_id: entry.parent_id for entry in ear.entries if isinstance(entry, RunStarted)}
+    born = {entry.child_id: entry.run_id for entry in ear.entries if isinstance(entry, BranchStarted)}
     assert parents == {**born, run.id: None}
 
 
@@ -264,12 +264,12 @@ def assert_paired(entries: list[Entry]) -> None:
     """Times never go back, and what was begun has ended."""
     times = [entry.at for entry in entries]
     assert times == sorted(times)
-    asked = [entry.at for entry in entries if isinstance(entry, ModelAsked)]
-    assert asked == [entry.asked for entry in entries if isinstance(entry, ModelAnswered)]
-    begun = {entry.call_id: entry.at for entry in entries if isinstance(entry, ToolBegun)}
-    assert begun == {entry.call_id: entry.began for entry in entries if isinstance(entry, ToolReturned)}
-    born = [entry.child_id for entry in entries if isinstance(entry, BranchBegun)]
-    assert sorted(born) == sorted(entry.child_id for entry in entries if isinstance(entry, BranchEnded))
+    asked = [entry.at for entry in entries if isinstance(entry, ModelRequested)]
+    assert asked == [entry.asked for entry in entries if isinstance(entry, ModelResponded)]
+    begun = {entry.call_id: entry.at for entry in entries if isinstance(entry, ToolStarted)}
+    assert begun == {entry.call_id: entry.began for entry in entries if isinstance(entry, ToolFinished)}
+    born = [entry.child_id for entry in entries if isinstance(entry, BranchStarted)]
+    assert sorted(born) == sorted(entry.child_id for entry in entries if isinstance(entry, BranchFinished))
 
 
 # Listeners that fail
@@ -321,8 +321,8 @@ def test_every_listener_that_fails_is_told_of(caplog: pytest.LogCaptureFixture) 
 def test_a_second_vital_listener_that_fails_does_not_take_the_place_of_the_first() -> None:
     first, second, model = ValueError("the disk is full"), LookupError("the network is gone"), a_look()
     with (
-        _listening(Heard(Broken(ModelAnswered, first), is_vital=True)),
-        _listening(Heard(Broken(Failed, second), is_vital=True)),
+        _listening(Subscriber(Broken(ModelResponded, first), is_vital=True)),
+        _listening(Subscriber(Broken(RunFailed, second), is_vital=True)),
         pytest.raises(ValueError) as caught,
     ):
         start(Main(model=model), "sync")
@@ -336,7 +336,7 @@ def a_look() -> ScriptedModel:
     return ScriptedModel([call("look", "l1") & call("look", "l2"), finish(result="done")])
 
 
-OWN = [RunBegun, MessagesSaid, ModelAsked, ModelAnswered, ToolBegun, ToolReturned, ResultsSaid]
+OWN = [RunStarted, MessagesAdded, ModelRequested, ModelResponded, ToolStarted, ToolFinished, ToolResultsAdded]
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
@@ -351,10 +351,10 @@ def test_ctrl_c_in_a_listener_passes(way: str, kind: type[Any]) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
-@pytest.mark.parametrize("kind", [*OWN, Finished])
+@pytest.mark.parametrize("kind", [*OWN, RunFinished])
 def test_a_listener_whose_keeping_is_vital_stops_the_run_with_its_error(way: str, kind: type[Any], times: int) -> None:
     error, model = ValueError("the disk is full"), a_look()
-    with _listening(Heard(Broken(kind, error, times=times), is_vital=True)), pytest.raises(ValueError) as caught:
+    with _listening(Subscriber(Broken(kind, error, times=times), is_vital=True)), pytest.raises(ValueError) as caught:
         start(Main(model=model), way)
     assert caught.value is error
     run: Run[Any] = error.run  # type: ignore[attr-defined]
@@ -363,7 +363,7 @@ def test_a_listener_whose_keeping_is_vital_stops_the_run_with_its_error(way: str
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
-@pytest.mark.parametrize("kind", [RunBegun, ModelAsked, ModelAnswered, Finished])
+@pytest.mark.parametrize("kind", [RunStarted, ModelRequested, ModelResponded, RunFinished])
 @pytest.mark.parametrize("path", ["outer", "outer/inner", "Note"])
 def test_it_stops_the_run_from_within_a_branch(way: str, kind: type[Any], times: int, path: str) -> None:
     error = ValueError("the disk is full")
@@ -371,13 +371,13 @@ def test_it_stops_the_run_from_within_a_branch(way: str, kind: type[Any], times:
     ids: set[str] = set()
 
     def keep(entry: Entry) -> None:
-        if isinstance(entry, RunBegun) and entry.branch == path:
+        if isinstance(entry, RunStarted) and entry.branch == path:
             ids.add(entry.run_id)
         if entry.run_id in ids:
             broken(entry)
 
     model = Retrying(ScriptedModel(replies()), Retries(delay=0.001))
-    with _listening(Heard(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
+    with _listening(Subscriber(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
         start(Main(model=model), way)
     assert caught.value is error
     assert (runs[0].stop_reason, runs[0].error) == ("error", error)
@@ -389,10 +389,10 @@ def test_it_stops_the_run_from_within_a_branch_of_a_hook(way: str) -> None:
     error = ValueError("the disk is full")
 
     def keep(entry: Entry) -> None:
-        if isinstance(entry, RunBegun) and entry.branch == "Note":
+        if isinstance(entry, RunStarted) and entry.branch == "Note":
             raise error
 
-    with _listening(Heard(keep, is_vital=True)), pytest.raises(ValueError) as caught:
+    with _listening(Subscriber(keep, is_vital=True)), pytest.raises(ValueError) as caught:
         start(Main(model=ScriptedModel([call("look", "l1")])), way)
     assert caught.value is error
     run: Run[Any] = error.run  # type: ignore[attr-defined]
@@ -472,7 +472,7 @@ def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     first = new_loop(
         Plain(model={"model": "openai/x", "api_key": SECRET}, max_total_tokens=1200), (), {"question": SAID}
     )
-    loop = Loop(replace(first.plan, resolve=lambda *_: model), Run("the run", first.run.input))
+    loop = Machine(replace(first.plan, resolve=lambda *_: model), Run("the run", first.run.input))
     caplog.clear()
     caplog.set_level(level, "acorn")
     drive(Tree(loop), "the run")

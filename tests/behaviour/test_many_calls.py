@@ -18,7 +18,7 @@ import acorn
 from acorn import module, tool
 from acorn.stores.memory import MemoryStore
 from acorn.stores.port import Commit
-from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.sqlite.store import SQLiteStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 HERE = str(Path(acorn.__file__).parent)
@@ -161,6 +161,6 @@ def test_of_many_calls_none_that_has_returned_is_made_again(kind: str, tmp_path:
     assert agent.resume("many") == "done"
     assert made == [*range(15), *range(14, 20)]
     (kept,) = store.read("many")
-    said = next(json.loads(entry) for entry in kept.entries if '"ResultsSaid"' in entry)
+    said = next(json.loads(entry) for entry in kept.entries if '"ToolResultsAdded"' in entry)
     told = [content for _, content, *_ in said["results"]]
     assert told == [f'{{"seen":{number}}}' if number % 2 else f"seen {number}" for number in range(20)]

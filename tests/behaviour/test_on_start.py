@@ -11,11 +11,11 @@ from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
 
 from acorn import AcornError, DeclarationError, ParseError, Step, Usage, current_run, listen, module, tool
-from acorn._drive.run_tree import Tree
-from acorn._drive.sync import drive
-from acorn._history import history_of
-from acorn._loop.saved_run import load, save
-from acorn._planning import new_loop, plan_for
+from acorn._call.plan import new_loop, plan_for
+from acorn._drive.sync_driver import drive
+from acorn._drive.tree import Tree
+from acorn._history.history import history_of
+from acorn._machine.saved_run import load, save
 from acorn.journal import Entry
 from acorn.models import ModelRequest
 from acorn.testing import ScriptedModel, finish

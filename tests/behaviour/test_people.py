@@ -34,12 +34,12 @@ from acorn import (
     module,
     tool,
 )
-from acorn._drive.aio import adrive, awalk
-from acorn._drive.run_tree import Tree
-from acorn._drive.sync import drive, walk
-from acorn._loop.saved_run import load, save
-from acorn._planning import new_loop
-from acorn.journal import Entry, HumanAnswered, HumanAsked, Rested, ToolBegun, ToolReturned
+from acorn._call.plan import new_loop
+from acorn._drive.async_driver import adrive, awalk
+from acorn._drive.sync_driver import drive, walk
+from acorn._drive.tree import Tree
+from acorn._machine.saved_run import load, save
+from acorn.journal import Entry, InputReceived, InputRequested, RunPaused, ToolFinished, ToolStarted
 from acorn.models import ModelRequest
 from acorn.stores import MemoryStore
 from acorn.testing import Reply, ScriptedModel, finish
@@ -260,7 +260,7 @@ def test_a_request_is_answered_once_and_only_if_it_is_there() -> None:
         again.answer(first.id, "y", 9.0)
     with pytest.raises(StoreError, match="has no request `nope`"):
         again.answer("nope", "y", 9.0)
-    assert [entry.answer for entry in again.journal.entries if isinstance(entry, HumanAnswered)] == ["x"]
+    assert [entry.answer for entry in again.journal.entries if isinstance(entry, InputReceived)] == ["x"]
 
 
 # Several at once
@@ -346,8 +346,8 @@ def test_on_human_answers_at_once(way: str, is_async: bool) -> None:
     assert [request.kind for request in agent.asked].count("question") == 1
     assert told(model) == ["me", "seen it", "paid 1.0"]
     kinds = [type(entry) for entry in run.journal.entries]
-    assert kinds.count(HumanAsked) == kinds.count(HumanAnswered) == 2
-    assert Rested not in kinds
+    assert kinds.count(InputRequested) == kinds.count(InputReceived) == 2
+    assert RunPaused not in kinds
 
 
 def test_who_has_no_answer_is_asked_once_though_the_run_goes_on_elsewhere(way: str) -> None:
@@ -1114,11 +1114,13 @@ def test_who_listens_hears_of_people() -> None:
         office = Office(Desk(model=ScriptedModel([calling("refund", order="a"), finish("ok")])), "sync")
         office.answer("never")
     kinds = [type(entry) for entry in heard]
-    assert [kind for kind in kinds if kind in (HumanAsked, Rested, HumanAnswered, ToolBegun, ToolReturned)] == [
-        HumanAsked,
-        Rested,
-        HumanAnswered,
-        ToolReturned,
+    assert [
+        kind for kind in kinds if kind in (InputRequested, RunPaused, InputReceived, ToolStarted, ToolFinished)
+    ] == [
+        InputRequested,
+        RunPaused,
+        InputReceived,
+        ToolFinished,
     ]
 
 
@@ -1161,7 +1163,7 @@ def test_a_call_that_may_have_been_begun_is_not_begun_again() -> None:
         assert again.run.output == "ok"
         assert read in told(model)[0]
         assert_complete(again.run.history)
-        returned = [entry for entry in again.journal.entries if isinstance(entry, ToolReturned)]
+        returned = [entry for entry in again.journal.entries if isinstance(entry, ToolFinished)]
         assert len(returned) == 1
     assert DONE == ["ship", "count", "count"]
 

@@ -224,7 +224,7 @@ def test_one_whose_process_died_is_taken_over_until_it_took_five_with_it(store: 
 
 def test_one_that_could_not_be_let_go_of_is_taken_up_again(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
-    store.claim(handle.run_id, acorn.stores.holder.this_process())  # and nothing here drives it
+    store.claim(handle.run_id, acorn.stores.lease.this_process())  # and nothing here drives it
     assert deliver(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Me.")]))) == "done"
 
 
@@ -529,7 +529,7 @@ def test_a_run_is_followed_from_anywhere(store: Store) -> None:
     thread.start()
     kinds = [type(entry).__name__ for entry in handle.follow()]
     thread.join()
-    assert (kinds[0], kinds[-1]) == ("RunBegun", "Finished")
+    assert (kinds[0], kinds[-1]) == ("RunStarted", "Finished")
 
 
 def test_the_handle_of_the_event_loop_does_the_same(store: Store) -> None:

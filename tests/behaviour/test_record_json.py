@@ -34,7 +34,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._record_json import RecordedError
+from acorn._record.saved_form import RecordedError
 from acorn.models import ModelRequest, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling

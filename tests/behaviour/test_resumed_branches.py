@@ -10,12 +10,12 @@ import pytest
 from tests.provider_rules import assert_complete
 
 from acorn import Run, listen, module, tool
-from acorn._drive.aio import adrive
-from acorn._drive.run_tree import Tree
-from acorn._drive.sync import drive
-from acorn._loop.saved_run import load, save
-from acorn._planning import new_loop
-from acorn.journal import BranchBegun, BranchEnded, Entry
+from acorn._call.plan import new_loop
+from acorn._drive.async_driver import adrive
+from acorn._drive.sync_driver import drive
+from acorn._drive.tree import Tree
+from acorn._machine.saved_run import load, save
+from acorn.journal import BranchFinished, BranchStarted, Entry
 from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -104,9 +104,9 @@ def test_what_a_branch_had_done_is_not_done_again(kind: type[ByModel], way: str)
     assert (run.output, run.stop_reason, run.branches[0].output) == ("done", "finish", "inner done")
     assert CALLED == ["look", "stumble", "stumble"]
     assert len(model.requests) == run.usage.requests == asked + 2
-    assert [type(entry) for entry in run.journal.entries if isinstance(entry, BranchBegun | BranchEnded)] == [
-        BranchBegun,
-        BranchEnded,
+    assert [type(entry) for entry in run.journal.entries if isinstance(entry, BranchStarted | BranchFinished)] == [
+        BranchStarted,
+        BranchFinished,
     ]
     for record in (run, run.branches[0]):
         assert_complete(record.history)

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from acorn import ModelError, Run, Step, current_run, listen, module, tool
-from acorn._drive.aio import adrive
-from acorn._drive.run_tree import Tree
-from acorn._drive.sync import drive
-from acorn._drive.tools import attempt
-from acorn._loop.asks import Ask, AskHook, AskModel, AskTool
-from acorn._loop.branch_context import branch_id
-from acorn._loop.run import Loop
-from acorn._loop.saved_run import load, save
-from acorn._planning import new_loop
-from acorn.journal import BranchBegun, Entry
+from acorn._call.plan import new_loop
+from acorn._drive.async_driver import adrive
+from acorn._drive.perform import attempt
+from acorn._drive.sync_driver import drive
+from acorn._drive.tree import Tree
+from acorn._machine.asks import Ask, AskHook, AskModel, AskTool
+from acorn._machine.machine import Machine
+from acorn._machine.saved_run import load, save
+from acorn._machine.state import branch_id
+from acorn.journal import BranchStarted, Entry
 from acorn.models import ModelRequest
-from acorn.record import Place
+from acorn.record import CallSite
 from acorn.testing import Failure, ScriptedModel, call, finish
 from acorn.thread import dump_events
 
@@ -46,17 +46,17 @@ class Looker(module[Any, str]):
     max_steps = 300
 
 
-def fixed(agent: module[Any, Any], run_id: str = "fixed") -> Loop:
+def fixed(agent: module[Any, Any], run_id: str = "fixed") -> Machine:
     """A call whose run has a known id."""
     first = new_loop(agent, (), {})
-    return Loop(first.plan, Run(run_id, first.run.input))
+    return Machine(first.plan, Run(run_id, first.run.input))
 
 
-def text_of(loop: Loop, since: int = 0) -> str:
+def text_of(loop: Machine, since: int = 0) -> str:
     return json.dumps(save(loop, since))
 
 
-def told(loop: Loop) -> Iterator[Ask]:
+def told(loop: Machine) -> Iterator[Ask]:
     """Walk a run without branches on a clock that ticks by itself; gives each ask when its answer was told."""
     now = 0.0
     loop.start(now)
@@ -69,7 +69,7 @@ def told(loop: Loop) -> Iterator[Ask]:
             outcome = replace(attempt(ask), seconds=0.5)
         else:
             assert isinstance(ask, AskHook)
-            with Place(Tree(loop), loop.run.id, ask.id):
+            with CallSite(Tree(loop), loop.run.id, ask.id):
                 outcome = ask.function(*ask.arguments)
         loop.tell(ask.id, outcome, now)
         yield ask
@@ -186,7 +186,7 @@ def test_a_run_of_the_first_format_can_be_read() -> None:
 class Checked(Tree):
     """A tree that looks at every machine after everything that happens to one."""
 
-    def __init__(self, root: Loop) -> None:
+    def __init__(self, root: Machine) -> None:
         super().__init__(root)
         self.phases: set[str] = set()
 
@@ -212,7 +212,7 @@ class Checked(Tree):
                 self.phases.add(loop.state.phase)
 
 
-def assert_still(loop: Loop, now: float) -> None:
+def assert_still(loop: Machine, now: float) -> None:
     """Asking changes nothing and gives the same each time, also when the run was saved and loaded."""
     before = text_of(loop)
     asks = loop.asks(now)
@@ -358,7 +358,7 @@ def of_branches() -> Callable[[ModelRequest], Any]:
 
 def places(run: Run[Any]) -> list[tuple[Any, ...]]:
     """Where each branch of a run and its branches began, and which id it has."""
-    begun = [entry for entry in run.journal.entries if isinstance(entry, BranchBegun)]
+    begun = [entry for entry in run.journal.entries if isinstance(entry, BranchStarted)]
     own = [(each.run_id, each.step, each.branch, each.call_id, each.inside, each.child_id) for each in begun]
     assert {each.child_id for each in begun} == {child.id for child in run.branches}
     below = [place for child in run.branches for place in places(child)]
@@ -398,7 +398,7 @@ def test_branches_side_by_side_have_the_same_ids_in_whatever_order_their_threads
         order: list[str] = []
 
         def hear(entry: Entry) -> None:
-            if isinstance(entry, BranchBegun):
+            if isinstance(entry, BranchStarted):
                 order.append(entry.branch)
                 begun[entry.branch].set()
 

@@ -17,9 +17,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from acorn import DeclarationError, ToolConflictError, module, tool
-from acorn._declared import spec_of
-from acorn._spec import Spec, read_prompt_file
-from acorn._tools.port import Tool
+from acorn._declare.spec import Spec, read_prompt_file
+from acorn._declare.spec_cache import spec_of
+from acorn._declare.tools.kinds import Tool
 
 
 def run(snippet: str, **names: Any) -> Any:

@@ -17,7 +17,7 @@ from tests.behaviour.conftest import Call, Script
 from tests.patience import AGES, PATIENCE
 
 from acorn import AcornError, Run, Step, module
-from acorn._drive.tool_sources import kept_open
+from acorn._drive.sources import open_sources_of
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 
@@ -227,27 +227,32 @@ def test_a_copy_with_other_settings_uses_what_is_open(call: Call, script: Script
     with block(call, agent) as run:
         copied = agent.using(model=script(calling("fetch", what="1"), finish(result="a")), temperature=0.1)
         again = copied.using(deps="something")
-        assert kept_open(again, source) is kept_open(copied, source) is kept_open(agent, source) is not None
+        assert (
+            open_sources_of(again, source)
+            is open_sources_of(copied, source)
+            is open_sources_of(agent, source)
+            is not None
+        )
         assert read(run(copied)) == ["1 from a"]
         assert diary == ["open a", "list a"]
         with again.using(tools=[source, other]) as more:
             assert diary == ["open a", "list a", "open b"]
-            assert kept_open(more, other) is not None
-            assert kept_open(agent, other) is None
+            assert open_sources_of(more, other) is not None
+            assert open_sources_of(agent, other) is None
         assert diary == ["open a", "list a", "open b", "close b"]
     assert diary[-1] == "close a"
-    assert kept_open(copied, source) is None
+    assert open_sources_of(copied, source) is None
 
 
 def test_copies_and_pickles_begin_with_nothing_open() -> None:
     source = Source("a", [])
     agent = Worker(model="none", tools=[source])
     with agent:
-        assert kept_open(agent, source) is not None
+        assert open_sources_of(agent, source) is not None
         for other in (copy.copy(agent), copy.deepcopy(agent)):
-            assert [kept_open(other, entry) for entry in other.tools] == [None]
+            assert [open_sources_of(other, entry) for entry in other.tools] == [None]
         loaded = pickle.loads(pickle.dumps(Worker(model="none")))
-        assert kept_open(loaded, source) is None
+        assert open_sources_of(loaded, source) is None
         assert "_acorn_open" not in agent.__getstate__()
 
 
@@ -311,7 +316,7 @@ def test_many_tasks_may_enter_one_agent_at_once() -> None:
     async def one(at: int) -> None:
         await asyncio.sleep(0.001 * (at % 3))
         async with agent:
-            assert kept_open(agent, source) is not None
+            assert open_sources_of(agent, source) is not None
             await asyncio.sleep(0.001 * (at % 5))
 
     async def main() -> None:
@@ -330,7 +335,7 @@ def test_many_threads_may_enter_one_agent_at_once() -> None:
     def one() -> None:
         for _ in range(20):
             with agent:
-                if kept_open(agent, source) is None:
+                if open_sources_of(agent, source) is None:
                     wrong.append("not open")
 
     threads = [threading.Thread(target=one) for _ in range(8)]
@@ -391,7 +396,7 @@ def test_a_block_that_is_cancelled_while_it_opens_leaves_nothing_open() -> None:
         with pytest.raises(TimeoutError):
             async with bound, agent:
                 raise AssertionError("the block is not entered")
-        assert kept_open(agent, first) is None
+        assert open_sources_of(agent, first) is None
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())

@@ -22,15 +22,15 @@ from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_run, module, tool
-from acorn._drive.run_tree import Tree
-from acorn._drive.tools import attempt
-from acorn._json import to_plain
-from acorn._loop.asks import AskHook, AskModel, AskSource, AskTool
-from acorn._loop.run import Loop
-from acorn._loop.saved_run import load, save
-from acorn._planning import new_loop
+from acorn._call.plan import new_loop
+from acorn._drive.perform import attempt
+from acorn._drive.tree import Tree
+from acorn._formats.json import to_plain
+from acorn._machine.asks import AskHook, AskModel, AskSource, AskTool
+from acorn._machine.machine import Machine
+from acorn._machine.saved_run import load, save
 from acorn.models import ModelRequest, Price
-from acorn.record import Place
+from acorn.record import CallSite
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.thread import dump_events
 
@@ -75,11 +75,11 @@ def drive(setup: Setup, restart: Restart) -> Outcome:
     """Walk a run to its end, with restarts, on a clock that ticks by itself."""
     first = new_loop(setup.agent, (), setup.given)
     plan = replace(first.plan, resolve=setup.resolve)
-    loop = Loop(plan, Run("the run", first.run.input, deps=first.run.deps))
+    loop = Machine(plan, Run("the run", first.run.input, deps=first.run.deps))
     now, saved = 0.0, 0
     asked: list[tuple[str, ModelRequest]] = []
 
-    def again(loop: Loop) -> Loop:
+    def again(loop: Machine) -> Machine:
         nonlocal saved
         is_opening = any(isinstance(ask, AskSource) for ask in loop.asks(now))  # which every restart begins anew
         if loop.state.phase == "done" or is_opening:
@@ -124,8 +124,8 @@ def drive(setup: Setup, restart: Restart) -> Outcome:
     return _seen(loop.run, asked, saved)
 
 
-def _perform(setup: Setup, loop: Loop, ask: Any) -> Any:
-    with Place(Tree(loop), loop.run.id, ask.id):
+def _perform(setup: Setup, loop: Machine, ask: Any) -> Any:
+    with CallSite(Tree(loop), loop.run.id, ask.id):
         match ask:
             case AskModel():
                 return ask.model.complete(ask.request)
@@ -650,11 +650,11 @@ def test_a_run_that_is_saved_and_loaded_at_any_time_is_the_same_run(make: Make, 
 # What is written down
 
 
-def paused(made: Setup, phase: str, number: int = 1) -> tuple[Any, Loop]:
+def paused(made: Setup, phase: str, number: int = 1) -> tuple[Any, Machine]:
     """A run that stands before its nth ask in a phase, and the plan it follows."""
     first = new_loop(made.agent, (), made.given)
     plan = replace(first.plan, resolve=made.resolve)
-    loop = Loop(plan, first.run)
+    loop = Machine(plan, first.run)
     loop.start(0.0)
     while True:
         ask = loop.asks(0.0)[0]

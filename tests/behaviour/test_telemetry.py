@@ -20,8 +20,8 @@ from pydantic import BaseModel
 from tests.telemetry import Spans, attributes, set_up
 
 from acorn import DeclarationError, ModelError, Step, module, tool
-from acorn._telemetry import names
-from acorn.models.retrying import Retries, Retrying
+from acorn._telemetry import conventions
+from acorn.models.retry import Retries, Retrying
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 WAYS = ["call", "acall", "stream", "astream"]
@@ -139,7 +139,7 @@ def test_a_run_is_one_trace_with_its_tools_branches_and_agents(spans: Spans, way
     assert {name for name, kind in kinds.items() if kind is SpanKind.CLIENT} == {"chat scripted"}
     assert {kind for name, kind in kinds.items() if name != "chat scripted"} == {SpanKind.INTERNAL}
     assert all(span.status.status_code is StatusCode.UNSET for span in spans.all)
-    has_first = [names.FIRST_CHUNK in attributes(span) for span in spans.like("chat")]
+    has_first = [conventions.FIRST_CHUNK in attributes(span) for span in spans.like("chat")]
     assert all(has_first) if way in ("stream", "astream") else not any(has_first)
 
 
@@ -182,11 +182,11 @@ def test_what_spans_say(spans: Spans) -> None:
 
 def test_the_conventions_know_the_names() -> None:
     known = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
-    ours = {value for name, value in vars(names).items() if name.isupper() and str(value).startswith("gen_ai.")}
-    metrics = {names.DURATION, names.TOKENS}
+    ours = {value for name, value in vars(conventions).items() if name.isupper() and str(value).startswith("gen_ai.")}
+    metrics = {conventions.DURATION, conventions.TOKENS}
     assert {each for each in ours - metrics if not each.startswith("gen_ai.aggregated_usage.")} <= known
     providers = {each.value for each in gen_ai_attributes.GenAiProviderNameValues}
-    assert set(names._PROVIDERS.values()) <= providers
+    assert set(conventions._PROVIDERS.values()) <= providers
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_the_conventions_know_the_names() -> None:
     ],
 )
 def test_a_model_is_named_without_its_provider(name: str, provider: str, model: str) -> None:
-    assert names.provider_and_model(name) == (provider, model)
+    assert conventions.provider_and_model(name) == (provider, model)
 
 
 def test_metrics_count_requests_and_tokens(spans: Spans) -> None:
@@ -475,7 +475,7 @@ def test_a_provider_of_any_name_is_one() -> None:
         for _ in range(2):
             Critic(model=ScriptedModel([finish(answer="x")]))(question="?")
         assert spans.tree() == [("invoke_agent Critic", ["chat scripted"])] * 2
-        assert spans.metrics()[names.DURATION][0].count == 2
+        assert spans.metrics()[conventions.DURATION][0].count == 2
 
 
 WORDS = "what was said"

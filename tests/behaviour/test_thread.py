@@ -33,7 +33,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn.journal import Entry, ToolReturned
+from acorn.journal import Entry, ToolFinished
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
 from acorn.thread import (
@@ -458,7 +458,7 @@ def test_a_cancelled_run_ends_with_an_error(script: Script) -> None:
         return "late"
 
     def hear(entry: Entry) -> None:
-        if isinstance(entry, ToolReturned):
+        if isinstance(entry, ToolFinished):
             looked.set()
 
     async def main() -> Run[Any]:

@@ -40,7 +40,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn.journal import Entry, ToolReturned
+from acorn.journal import Entry, ToolFinished
 from acorn.models import RawCall
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -937,7 +937,7 @@ def test_the_time_of_a_tool_counts_from_its_own_beginning(call: Call, script: Sc
         return "within the time of the other, but not within its own"
 
     def hear(entry: Entry) -> None:
-        if isinstance(entry, ToolReturned):
+        if isinstance(entry, ToolFinished):
             is_over.set()
 
     reply = together(calling("slow"), calling("slower_than_allowed"))

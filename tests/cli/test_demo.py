@@ -15,7 +15,7 @@ from tests.cli.screen import Terminal
 
 import acorn.cli
 from acorn.cli.commands.demo import SCENES
-from acorn.models.weights import KNOWN, fetch
+from acorn.models.local.download import KNOWN, fetch
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(acorn.cli.__file__).parent / "scenes"

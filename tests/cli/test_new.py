@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Acorn
 
-from acorn.models.weights import KNOWN, fetch
+from acorn.models.local.download import KNOWN, fetch
 
 
 def test_a_new_project_passes_its_own_tests(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

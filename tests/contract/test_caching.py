@@ -14,9 +14,9 @@ from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback
 
 from acorn import ModelError, Run, Step, module, tool
-from acorn.journal import ModelAnswered
+from acorn.journal import ModelResponded
 from acorn.models.port import Price
-from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.sqlite.store import SQLiteStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.types import Usage
 
@@ -165,7 +165,7 @@ def test_what_was_written_to_a_cache_is_counted_and_paid_for(wire: Wire) -> None
     claude = 100 * 3e-6 + 600 * 0.3e-6 + 300 * 3.75e-6 + 200 * 15e-6
     if not wire.is_openai:
         assert run.cost == pytest.approx(2 * claude)
-    answered = [entry for entry in run.journal.entries if isinstance(entry, ModelAnswered)]
+    answered = [entry for entry in run.journal.entries if isinstance(entry, ModelResponded)]
     assert [entry.usage.cache_write_tokens for entry in answered] == [300, 300]
 
 

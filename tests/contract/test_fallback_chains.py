@@ -14,7 +14,7 @@ from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 from tests.ports import free_port
 
 from acorn import ModelError, Run, Step, module, tool
-from acorn.journal import Failed, Interrupted, ModelAnswered
+from acorn.journal import ModelResponded, RunFailed, RunInterrupted
 from acorn.testing import Reply, call, finish
 
 
@@ -92,8 +92,8 @@ def ask(wire: Wire, agent: module[Any, Any], streams: bool) -> Run[Any]:
     return run_streamed(wire, agent) if streams else wire.run(agent)
 
 
-def answers(run: Run[Any]) -> list[ModelAnswered]:
-    return [entry for entry in run.journal.entries if isinstance(entry, ModelAnswered)]
+def answers(run: Run[Any]) -> list[ModelResponded]:
+    return [entry for entry in run.journal.entries if isinstance(entry, ModelResponded)]
 
 
 # Who answers, and how often each is asked
@@ -144,7 +144,7 @@ def test_a_stream_that_breaks_behind_its_first_delta_is_a_model_error(wire: Wire
         run_streamed(wire, Plain(model=pair.models(num_retries=2)))
     assert pair.counts() == (1, 0)
     assert caught.value.retryable
-    assert isinstance(caught.value.run.journal.entries[-1], Interrupted)
+    assert isinstance(caught.value.run.journal.entries[-1], RunInterrupted)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_what_will_not_pass_is_raised_at_once(wire: Wire, case: str, streams: bo
         ask(wire, Plain(model=pair.models(num_retries=2)), streams)
     assert pair.counts() == (1, 0)
     assert (caught.value.status, caught.value.retryable) == (LASTING[case].status, False)
-    assert isinstance(caught.value.run.journal.entries[-1], Failed)
+    assert isinstance(caught.value.run.journal.entries[-1], RunFailed)
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-4o", "anthropic/claude-sonnet-4-5"])

@@ -9,8 +9,7 @@ import pytest
 from tests.contract.conftest import Wire
 
 from acorn import ModelError, module
-from acorn.models.litellm.library import library
-from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
+from acorn.models.litellm.library import is_unknown, library, words_for_unknown
 from acorn.testing import finish
 
 SCRIPT = """

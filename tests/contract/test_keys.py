@@ -13,7 +13,7 @@ import pytest
 from tests.loopback import Loopback
 
 from acorn import ModelError, module
-from acorn.models.keys import _PROVIDERS, check_key
+from acorn.models.providers import _PROVIDERS, check_key
 from acorn.testing import finish
 
 Json = dict[str, Any]

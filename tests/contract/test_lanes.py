@@ -21,9 +21,9 @@ from tools.write_prices import TABLE, prices
 
 from acorn import ModelError
 from acorn.models.assemble import Assembly
+from acorn.models.failures import forget_refusals
 from acorn.models.port import Model, ModelRequest
-from acorn.models.prices import prices_of
-from acorn.models.refused_settings import forget_refusals
+from acorn.models.providers import prices_of
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call
 from acorn.types import Usage

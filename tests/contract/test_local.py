@@ -22,10 +22,10 @@ from tests.patience import AGES
 from tests.unit.random_schemas import schema
 
 from acorn import DeclarationError, ModelError, module, tool
-from acorn.models.local import LocalModel
-from acorn.models.local_engine import Job
+from acorn.models.local.download import KNOWN, fetch
+from acorn.models.local.engine import EngineJob
+from acorn.models.local.model import LocalModel
 from acorn.models.port import ModelRequest, Price
-from acorn.models.weights import KNOWN, fetch
 
 MODEL = "local/smollm2"
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -315,7 +315,7 @@ def test_the_timeout_of_the_model_dict_is_kept(left: float | None) -> None:
         asyncio.run(model.acomplete(asked("Paris", WORD, timeout=left)))
 
 
-class Watched(Job):
+class Watched(EngineJob):
     """Counts how often the engine asks whether it is stopped, after it was."""
 
     count = 0

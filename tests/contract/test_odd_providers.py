@@ -20,9 +20,9 @@ from tests.loopback import EVENTS, Fault, Loopback, openai_completion, openai_st
 from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import ModelError, module
-from acorn.models.anthropic_messages import Anthropic
+from acorn.models.lanes.anthropic import Anthropic
+from acorn.models.lanes.http import Post, send
 from acorn.models.port import ModelRequest
-from acorn.models.transport import Post, send
 from acorn.testing import finish
 
 WAYS = ["sync", "async"]

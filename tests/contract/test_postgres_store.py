@@ -22,11 +22,11 @@ from tests.postgres_server import NAMED, OwnServer, in_database
 
 import acorn
 from acorn import DeclarationError, StoreError
-from acorn.stores.holder import hold, let_go, this_process
+from acorn.stores.lease import claim_process, release_process, this_process
 from acorn.stores.open import open_store
 from acorn.stores.port import Commit
-from acorn.stores.postgres import PostgresStore
-from acorn.stores.postgres_schema import MIGRATIONS
+from acorn.stores.postgres.schema import MIGRATIONS
+from acorn.stores.postgres.store import PostgresStore
 
 ROOT = Path(__file__).parents[2]
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -440,12 +440,12 @@ def test_a_wish_to_cancel_reaches_who_drives_the_run_before_its_next_beat(
     monkeypatch.setenv("ACORN_LEASE", str(100 * PATIENCE))
     begin(store, "r")
     told = threading.Event()
-    hold(store, "r", told.set)
+    claim_process(store, "r", told.set)
     assert comes_true(lambda: listeners(postgres))
     with closing(PostgresStore(postgres)) as other:
         other.cancel("r")
         assert told.wait(PATIENCE)
-        let_go(store, "r")
+        release_process(store, "r")
         begin(store, "s")
         other.cancel("s")  # so that it looks whether there is anything left to beat for
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))

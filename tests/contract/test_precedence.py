@@ -8,7 +8,7 @@ import pytest
 from tests.contract.conftest import Wire
 
 from acorn import DeclarationError, Step, module, tool
-from acorn._loop.settings import read_settings, written_settings
+from acorn._machine.state import read_settings, written_settings
 from acorn.testing import call, finish
 
 NAMES = {"temperature": (0.1, 0.2, 0.3), "max_tokens": (11, 22, 33)}

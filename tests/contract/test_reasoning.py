@@ -19,8 +19,8 @@ from tests.loopback_gemini import gemini, gemini_answer, gemini_answers, signatu
 
 from acorn import ModelError, Run, Step, module, tool
 from acorn.models.port import ModelRequest
+from acorn.models.request_body import SentMessages, SentPart
 from acorn.models.resolve import resolve
-from acorn.models.sent import Sent, SentPart
 from acorn.testing import Reply, call, finish
 
 Json = dict[str, Any]
@@ -343,7 +343,7 @@ CALLED: list[Json] = [
 def test_openai_itself_is_sent_ids_that_it_takes_and_another_server_its_own(model: str) -> None:
     def sent(**config: Any) -> Json:
         made: Any = resolve({"model": model, "api_key": "k", **config}, "Looking")
-        conversation = Sent()
+        conversation = SentMessages()
         conversation.messages = CALLED
         request = ModelRequest.of(SentPart(conversation, 3), [], 0.7, 100, None, frozenset(), (), lambda: b"[]")
         written: Json = json.loads(made.lane.body(request, (), is_stream=False))

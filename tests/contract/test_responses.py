@@ -11,7 +11,7 @@ from tests.loopback import EVENTS, Fault, Loopback
 from tests.loopback_responses import responses_stream
 
 from acorn import ModelError, Step, module, tool
-from acorn.models.openai_responses import OpenAIResponses
+from acorn.models.lanes.openai_responses import OpenAIResponses
 from acorn.models.port import ModelRequest
 from acorn.testing import Reply, call, finish
 

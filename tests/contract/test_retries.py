@@ -17,8 +17,7 @@ from tests.patience import AGES, PATIENCE, comes_true, given_time, waiting_for_n
 from tests.ports import free_port
 
 from acorn import AcornError, LimitError, ModelError, module
-from acorn.models.http_status import retry_after
-from acorn.models.retrying import LONGEST_WAIT, Retries
+from acorn.models.retry import LONGEST_WAIT, Retries, retry_after
 from acorn.testing import Reply, call, finish
 
 

@@ -14,11 +14,11 @@ from tests.contract.conftest import Wire
 from tests.loopback import Fault, Request
 
 from acorn import ModelError, Run, Step, module, tool
-from acorn._drive.tools import attempt
-from acorn._loop.asks import AskHook, AskModel, AskTool
-from acorn._loop.saved_run import save
-from acorn._planning import new_loop
-from acorn._secrets import redact, secrets_in
+from acorn._call.plan import new_loop
+from acorn._drive.perform import attempt
+from acorn._formats.redact import redact, secrets_in
+from acorn._machine.asks import AskHook, AskModel, AskTool
+from acorn._machine.saved_run import save
 from acorn.testing import Reply, call, finish
 
 # No canary looks like a key of any provider: they are kept back because they are known, not by their shape.

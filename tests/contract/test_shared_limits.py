@@ -18,7 +18,7 @@ from tests.sliding import most_in_any_window
 
 from acorn import DeclarationError, LimitError, ModelError, StoreError, module
 from acorn.stores import PostgresStore
-from acorn.stores.port import Order, Report
+from acorn.stores.port import WindowOrder, WindowReport
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.types import Usage
@@ -83,9 +83,14 @@ def store(postgres: str) -> Iterator[PostgresStore]:
 
 
 def order(
-    requests: int, tokens: int = 0, need: int = 0, *reports: Report, most: int | None = None, seconds: float = AGES
-) -> Order:
-    return Order("a", 10, most, requests, tokens, need, seconds, reports)
+    requests: int,
+    tokens: int = 0,
+    need: int = 0,
+    *reports: WindowReport,
+    most: int | None = None,
+    seconds: float = AGES,
+) -> WindowOrder:
+    return WindowOrder("a", 10, most, requests, tokens, need, seconds, reports)
 
 
 def test_a_store_gives_no_more_than_there_is(store: PostgresStore) -> None:
@@ -100,8 +105,8 @@ def test_a_store_gives_no_more_than_there_is(store: PostgresStore) -> None:
 def test_what_was_not_used_is_there_for_others(store: PostgresStore) -> None:
     first = store.take(order(10))
     assert store.take(order(1)).requests == 0
-    assert store.take(order(9, 0, 0, Report(first.number, 4, 0, AGES))).requests == 6
-    assert store.take(order(9, 0, 0, Report(first.number, 0, 0, 0.0))).requests == 4
+    assert store.take(order(9, 0, 0, WindowReport(first.number, 4, 0, AGES))).requests == 6
+    assert store.take(order(9, 0, 0, WindowReport(first.number, 0, 0, 0.0))).requests == 4
 
 
 def test_what_nobody_reports_of_comes_back_by_itself(store: PostgresStore) -> None:
@@ -179,7 +184,7 @@ def test_most_requests_need_not_ask_the_store(postgres: str) -> None:
     class Counting(PostgresStore):
         orders = 0
 
-        def take(self, order: Order) -> Any:
+        def take(self, order: WindowOrder) -> Any:
             Counting.orders += bool(order.requests)
             return super().take(order)
 
@@ -213,7 +218,7 @@ def test_a_wait_ends_when_it_is_cancelled_and_leaves_no_hole(store: PostgresStor
 
 def test_a_store_that_does_not_answer_is_told_and_nothing_is_sent(postgres: str) -> None:
     class Away(PostgresStore):
-        def take(self, order: Order) -> Any:
+        def take(self, order: WindowOrder) -> Any:
             raise StoreError("`it` did not answer for 30 s")
 
     asked = model()

@@ -24,10 +24,10 @@ import pytest
 from pydantic import BaseModel
 
 from acorn import AcornError, Run, current_run, tool
+from acorn._declare.tools.collect import make_tool
 from acorn._drive.bridge import call_sync
-from acorn._drive.tool_sources import OpenSources
-from acorn._tools.collect import make_tool
-from acorn.record import Place
+from acorn._drive.sources import OpenSources
+from acorn.record import CallSite
 
 PATIENCE = 120.0
 """Seconds after which a test gives up on what should have come long before."""
@@ -857,14 +857,14 @@ def test_a_source_knows_the_run_that_opened_it(driver: Driver, kind: Any) -> Non
     sources, source = driver.sources, Curious()
 
     async def main() -> None:
-        with Place(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}, trace=None), run.id, "tool"):
+        with CallSite(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}, trace=None), run.id, "tool"):
             await sources.aopen(source)
         await sources.aclose()
 
     if driver.is_async:
         driver.run(main)
     else:
-        with Place(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}, trace=None), run.id, "tool"):
+        with CallSite(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}, trace=None), run.id, "tool"):
             sources.open(source)
         sources.close()
     assert seen == [run, run, run]
@@ -875,7 +875,7 @@ def test_a_forked_child_opens_for_itself_and_does_not_wait_for_what_it_has_not()
     program = """
         import asyncio, os, threading
         from acorn._drive.bridge import call_sync
-        from acorn._drive.tool_sources import OpenSources
+        from acorn._drive.sources import OpenSources
 
         class Source:
             async def __aenter__(self):

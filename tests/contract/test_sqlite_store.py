@@ -24,13 +24,12 @@ from tests.patience import PATIENCE, comes_true
 from tests.striking import Strike
 
 from acorn import DeclarationError, StoreError
-from acorn.stores.holder import this_process
+from acorn.stores.lease import this_process
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import Commit
-from acorn.stores.schema import APPLICATION_ID, FIRST, MIGRATIONS
-from acorn.stores.sqlite import SQLiteStore
-from acorn.stores.sqlite_file import file_system
+from acorn.stores.sqlite.connection import APPLICATION_ID, FIRST, MIGRATIONS, file_system
+from acorn.stores.sqlite.store import SQLiteStore
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 
@@ -214,8 +213,8 @@ NOBODY = """
 import os, sys
 from tests.commits import begin
 from acorn import StoreError
-from acorn.stores.sqlite import SQLiteStore
-import acorn.stores.sqlite_file, encodings.idna
+from acorn.stores.sqlite.store import SQLiteStore
+import acorn.stores.sqlite.connection, encodings.idna
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
@@ -245,7 +244,7 @@ FULL = """
 import resource, sys
 from tests.commits import begin, go_on
 from acorn import StoreError
-from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.sqlite.store import SQLiteStore
 store = SQLiteStore(sys.argv[1])
 begin(store, "r")
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))

@@ -18,11 +18,10 @@ from tests.commits import begin, birth, change, elsewhere, go_on
 from tests.patience import PATIENCE, comes_true
 
 from acorn import StoreError
-from acorn.stores.holder import hold, let_go, this_process
+from acorn.stores.lease import claim_of, claim_process, release_process, take_claim, this_process
 from acorn.stores.port import Commit, Store
-from acorn.stores.postgres import PostgresStore
-from acorn.stores.seats import seat_of, take
-from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.postgres.store import PostgresStore
+from acorn.stores.sqlite.store import SQLiteStore
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 ROOT = Path(__file__).parents[2]
@@ -209,12 +208,12 @@ def test_a_forked_child_is_another_holder_and_uses_the_store_too(store: Store) -
 
 def test_a_forked_child_takes_a_run_though_another_thread_was_taking_it(store: Store) -> None:
     begin(store, "r", status="waiting")
-    seat = seat_of(store, "r")
+    seat = claim_of(store, "r")
     with seat.lock:
 
         def in_child() -> None:
             signal.alarm(int(PATIENCE))
-            assert take(store, "r") is not None
+            assert take_claim(store, "r") is not None
 
         assert forked(in_child) == 0
 
@@ -264,16 +263,16 @@ def test_forks_amid_many_commits_lose_nothing(store: Store) -> None:
 def test_a_forked_child_beats_for_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_LEASE", "2")
     begin(store, "r")
-    hold(store, "r")
+    claim_process(store, "r")
 
     def in_child() -> None:
         begin(store, "child")
-        hold(store, "child")
+        claim_process(store, "child")
         (before,) = heard(store, this_process().id)
         assert comes_true(lambda: heard(store, this_process().id) > [before])
 
     assert forked(in_child) == 0
-    let_go(store, "r")
+    release_process(store, "r")
 
 
 # The end of a process
@@ -281,7 +280,7 @@ def test_a_forked_child_beats_for_itself(store: Store, monkeypatch: pytest.Monke
 ENDING = """
 import sys
 from tests.commits import begin, change
-from acorn.stores.holder import hold, this_process
+from acorn.stores.lease import hold, this_process
 from acorn.stores.port import Commit
 from acorn.stores.open import open_store
 store = open_store(sys.argv[1], "the child")

@@ -14,11 +14,11 @@ from tests.commits import NOON, begin, birth, change, dead_here, elsewhere, go_o
 from tests.patience import PATIENCE, comes_true
 
 from acorn import StoreError, Usage
-from acorn.stores.holder import hold, let_go, this_process
+from acorn.stores.lease import claim_process, release_process, this_process
 from acorn.stores.memory import MemoryStore
-from acorn.stores.port import Commit, HeldError, Holder, Medium, Queued, RunCancelledError, Status, Store
-from acorn.stores.postgres import PostgresStore
-from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.port import Commit, Medium, Process, QueuedRun, RunCancelledError, RunClaimedError, Status, Store
+from acorn.stores.postgres.store import PostgresStore
+from acorn.stores.sqlite.store import SQLiteStore
 
 STORES: dict[str, Callable[[pytest.FixtureRequest], Store]] = {
     "memory": lambda _: MemoryStore(),
@@ -312,7 +312,7 @@ def test_a_run_of_a_dead_process_of_this_machine_is_taken_at_once(store: Store) 
 
 def test_a_process_with_the_same_pid_is_another(store: Store) -> None:
     here = this_process()
-    begin(store, "r", Holder("before", here.host, here.boot, here.pid, "1"))
+    begin(store, "r", Process("before", here.host, here.boot, here.pid, "1"))
     assert store.claim("r", here) is not None
 
 
@@ -677,14 +677,14 @@ def test_a_process_is_heard_of_while_it_drives_a_run(store: Store, monkeypatch: 
     assert comes_true(lambda: status_of(store, "r") == "stopped")
     monkeypatch.setenv("ACORN_LEASE", "8")
     told = threading.Event()
-    hold(store, "s")
-    hold(store, "r", told.set)
+    claim_process(store, "s")
+    claim_process(store, "r", told.set)
     assert comes_true(lambda: status_of(store, "r") == "running")
     store.cancel("s")
     store.cancel("r")
     assert told.wait(PATIENCE)
-    let_go(store, "r")
-    let_go(store, "s")
+    release_process(store, "r")
+    release_process(store, "s")
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))
 
 
@@ -694,7 +694,7 @@ def test_a_process_is_heard_of_while_it_drives_a_run(store: Store, monkeypatch: 
 def test_a_run_can_be_put_before_anybody_begins_it(store: Store) -> None:
     born = birth(agent="shop.desk:Desk", input='{"question": "é\\u0000"}', overrides='{"settings": {}}')
     born = born._replace(batch="nightly", item=4)
-    assert store.put([Queued("r", born, 3, NOON)]) == ["r"]
+    assert store.put([QueuedRun("r", born, 3, NOON)]) == ["r"]
 
     (kept,) = store.read("r")
     assert kept.birth == born
@@ -710,7 +710,7 @@ def test_a_run_can_be_put_before_anybody_begins_it(store: Store) -> None:
 
 def test_what_is_known_by_its_id_is_not_put_again(store: Store) -> None:
     begin(store, "known")
-    runs = [Queued(name, birth(input=f'"{at}"')) for at, name in enumerate(["known", "a", "b", "a"])]
+    runs = [QueuedRun(name, birth(input=f'"{at}"')) for at, name in enumerate(["known", "a", "b", "a"])]
     assert sorted(store.put(runs)) == ["a", "b"]
     assert store.put(runs) == []
     assert store.put([]) == []
@@ -719,12 +719,12 @@ def test_what_is_known_by_its_id_is_not_put_again(store: Store) -> None:
 
 
 def test_who_claims_a_queued_run_begins_it(store: Store) -> None:
-    store.put([Queued("r", birth())])
+    store.put([QueuedRun("r", birth())])
     kept = store.claim("r", this_process())
     assert kept is not None
     assert (kept[0].facts.status, kept[0].has_begun) == ("queued", False)
     assert status_of(store, "r") == "running"
-    with pytest.raises(HeldError, match="is being driven by process"):
+    with pytest.raises(RunClaimedError, match="is being driven by process"):
         store.claim("r", elsewhere())
     store.commit(Commit("r", this_process(), [change("r", ["0"], born=None)])).result()
     (begun,) = store.read("r")
@@ -732,7 +732,7 @@ def test_who_claims_a_queued_run_begins_it(store: Store) -> None:
 
 
 def test_a_run_goes_back_to_the_queue(store: Store) -> None:
-    store.put([Queued("r", birth())])
+    store.put([QueuedRun("r", birth())])
     store.claim("r", this_process())
     store.release("r", this_process(), "queued")
     assert status_of(store, "r") == "queued"
@@ -743,7 +743,7 @@ def test_a_run_goes_back_to_the_queue(store: Store) -> None:
 
 
 def test_a_queued_run_can_be_cancelled_and_deleted(store: Store) -> None:
-    store.put([Queued("r", birth()), Queued("s", birth())])
+    store.put([QueuedRun("r", birth()), QueuedRun("s", birth())])
     store.cancel("r")
     assert status_of(store, "r") == "cancelled"
     store.delete("s")
@@ -752,7 +752,7 @@ def test_a_queued_run_can_be_cancelled_and_deleted(store: Store) -> None:
 
 @pytest.mark.usefixtures("short_lease")
 def test_a_claimed_run_whose_holder_died_before_it_began_is_taken_over_four_times(store: Store) -> None:
-    store.put([Queued("r", birth())])
+    store.put([QueuedRun("r", birth())])
     assert store.claim("r", dead_here("first")) is not None
     for at in range(4):
         kept = store.claim("r", dead_here(str(at)))
@@ -764,7 +764,7 @@ def test_a_claimed_run_whose_holder_died_before_it_began_is_taken_over_four_time
 
 
 def test_many_runs_are_looked_at_in_one_go(store: Store) -> None:
-    store.put([Queued(f"q{at}", birth()) for at in range(1500)])
+    store.put([QueuedRun(f"q{at}", birth()) for at in range(1500)])
     begin(store, "running")
     begin(store, "gone", dead_here())
     begin(store, "done", status="done")
@@ -780,5 +780,5 @@ def test_a_store_without_workers_says_so(store: Store) -> None:
     if store.name.startswith("postgres"):
         pytest.skip("it has workers")
     with pytest.raises(StoreError, match="has no workers that could drive a run: those need a PostgreSQL store"):
-        store.put([Queued("r", birth())], deliver=True)
+        store.put([QueuedRun("r", birth())], deliver=True)
     assert store.read("r") == []

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tests.commits import NOON, birth, change, dead_here, elsewhere, request
 
 from acorn import StoreError
-from acorn.stores.holder import this_process
+from acorn.stores.lease import this_process
 from acorn.stores.memory import MemoryStore
-from acorn.stores.port import Commit, Holder, Kept, RunFacts, Store
-from acorn.stores.postgres import PostgresStore
-from acorn.stores.postgres_connection import Transaction
-from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.port import Commit, Process, RunFacts, Store, StoredRun
+from acorn.stores.postgres.connection import Transaction
+from acorn.stores.postgres.store import PostgresStore
+from acorn.stores.sqlite.store import SQLiteStore
 from acorn.types import Usage
 
 RUNS = 4_000 if os.environ.get("ACORN_TORTURE") == "1" else 60
@@ -97,7 +97,7 @@ def commits(draw: st.DrawFn, kept: dict[str, int]) -> Act:
 @st.composite
 def other_acts(draw: st.DrawFn) -> Act:
     run_id = draw(st.sampled_from([*ROOTS, *BRANCHES]))
-    holder: Holder = draw(st.sampled_from(HOLDERS))
+    holder: Process = draw(st.sampled_from(HOLDERS))
     status: Any = draw(st.sampled_from(STATUSES))
     value = draw(plain)
     number = draw(st.integers(0, 2))
@@ -124,7 +124,7 @@ def without_time(facts: RunFacts) -> RunFacts:
     return replace(facts, updated=NOON)
 
 
-def seen(kept: Kept) -> Kept:
+def seen(kept: StoredRun) -> StoredRun:
     return kept._replace(facts=without_time(kept.facts), entries=list(kept.entries))
 
 

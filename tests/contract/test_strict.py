@@ -12,7 +12,7 @@ from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback
 
 from acorn import DeclarationError, ModelError, Step, module, tool
-from acorn._schema.strict import closed, is_strict
+from acorn._formats.schema.generate import closed, is_strict
 from acorn.models.port import ModelRequest, takes_strict
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, ScriptedModel, call, finish

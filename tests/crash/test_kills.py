@@ -24,7 +24,7 @@ from tests.crash.copies import restore
 from tests.patience import PATIENCE
 
 import acorn
-from acorn.journal import ModelAnswered, ToolReturned
+from acorn.journal import ModelResponded, ToolFinished
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
 
@@ -105,9 +105,9 @@ class Scene:
         for run in runs:
             runs += run.branches
             for entry in run.journal.entries:
-                if isinstance(entry, ModelAnswered):
+                if isinstance(entry, ModelResponded):
                     keys.add(entry.content)
-                elif isinstance(entry, ToolReturned):
+                elif isinstance(entry, ToolFinished):
                     keys.add(str(entry.content))
             keys |= {f"hook {n}" for n in range(1, 20) if any(f"hook {n}" in str(m["content"]) for m in run.history)}
         return keys

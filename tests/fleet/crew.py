@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from acorn import Step, current_run, module, tool
-from acorn.journal import ModelAnswered, ToolReturned
+from acorn.journal import ModelResponded, ToolFinished
 from acorn.models import ModelRequest
 from acorn.stores.open import open_store
 from acorn.stores.port import NOT_BEGUN
@@ -37,7 +37,7 @@ def committed(run_id: str, kind: type, call_id: str = "") -> int:
     kept = open_store(STORE, "crew").read(run_id)
     if not kept or kept[0].state == NOT_BEGUN:
         return 0
-    name = {ModelAnswered: "model_answered", ToolReturned: "tool_returned"}[kind]
+    name = {ModelResponded: "model_answered", ToolFinished: "tool_returned"}[kind]
     return sum(f'"{name}"' in entry and call_id in entry for entry in kept[0].entries)
 
 
@@ -48,7 +48,7 @@ def reply(request: ModelRequest) -> Reply:
     turn = sum(message["role"] == "assistant" for message in request.messages)
     is_branch = "Dig deeper" in text
     if name and not is_branch:  # judged as it is asked: who is frozen now may be replaced while it is
-        again = committed(name, ModelAnswered) > turn
+        again = committed(name, ModelResponded) > turn
         note("model", f"{name}:{turn}", "AGAIN" if again else "")
     time.sleep(PACE)
     if is_branch:
@@ -67,7 +67,7 @@ def look(at: int) -> str:
     """Look at something."""
     run: Any = current_run()
     key = run.idempotency_key
-    again = committed(run.id, ToolReturned, f'"{key.rpartition(":")[2]}"') > 0
+    again = committed(run.id, ToolFinished, f'"{key.rpartition(":")[2]}"') > 0
     note("look", key, "AGAIN" if again else "")
     time.sleep(PACE)
     return f"seen {at}"

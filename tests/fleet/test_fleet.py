@@ -31,12 +31,12 @@ from tests.postgres_server import OwnServer
 
 import acorn
 from acorn import AcornError, ModelError, StoreError, module
-from acorn._handle import Handle
-from acorn.durable.work import Worker as InProcess
+from acorn._call.submit import Handle
+from acorn.durable.worker import Worker as InProcess
 from acorn.stores import PostgresStore
-from acorn.stores.holder import this_process
+from acorn.stores.lease import this_process
 from acorn.stores.open import open_store
-from acorn.stores.port import Queued, RunCancelledError
+from acorn.stores.port import QueuedRun, RunCancelledError
 from acorn.testing import Failure, ScriptedModel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -318,7 +318,7 @@ def test_a_run_that_is_put_again_for_workers_is_theirs(postgres: str, status: An
     store = PostgresStore(postgres)
     begin(store, "run-a", status=status, agent="crew:Desk")
     begin(store, "run-b", status=status, agent="crew:Scout")
-    again = [Queued(name, birth(agent="crew:Desk")) for name in ("run-a", "run-b")]
+    again = [QueuedRun(name, birth(agent="crew:Desk")) for name in ("run-a", "run-b")]
     assert store.put(again, deliver=True) == []
     assert jobs(postgres) == (["run-a"] if status == "stopped" else [])
 

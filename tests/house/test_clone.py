@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from acorn.models.weights import home
+from acorn.models.local.download import weights_folder
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -28,7 +28,7 @@ def environment(clone: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
     # The environment that `make demo` makes is the one that the reader activates.
     path = os.pathsep.join([str(clone / ".venv" / "bin"), os.environ.get("PATH", "")])
-    return {**kept, "PATH": path, "ACORN_HOME": str(home()), "PIP_NO_COMPILE": "1"}
+    return {**kept, "PATH": path, "ACORN_HOME": str(weights_folder()), "PIP_NO_COMPILE": "1"}
 
 
 @pytest.fixture(scope="module")

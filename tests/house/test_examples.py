@@ -20,7 +20,7 @@ from tests.loopback import Loopback
 
 from acorn import module
 from acorn.cli import main
-from acorn.cli.load_target import load
+from acorn.cli.targets import load
 from acorn.testing import ScriptedModel, call, finish
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import acorn
-from acorn.web.static_files import FILES, SHELL
+from acorn.web.page.files import FILES, SHELL
 
 STATIC = Path(acorn.__file__).parent / "web" / "static"
 NAMES = sorted(path.name for path in STATIC.iterdir())

@@ -15,11 +15,11 @@ from operator import itemgetter
 from random import Random
 from typing import NamedTuple
 
-from acorn._rate_limit import RateLimit
-from acorn.models.gates import Desk, Turn
-from acorn.models.shared_window import SharedWindow
-from acorn.stores.allowances import share
-from acorn.stores.port import Order, Slice
+from acorn._declare.settings import RateLimit
+from acorn.models.limits.gates import Waiter, WaitingLine
+from acorn.models.limits.shared import SharedWindow
+from acorn.stores.port import WindowOrder, WindowSlice
+from acorn.stores.rules import share
 
 
 class Sent(NamedTuple):
@@ -64,7 +64,7 @@ class Book:
         self._slices: dict[int, tuple[int, int, float]] = {}
         self._number = count(1)
 
-    def take(self, order: Order) -> Slice:
+    def take(self, order: WindowOrder) -> WindowSlice:
         now = self._clock.now
         for number, requests, tokens, seconds in order.reports:
             if number in self._slices:
@@ -86,7 +86,7 @@ class Machine:
         self, clock: Clock, book: Book, limit: RateLimit, chance: Random, slow: float, sent: list[Sent]
     ) -> None:
         self._clock, self._book, self._chance, self._slow, self._sent = clock, book, chance, slow, sent
-        self._desk = Desk()
+        self._desk = WaitingLine()
         self._gate = SharedWindow(limit, "all", self._carry)
         self._alarm = 0
 
@@ -96,7 +96,7 @@ class Machine:
             self._clock.later(self._delay(), lambda: self._ask(request, pause))
 
     def _ask(self, request: Request, pause: float) -> None:
-        turn = Turn((self._gate,), request.size, request.longest)
+        turn = Waiter((self._gate,), request.size, request.longest)
 
         def told(wait: float) -> None:
             if not wait:
@@ -121,21 +121,21 @@ class Machine:
         turn.tell = told
         self._see(turn)
 
-    def _see(self, turn: Turn) -> None:
+    def _see(self, turn: Waiter) -> None:
         self._desk.pass_time(self._clock.now)
         self._desk.see(turn, self._clock.now)
         self._set_alarm()
 
     # The way to the store and back
 
-    def _carry(self, gate: SharedWindow, order: Order) -> None:
+    def _carry(self, gate: SharedWindow, order: WindowOrder) -> None:
         self._clock.later(self._delay(), lambda: self._arrive(order))
 
-    def _arrive(self, order: Order) -> None:
+    def _arrive(self, order: WindowOrder) -> None:
         came = self._book.take(order)
         self._clock.later(self._delay(), lambda: self._hear(came))
 
-    def _hear(self, came: Slice) -> None:
+    def _hear(self, came: WindowSlice) -> None:
         now = self._clock.now
         self._desk.pass_time(now)
         self._desk.hear(self._gate, self._gate.hear(came, now), now)

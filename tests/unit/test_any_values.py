@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 from tests.unit.random_schemas import schema
 
-from acorn.testing.texts import fits_pattern, texts_for
-from acorn.testing.values import value_for
+from acorn._formats.schema.example_texts import fits_pattern, texts_for
+from acorn._formats.schema.example_values import value_for
 
 
 @pytest.mark.parametrize("seed", range(0, 300, 20))

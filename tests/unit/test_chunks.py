@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, RootModel
 
-from acorn._loop.stream import Streamer
-from acorn._schema.shape import Shape, shape_of
+from acorn._formats.schema.shape import Shape, shape_of
+from acorn._machine.response import Streamer
 from acorn.chunk import AnswerReader, StreamChunk
 from acorn.models.assemble import Assembly, as_deltas
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall

@@ -20,9 +20,9 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, computed_field, f
 from tests.photo import Photo, Sketch, Sound, image
 from typing_extensions import TypedDict
 
-from acorn._content import Parts, _collecting, content_of, restore_parts, save_parts, text_of
-from acorn._json import to_plain, to_text
-from acorn._xml.encode import XmlStyle, encode
+from acorn._formats.content import Parts, _collecting, content_of, restore_parts, save_parts, text_of
+from acorn._formats.json import to_plain, to_text
+from acorn._formats.xml.encode import XmlStyle, encode
 
 A, B = Photo("a"), Photo("b")
 

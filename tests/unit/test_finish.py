@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from acorn import ParseError
-from acorn._loop.finish import judge_arguments, judge_fields, judge_xml, no_answer, out_of_retries
-from acorn._schema.shape import Shape
+from acorn._formats.schema.shape import Shape
+from acorn._machine.finish import judge_arguments, judge_fields, judge_xml, no_answer, out_of_retries
 
 
 class Person(BaseModel):

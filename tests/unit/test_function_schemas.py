@@ -32,10 +32,9 @@ from tests.unit import signatures
 from tests.unit.signatures import ROWS, Cat, Color, Dog, Label, Movie, Node, Point, Priority, Row, Schema, Size
 
 from acorn import DeclarationError, ToolConflictError, module, tool
-from acorn._tools.bind import UnresolvedError
-from acorn._tools.collect import gather, make_tool, merge, methods
-from acorn._tools.docs import read_docstring
-from acorn._tools.port import ArgumentError, Tool
+from acorn._declare.tools.collect import gather, make_tool, merge, methods
+from acorn._declare.tools.kinds import ArgumentError, Tool
+from acorn._declare.tools.signatures import UnresolvedError, read_docstring
 
 HERE = __name__
 

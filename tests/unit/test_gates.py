@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acorn._rate_limit import RateLimit
-from acorn.models.gates import Desk, Gate, Slots, Turn, Window
+from acorn._declare.settings import RateLimit
+from acorn.models.limits.gates import Gate, Slots, Waiter, WaitingLine, Window
 
 
 @dataclass(eq=False)
 class Sender:
     """Whoever wants to send: what it was told, and what came of it."""
 
-    turn: Turn
+    turn: Waiter
     told: list[float] = field(default_factory=list[float])
     estimate: int = 0
     reached: float = 0.0
@@ -36,13 +36,13 @@ class World:
 
     def __init__(self, *gates: Gate) -> None:
         self.gates = gates
-        self.desk = Desk()
+        self.desk = WaitingLine()
         self.now = 0.0
         self.senders: list[Sender] = []
         self.gone_through: list[Sender] = []
 
     def come(self, size: int = 0, longest: int | None = None) -> Sender:
-        sender = Sender(Turn(self.gates, size, longest))
+        sender = Sender(Waiter(self.gates, size, longest))
 
         def tell(seconds: float) -> None:
             sender.told.append(seconds)
@@ -175,7 +175,7 @@ def test_those_behind_one_that_was_cancelled_move_up() -> None:
 def test_whoever_cannot_be_told_leaves_its_place() -> None:
     world = World(Slots(1), Window(RateLimit(1, None, 60)))
     holder = world.come()
-    lost = Turn(world.gates)
+    lost = Waiter(world.gates)
     loop = asyncio.new_event_loop()
     lost.tell = lambda seconds: loop.call_soon_threadsafe(print, seconds)
     world.desk.see(lost, world.now)
@@ -188,7 +188,7 @@ def test_whoever_cannot_be_told_leaves_its_place() -> None:
 
 def test_one_that_was_over_before_it_was_seen_takes_nothing() -> None:
     world = World(Slots(1))
-    turn = Turn(world.gates)
+    turn = Waiter(world.gates)
     turn.is_over = True
     world.desk.see(turn, 0.0)
     assert world.come().may_go
@@ -199,14 +199,14 @@ def test_one_that_was_over_before_it_was_seen_takes_nothing() -> None:
 
 def test_tokens_are_estimated_by_the_bytes_and_the_longest_answer() -> None:
     window = Window(RateLimit(None, 1000, 60))
-    assert window.estimate(Turn((window,), 400, 100)) == 200
+    assert window.estimate(Waiter((window,), 400, 100)) == 200
 
 
 def test_estimates_are_learned_from_answers() -> None:
     world = World(window := Window(RateLimit(None, 10**9, 60)))
     for _ in range(40):
         all_at_once(world, world.come(1000), (500, 20))
-    assert window.estimate(Turn((window,), 2000)) == pytest.approx(1020, abs=5)
+    assert window.estimate(Waiter((window,), 2000)) == pytest.approx(1020, abs=5)
 
 
 def test_what_was_estimated_too_high_makes_room_when_it_is_settled() -> None:

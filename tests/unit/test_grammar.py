@@ -19,10 +19,10 @@ from pydantic import UUID4, AnyUrl, AwareDatetime, BaseModel, Field, NaiveDateti
 from tests.unit.gbnf import Grammar
 from tests.unit.random_schemas import PATTERNS, hostile, schema
 
-from acorn._grammar.build import ImpossibleError, Limits, grammar
-from acorn._grammar.checked import UnreadableError
-from acorn._schema.generate import schema_of
-from acorn.models.local_prompt import flatten
+from acorn._formats.schema.generate import schema_of
+from acorn.models.local.grammar.build import GrammarLimits, ImpossibleError, grammar
+from acorn.models.local.grammar.schema import UnreadableError
+from acorn.models.local.prompt import flatten
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 ROUNDS = 2000 if TORTURE else 200
@@ -36,13 +36,13 @@ def nested(depth: int) -> dict[str, Any]:
     return made
 
 
-def written(wanted: Any, rounds: int = 40, limits: Limits | None = None) -> list[str]:
+def written(wanted: Any, rounds: int = 40, limits: GrammarLimits | None = None) -> list[str]:
     """Texts that the grammar of a schema allows."""
-    made = Grammar.read(grammar(wanted, limits or Limits(), is_named=False))
+    made = Grammar.read(grammar(wanted, limits or GrammarLimits(), is_named=False))
     return [made.write(random.Random(number)) for number in range(rounds)]
 
 
-def values(wanted: Any, rounds: int = 40, limits: Limits | None = None) -> list[Any]:
+def values(wanted: Any, rounds: int = 40, limits: GrammarLimits | None = None) -> list[Any]:
     """What these texts say, each of them valid."""
     validator = Draft202012Validator(wanted, format_checker=Draft202012Validator.FORMAT_CHECKER)
     found: list[Any] = []
@@ -80,7 +80,7 @@ def test_whatever_is_written_under_a_grammar_fits_its_schema(seed: int) -> None:
 )
 def test_a_whole_number_is_allowed_exactly_if_it_is_within_its_bounds(bounds: dict[str, Any]) -> None:
     wanted = {"type": "integer", **bounds}
-    allowed = Grammar.read(grammar(wanted, Limits(), is_named=False)).as_regex()
+    allowed = Grammar.read(grammar(wanted, GrammarLimits(), is_named=False)).as_regex()
     validator = Draft202012Validator(wanted)
     for number in range(-130, 200):
         assert bool(allowed.fullmatch(str(number))) == validator.is_valid(number), number
@@ -103,7 +103,7 @@ def test_a_whole_number_is_allowed_exactly_if_it_is_within_its_bounds(bounds: di
 )
 def test_a_number_is_allowed_exactly_if_it_is_within_its_bounds(bounds: dict[str, Any]) -> None:
     wanted = {"type": "number", **bounds}
-    allowed = Grammar.read(grammar(wanted, Limits(), is_named=False)).as_regex()
+    allowed = Grammar.read(grammar(wanted, GrammarLimits(), is_named=False)).as_regex()
     validator = Draft202012Validator(wanted)
     for hundredths in range(-300, 300):
         number = Decimal(hundredths) / 100
@@ -115,7 +115,7 @@ def test_a_number_is_allowed_exactly_if_it_is_within_its_bounds(bounds: dict[str
 @pytest.mark.parametrize("bounds", [{"minimum": 2, "maximum": 1}, {"exclusiveMinimum": 1, "exclusiveMaximum": 2}])
 def test_no_whole_number_between_the_bounds_is_an_error(bounds: dict[str, Any]) -> None:
     with pytest.raises(ImpossibleError):
-        grammar({"type": "integer", **bounds}, Limits(), is_named=False)
+        grammar({"type": "integer", **bounds}, GrammarLimits(), is_named=False)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_extreme_bounds_of_whole_numbers_are_kept(bounds: dict[str, Any]) -> Non
 @pytest.mark.parametrize("bounds", [{"exclusiveMinimum": 5e-324, "maximum": 1e-300}, {"minimum": 10**400}])
 def test_bounds_that_no_number_of_ours_reaches_are_an_error(bounds: dict[str, float]) -> None:
     with pytest.raises(ImpossibleError):
-        grammar({"type": "number", **bounds}, Limits(), is_named=False)
+        grammar({"type": "number", **bounds}, GrammarLimits(), is_named=False)
 
 
 # Strings
@@ -180,7 +180,7 @@ def test_a_pattern_in_the_dialect_of_pydantic_is_kept(regex: str, lengths: dict[
     kind = Annotated[str, Field(pattern=regex, **lengths)]
     if lengths and regex in (r"^(?s:.)$", r"^\pL$", r"^\x{41}\u{42}$", r"^\Aa\z$"):
         with pytest.raises(ImpossibleError):
-            grammar(TypeAdapter(kind).json_schema(), Limits(), is_named=False)
+            grammar(TypeAdapter(kind).json_schema(), GrammarLimits(), is_named=False)
     else:
         assert_read(kind)
 
@@ -189,14 +189,14 @@ def test_a_pattern_in_the_dialect_of_pydantic_is_kept(regex: str, lengths: dict[
     "regex", ["^[+--]$", "^[a&&b]$", "^[a-z&&[^aeiou]]+$", "^[a~~b]$", "^[a--b]$", "^[a[bc]]$", r"^\p{Greek}$"]
 )
 def test_classes_of_classes_leave_the_string_free(regex: str) -> None:
-    assert '"\\""' in grammar({"type": "string", "pattern": regex}, Limits(), is_named=False)
-    assert "char" in grammar({"type": "string", "pattern": regex}, Limits(), is_named=False)
+    assert '"\\""' in grammar({"type": "string", "pattern": regex}, GrammarLimits(), is_named=False)
+    assert "char" in grammar({"type": "string", "pattern": regex}, GrammarLimits(), is_named=False)
 
 
 @pytest.mark.parametrize("regex", [r"^\d{3}-\d{4}$", "^a$", "^$", r"^\w+@\w+\.com$", "^a$|^b$"])
 def test_a_pattern_that_contradicts_its_lengths_is_an_error(regex: str) -> None:
     with pytest.raises(ImpossibleError):
-        grammar({"type": "string", "pattern": regex, "minLength": 3, "maxLength": 6}, Limits(), is_named=False)
+        grammar({"type": "string", "pattern": regex, "minLength": 3, "maxLength": 6}, GrammarLimits(), is_named=False)
 
 
 @pytest.mark.parametrize("regex", ["^a|b$", "a|^b", "ab", "ab$", "^(a(b(c)?)?)?$", "^a$|^b{2,9}$", "^[a-f]{64}$"])
@@ -219,7 +219,7 @@ def test_of_a_union_the_options_that_can_be_promised_are_taken() -> None:
 def test_strings_end_somewhere_and_the_sooner_the_more_lists_are_around() -> None:
     wanted = {"type": "array", "items": {"type": "string"}}
     longest = max(len(item) for value in values(wanted, 100) for item in value)
-    assert longest == Limits().string // 4
+    assert longest == GrammarLimits().string // 4
 
 
 def test_a_declared_length_is_followed() -> None:
@@ -262,7 +262,7 @@ def test_many_values_that_must_differ_make_a_small_grammar(count: int, low: int,
         "minItems": low,
         "maxItems": high,
     }
-    assert len(grammar(wanted, Limits(), is_named=False)) < 100_000
+    assert len(grammar(wanted, GrammarLimits(), is_named=False)) < 100_000
     values(wanted, 10)
 
 
@@ -291,20 +291,20 @@ def test_recursion_ends() -> None:
         },
         "$ref": "#/$defs/Node",
     }
-    values(wanted, limits=Limits(items=2))
+    values(wanted, limits=GrammarLimits(items=2))
 
 
 def test_a_schema_that_never_ends_is_an_error() -> None:
     endless = {"type": "object", "properties": {"me": {"$ref": "#"}}, "required": ["me"]}
     with pytest.raises(ImpossibleError):
-        grammar(endless, Limits(), is_named=False)
+        grammar(endless, GrammarLimits(), is_named=False)
 
 
 def test_definitions_in_one_another_do_not_grow_without_end() -> None:
     names = [f"N{number}" for number in range(12)]
     everything = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names] + [{"type": "null"}]}
     node = {"type": "object", "properties": {"a": everything, "b": everything}, "required": ["a", "b"]}
-    assert len(grammar({"$defs": dict.fromkeys(names, node), **everything}, Limits(), is_named=False)) < 50_000
+    assert len(grammar({"$defs": dict.fromkeys(names, node), **everything}, GrammarLimits(), is_named=False)) < 50_000
 
 
 def test_any_json_is_json() -> None:
@@ -314,7 +314,7 @@ def test_any_json_is_json() -> None:
 
 def test_several_schemas_are_told_apart_by_name() -> None:
     options = {"add": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}, "stop": {}}
-    made = Grammar.read(grammar(options, Limits(), is_named=True))
+    made = Grammar.read(grammar(options, GrammarLimits(), is_named=True))
     calls = [json.loads(made.write(random.Random(number))) for number in range(50)]
     assert {call["name"] for call in calls} == {"add", "stop"}
     assert all(set(call) == {"name", "arguments"} for call in calls)
@@ -328,7 +328,7 @@ def test_several_schemas_are_told_apart_by_name() -> None:
 def test_no_schema_ends_in_a_bare_error(seed: int) -> None:
     wanted = hostile(random.Random(seed))
     try:
-        made = Grammar.read(grammar(wanted, Limits(), is_named=False))
+        made = Grammar.read(grammar(wanted, GrammarLimits(), is_named=False))
     except (ImpossibleError, UnreadableError):
         return
     json.loads(made.write(random.Random(seed)))
@@ -382,7 +382,7 @@ def test_rare_schemas_are_kept(wanted: Any) -> None:
 )
 def test_what_is_no_schema_is_told_with_its_place(wanted: Any, words: str) -> None:
     with pytest.raises(UnreadableError) as caught:
-        grammar(wanted, Limits(), is_named=False)
+        grammar(wanted, GrammarLimits(), is_named=False)
     assert words in str(caught.value)
 
 
@@ -399,7 +399,7 @@ def test_what_is_no_schema_is_told_with_its_place(wanted: Any, words: str) -> No
 )
 def test_what_cannot_be_is_told(wanted: Any) -> None:
     with pytest.raises(ImpossibleError):
-        grammar(wanted, Limits(), is_named=False)
+        grammar(wanted, GrammarLimits(), is_named=False)
 
 
 @pytest.mark.parametrize("regex", ["(" * 500 + ")" * 500, "a" + "{2}" * 500, "a{5,2}", f"a{{{'9' * 5000}}}", "[z-a]"])
@@ -545,6 +545,6 @@ def test_a_decimal_has_the_digits_and_the_bounds_that_are_asked_for(limits: dict
 
 
 def test_a_grammar_says_nothing_twice() -> None:
-    text = grammar(Everything.model_json_schema(), Limits(), is_named=False)
+    text = grammar(Everything.model_json_schema(), GrammarLimits(), is_named=False)
     rules = [line.partition(" ::= ")[2] for line in text.splitlines()]
     assert len(rules) == len(set(rules)) or re.search(r"^root ::= r\d+$", text, re.MULTILINE)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from acorn import ToolResult
-from acorn._loop.loop_guard import NO_MARK, goes_in_circles, mark
+from acorn._machine.limits import NO_MARK, is_repeating, mark
 from acorn.types import ToolCall
 
 
@@ -46,7 +46,7 @@ FAILED = [step(("look", {"at": at}, "no", None)) for at in range(4)]
     ],
 )
 def test_what_goes_in_circles(marks: list[tuple[str, str]], expected: bool) -> None:
-    assert goes_in_circles(marks) is expected
+    assert is_repeating(marks) is expected
 
 
 def test_a_mark_tells_what_was_called_with_what_and_what_came_of_it() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from acorn.models.http_response import Chunks, Response, read_headers
+from acorn.models.lanes.http_response import Chunks, Response, read_headers
 
 
 class Line:

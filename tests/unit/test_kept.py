@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.unit.random_threads import some_event
 
-from acorn._history import history_of
+from acorn._history.history import history_of
 from acorn.thread import AgentEvent, dump_events, to_messages
-from acorn.thread.kept import kept_entries, settle
+from acorn.thread.to_journal import close_calls, entries_of_fork
 
 
 def some_steps(seed: int) -> list[AgentEvent]:
@@ -19,20 +19,20 @@ def some_steps(seed: int) -> list[AgentEvent]:
     for event in events:
         event.branch = event.run_id = None
     events.sort(key=lambda event: event.iteration)
-    settle(events)
+    close_calls(events)
     return events
 
 
 def test_the_history_of_any_kept_thread_is_its_conversation() -> None:
     for seed in range(600):
         events = some_steps(seed)
-        assert history_of(kept_entries(events, "id", 0.0)) == to_messages(events), seed
+        assert history_of(entries_of_fork(events, "id", 0.0)) == to_messages(events), seed
 
 
 def test_settling_twice_changes_nothing_more() -> None:
     for seed in range(300):
         events = [some_event(random.Random(seed + at)) for at in range(4)]
-        settle(events)
+        close_calls(events)
         before: Any = dump_events(events)
-        settle(events)
+        close_calls(events)
         assert dump_events(events) == before

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.errors import PydanticUndefinedAnnotation
 from tests.unit.json_documents import Aliased, Cat, City, Dog, Item, Open, Page, Ping, Pong, Report, Tree, Zoo
 
-from acorn._partial.compile import plan_of
-from acorn._partial.model import PartialModel
-from acorn._partial.push import PushParser
-from acorn._schema.shape import shape_of
+from acorn._formats.partial.classes import PartialModel
+from acorn._formats.partial.compile import plan_of
+from acorn._formats.partial.parser import PushParser
+from acorn._formats.schema.shape import shape_of
 from acorn.partial import Partial
 
 T = TypeVar("T")

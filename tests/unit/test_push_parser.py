@@ -48,10 +48,10 @@ from tests.unit.json_documents import (
 )
 from typing_extensions import TypedDict, is_typeddict
 
-from acorn._partial.compile import plan_of
-from acorn._partial.frames import HIDDEN, as_value
-from acorn._partial.push import PushParser
-from acorn._schema.shape import aliases_of
+from acorn._formats.partial.compile import plan_of
+from acorn._formats.partial.frames import HIDDEN, as_value
+from acorn._formats.partial.parser import PushParser
+from acorn._formats.schema.shape import aliases_of
 from acorn.partial import Partial
 
 P: Any = Partial

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from acorn import LimitError, ModelError, ParseError
-from acorn._loop.reply import may_go_on, read_calls, refusal
+from acorn._machine.response import may_go_on, read_calls, refusal
 from acorn.models import ModelResponse
 from acorn.models.port import RawCall
 from acorn.testing import ScriptedModel

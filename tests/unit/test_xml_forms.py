@@ -29,12 +29,10 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from acorn._schema.problems import problems
-from acorn._schema.shape import Shape, shape_of
-from acorn._xml.decode import decode
-from acorn._xml.encode import XmlStyle, encode, snake_case
-from acorn._xml.report import error_document
-from acorn._xml.skeleton import skeleton
+from acorn._formats.schema.problems import problems
+from acorn._formats.schema.shape import Shape, shape_of
+from acorn._formats.xml.decode import decode
+from acorn._formats.xml.encode import XmlStyle, encode, error_document, skeleton, snake_case
 from acorn.errors import AcornError, ParseError
 
 BARE = XmlStyle(descriptions=False)

@@ -31,13 +31,11 @@ from pydantic_core import to_json
 from tests.patience import waiting_for_nothing
 from tests.unit.xml_schemas import FORBIDDEN, KEYS, WORDS, some_shape
 
-from acorn._json import compact, excerpt, to_text
-from acorn._schema.shape import Shape
-from acorn._xml.decode import decode, read
-from acorn._xml.encode import XmlStyle, encode
-from acorn._xml.report import error_document
-from acorn._xml.skeleton import skeleton
-from acorn._xml.tree import parse
+from acorn._formats.json import compact, excerpt, to_text
+from acorn._formats.schema.shape import Shape
+from acorn._formats.xml.decode import decode, read
+from acorn._formats.xml.encode import XmlStyle, encode, error_document, skeleton
+from acorn._formats.xml.parse import parse
 from acorn.errors import AcornError
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"

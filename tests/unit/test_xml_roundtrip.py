@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from tests.unit.xml_schemas import IF_WRITTEN, NONE_OMITTED, Made, clean, contents, is_object, some_shape
 
-from acorn._xml.decode import decode
-from acorn._xml.encode import XmlStyle, encode
+from acorn._formats.xml.decode import decode
+from acorn._formats.xml.encode import XmlStyle, encode
 
 SCHEMAS = 12_000 if os.environ.get("ACORN_TORTURE") == "1" else 400
 VALUES = 5

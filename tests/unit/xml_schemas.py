@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, creat
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
-from acorn._schema.shape import RESULT, Shape, shape_of
+from acorn._formats.schema.shape import RESULT, Shape, shape_of
 
 # Why a value may not come back.
 READS_AS_OTHER = "text in a union that reads as a number, a truth value or nothing"

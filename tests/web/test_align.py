@@ -11,8 +11,8 @@ from tests.web.test_rows import JOURNALS
 
 import acorn
 from acorn.testing import Reply, ScriptedModel, call, finish
-from acorn.web.align import Pair, aligned
-from acorn.web.rows import Row, Rows, rows_of
+from acorn.web.page.align import Pair, aligned
+from acorn.web.page.rows import Row, Rows, rows_of
 
 
 def run(*replies: Reply) -> Rows:

@@ -15,10 +15,10 @@ from tests.web.desk import HOME, KEY, Desk, asked, get, post, site
 
 from acorn import DeclarationError
 from acorn.stores.memory import MemoryStore
-from acorn.web.api import routes
 from acorn.web.guard import BODY, Asked, Body, Guard, judged
-from acorn.web.served import bound
-from acorn.web.site import site_of
+from acorn.web.page.routes import routes
+from acorn.web.page.site import site_of
+from acorn.web.server import bound
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 

@@ -14,9 +14,9 @@ from tests.web.desk import HOSTILE, Desk, asked, ended, get, post, site
 
 from acorn import StoreError
 from acorn.stores.memory import MemoryStore
-from acorn.stores.sqlite import SQLiteStore
+from acorn.stores.sqlite.store import SQLiteStore
 from acorn.thread import dump_events
-from acorn.web.saved import read_file
+from acorn.web.page.run_index import read_file
 
 
 def saved(path: Path, question: str = "search acorns") -> tuple[Path, dict[str, Any]]:

@@ -49,8 +49,8 @@ def test_a_run_is_streamed_to_its_end(app: Any) -> None:
     run_id = begin(app, "search acorns")
     found = events(app, run_id)
     assert kinds(found)[0] == "reset"
-    told = [kind for kind in kinds(found) if kind in ("ModelAnswered", "ToolReturned", "Finished", "end")]
-    assert told == ["ModelAnswered", "ToolReturned", "ModelAnswered", "Finished", "end"]
+    told = [kind for kind in kinds(found) if kind in ("ModelResponded", "ToolFinished", "Finished", "end")]
+    assert told == ["ModelResponded", "ToolFinished", "ModelResponded", "Finished", "end"]
     end = found[-1]
     assert end["head"]["status"] == "done"
     assert end["head"]["own"] is True
@@ -110,7 +110,7 @@ def test_a_tool_that_ends_the_program_ends_its_run_alone(app: Any) -> None:
 
 def test_a_run_is_stopped_and_goes_on(app: Any) -> None:
     run_id = begin(app, "sleep")
-    assert comes_true(lambda: "ToolBegun" in get(app, f"/api/runs/{run_id}/details?row=2").text)
+    assert comes_true(lambda: "ToolStarted" in get(app, f"/api/runs/{run_id}/details?row=2").text)
     assert post(app, f"/api/runs/{run_id}/stop").status_code == 200
     end = events(app, run_id)[-1]
     assert end["head"]["status"] == "stopped"
@@ -133,7 +133,7 @@ def test_a_run_that_is_not_in_the_store_yet_is_stopped() -> None:
     run_id = begin(slow, "search acorns")
     assert post(slow, f"/api/runs/{run_id}/stop").status_code == 200
     GATES["slow store"].set()
-    assert "ModelAnswered" not in kinds(events(slow, run_id))
+    assert "ModelResponded" not in kinds(events(slow, run_id))
     assert post(slow, "/api/runs/nothing/stop").status_code == 404
 
 
@@ -182,7 +182,7 @@ def test_a_question_is_answered_and_the_run_goes_on(app: Any) -> None:
     assert post(app, f"/api/requests/{request['id']}", {"value": "red"}).json() == {"goes_on": True}
     found = events(app, run_id)
     assert found[-1]["head"]["status"] == "done"
-    assert [event["answer"] for event in found if event["entry"] == "HumanAnswered"] == ["red"]
+    assert [event["answer"] for event in found if event["entry"] == "InputReceived"] == ["red"]
     assert post(app, f"/api/requests/{request['id']}", {"value": "red"}).status_code == 409
 
 
@@ -199,7 +199,7 @@ def test_an_approval_is_given_or_not(app: Any, value: Any, said: str) -> None:
     end = ended(app, "refund")
     (request,) = end["requests"]
     assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"goes_on": True}
-    results = [event for event in events(app, end["run_id"]) if event["entry"] == "ResultsSaid"]
+    results = [event for event in events(app, end["run_id"]) if event["entry"] == "ToolResultsAdded"]
     assert said in str(results)
 
 
@@ -275,7 +275,7 @@ def test_a_run_is_followed_to_its_end_whatever_else_is_looked_at() -> None:
     others = [Desk(store=store).run(question="search").id for _ in range(12)]
     driven = threading.Thread(target=lambda: Desk(store=store).using(run_id="slow").run(question="hold others"))
     driven.start()
-    assert comes_true(lambda: "ToolBegun" in get(app, "/api/runs/slow/details?row=2").text)
+    assert comes_true(lambda: "ToolStarted" in get(app, "/api/runs/slow/details?row=2").text)
 
     async def followed() -> httpx.Response:
         told = asyncio.create_task(asked(app, "GET", "/api/runs/slow/stream"))
@@ -351,7 +351,7 @@ def test_ctrl_c_ends_the_server_at_once_though_a_page_is_open_and_a_run_under_wa
         run_id = client.post("/api/runs", json={"input": {"question": "sleep"}}).json()["id"]
         with client.stream("GET", f"/api/runs/{run_id}/stream") as stream:
             lines = stream.iter_lines()
-            assert next(line for line in lines if "ToolBegun" in line)
+            assert next(line for line in lines if "ToolStarted" in line)
             process.send_signal(signal.SIGINT)
             for _ in lines:  # it ends by itself
                 pass

@@ -12,10 +12,10 @@ from tests.web.desk import Desk
 
 import acorn
 from acorn import journal
-from acorn.journal import Called, Entry, ResultSaid
+from acorn.journal import CalledTool, Entry, ResultMessage
 from acorn.types import Usage
-from acorn.web.rows import Rows, rows_of
-from acorn.web.wire import Veil
+from acorn.web.page.rows import Rows, rows_of
+from acorn.web.page.wire import PageRedactor
 
 IDS = st.sampled_from(["root", "one", "two"])
 CALLS = st.sampled_from(["a", "b", "c"])
@@ -24,7 +24,7 @@ TIMES = st.floats(0, 50)
 MESSAGES = st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": TEXT}), max_size=2).map(tuple)
 RESULTS = st.lists(
     st.builds(
-        ResultSaid, CALLS, TEXT, st.sampled_from(["text", "json", "error", "skipped", "stopped"]), st.none() | TIMES
+        ResultMessage, CALLS, TEXT, st.sampled_from(["text", "json", "error", "skipped", "stopped"]), st.none() | TIMES
     ),
     max_size=3,
 ).map(tuple)
@@ -41,7 +41,7 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "inside": st.none() | CALLS,
     "request_id": CALLS,
     "calls": st.lists(
-        st.builds(Called, CALLS, st.sampled_from(["search", "__finish__", "check"]), TEXT), max_size=3
+        st.builds(CalledTool, CALLS, st.sampled_from(["search", "__finish__", "check"]), TEXT), max_size=3
     ).map(tuple),
     "results": RESULTS,
     "messages": MESSAGES,
@@ -67,9 +67,9 @@ BY_NAME: dict[str, st.SearchStrategy[Any]] = {
 
 def entries(kind: Any) -> st.SearchStrategy[Any]:
     given = {name: BY_NAME.get(name, TEXT) for name in kind._fields}
-    if kind in (journal.Failed, journal.Interrupted):
+    if kind in (journal.RunFailed, journal.RunInterrupted):
         given["error"] = TEXT
-    if kind is journal.ModelAsked:
+    if kind is journal.ModelRequested:
         given["messages"] = st.integers(0, 9)
     return st.builds(kind, **given)
 
@@ -79,7 +79,7 @@ JOURNALS = st.lists(st.one_of([entries(kind) for kind in get_args(Entry)]), max_
 
 def test_every_kind_of_entry_is_tried() -> None:
     assert {kind.__name__ for kind in get_args(Entry)} <= set(journal.__all__)
-    assert get_type_hints(journal.ModelAsked)["messages"] is int
+    assert get_type_hints(journal.ModelRequested)["messages"] is int
 
 
 @settings(max_examples=80)
@@ -93,7 +93,7 @@ def test_each_entry_is_in_one_row_and_no_row_ends_before_it_begins(written: list
         assert row.end is None or (row.start is not None and row.end >= row.start)
         assert row.run_id in ("root", "one", "two")
         rows.results(row)
-    plain = [row.plain(Veil()) for row in rows.all]
+    plain = [row.plain(PageRedactor()) for row in rows.all]
     assert [each["i"] for each in plain] == list(range(len(plain)))
 
 
@@ -105,10 +105,10 @@ def test_what_has_changed_since_is_enough_to_keep_up(written: list[Any], data: s
     for entry in written:
         rows.hear(entry)
         if data.draw(st.booleans()):
-            known |= {row.id: row.plain(Veil()) for row in rows.since(version)}
+            known |= {row.id: row.plain(PageRedactor()) for row in rows.since(version)}
             version = len(rows.entries)
-    known |= {row.id: row.plain(Veil()) for row in rows.since(version)}
-    assert known == {row.id: row.plain(Veil()) for row in rows.all}
+    known |= {row.id: row.plain(PageRedactor()) for row in rows.since(version)}
+    assert known == {row.id: row.plain(PageRedactor()) for row in rows.all}
 
 
 def rows_after(question: str) -> Rows:

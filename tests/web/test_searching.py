@@ -12,10 +12,10 @@ from tests.web.desk import Desk, ended, get, site
 
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
-from acorn.stores.port import Searches, Store
-from acorn.web.mounted import guarded
-from acorn.web.shelf import StoreShelf
-from acorn.web.site import Site
+from acorn.stores.port import SearchesRuns, Store
+from acorn.web.page.routes import guarded
+from acorn.web.page.run_index import StoreRunIndex
+from acorn.web.page.site import Site
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
@@ -77,7 +77,7 @@ def test_the_whole_store_is_searched_however_little_a_request_looks_through() ->
     store = MemoryStore()
     for number in range(12):
         Desk(store=store).run(question=f"search {'oak' if number % 5 == 0 else 'beech'} {number}")
-    app = guarded(Site(None, StoreShelf(store, patience=0.0), store), ["127.0.0.1"], None)
+    app = guarded(Site(None, StoreRunIndex(store, patience=0.0), store), ["127.0.0.1"], None)
     first = get(app, "/api/runs?q=oak").json()
     assert first["looked"] == 1
     assert first["before"]
@@ -97,7 +97,7 @@ def test_a_page_that_is_full_goes_on_where_it_ended() -> None:
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
 def test_a_store_that_searches_leaves_out_no_run_that_says_it(store: Store) -> None:
-    assert isinstance(store, Searches)
+    assert isinstance(store, SearchesRuns)
     ids = [Desk(store=store).run(question=f"search {text}").id for text in SAID]
     for run_id, text in zip(ids, SAID, strict=True):
         assert run_id in store.holding(ids, text.upper())

@@ -14,8 +14,8 @@ from tests.web.desk import KEY, Desk, asked, ended, events, get, post, site
 
 import acorn
 from acorn.stores.memory import MemoryStore
-from acorn.web.api import routes
-from acorn.web.site import site_of
+from acorn.web.page.routes import routes
+from acorn.web.page.site import site_of
 
 CANARIES = [f"canary-{number:02}-{'abcdefgh'[number % 8] * 8}" for number in range(30)]
 

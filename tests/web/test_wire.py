@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acorn.web.wire import PREVIEW, Coming, Open, Veil, dumped, sent, squeeze
+from acorn.web.page.wire import PREVIEW, GrowingText, OpenStream, PageRedactor, dumped, sent, squeeze
 
 RUNS = st.sampled_from(["root", "one"])
 EVENTS = st.lists(
@@ -21,7 +21,7 @@ EVENTS = st.lists(
         st.fixed_dictionaries({"entry": st.just("answer"), "run_id": RUNS, "v": st.integers()}),
         st.fixed_dictionaries(
             {
-                "entry": st.sampled_from(["ModelAsked", "ModelAnswered", "ToolBegun", "Finished"]),
+                "entry": st.sampled_from(["ModelRequested", "ModelResponded", "ToolStarted", "Finished"]),
                 "run_id": RUNS,
                 "n": st.integers(),
             }
@@ -42,7 +42,7 @@ def state(events: list[dict[str, Any]]) -> Any:
         elif kind in ("call", "answer"):
             coming.setdefault(run, {})[kind, event.get("i")] = event
         else:
-            if kind == "ModelAnswered":
+            if kind == "ModelResponded":
                 coming.pop(run, None)
             elif run in coming:
                 said.setdefault(run, []).append(coming.pop(run))
@@ -64,18 +64,18 @@ def test_wherever_a_reader_comes_in_it_sees_the_same(events: list[dict[str, Any]
 
 
 def test_a_piece_that_comes_after_its_turn_says_nothing() -> None:
-    order = Open()
-    assert order.takes({"entry": "ModelAsked", "run_id": "root"})
+    order = OpenStream()
+    assert order.takes({"entry": "ModelRequested", "run_id": "root"})
     assert order.takes({"entry": "text", "run_id": "root"})
     assert not order.takes({"entry": "text", "run_id": "one"})
-    assert order.takes({"entry": "ModelAnswered", "run_id": "root"})
+    assert order.takes({"entry": "ModelResponded", "run_id": "root"})
     assert not order.takes({"entry": "text", "run_id": "root"})
 
 
 @pytest.mark.parametrize("secret", ["canary-in-the-mine", 'q"uo\\te\nd', "sk-ABCDEFGH12345678", "ünïcödé-kéy"])
 @pytest.mark.parametrize("frame", ["{}", "\n{}\t", "x {} y {}", "https://a:{}@b", '{{"a": "{}"}}'])
 def test_no_secret_comes_out_wherever_it_stands(secret: str, frame: str) -> None:
-    veil = Veil([] if secret.startswith("sk-") else [secret])
+    veil = PageRedactor([] if secret.startswith("sk-") else [secret])
     text = frame.format(secret, secret)
     for value in (text, [text], {"a": {"b": [text]}}, {text: 1}, {"long": "x " * 250 + text}):
         assert secret not in json.dumps(json.loads(veil.json(value)), ensure_ascii=False)
@@ -84,7 +84,7 @@ def test_no_secret_comes_out_wherever_it_stands(secret: str, frame: str) -> None
 
 @given(st.integers(0, PREVIEW + 30), st.sampled_from(["canary-in-the-mine", "c" * 300]))
 def test_half_a_secret_is_not_seen_where_a_text_is_cut(before: int, secret: str) -> None:
-    cut = Veil([secret]).text("x" * before + secret + "y" * 50, PREVIEW)
+    cut = PageRedactor([secret]).text("x" * before + secret + "y" * 50, PREVIEW)
     assert not cut.rstrip("…").lstrip("x").startswith(secret[:2])
 
 
@@ -94,7 +94,7 @@ SECRETS = ("canary-in-the-mine", "two words", "sk-ABCDEFGH12345678", "Bearer abc
 @given(st.sampled_from(SECRETS), st.sampled_from(["", "a ", "x=", "é: "]), st.lists(st.integers(1, 6), max_size=30))
 @example("two words", "", [1, 2, 6])
 def test_a_secret_that_comes_in_pieces_is_not_seen(secret: str, before: str, cuts: list[int]) -> None:
-    veil, coming = Veil(["canary-in-the-mine", "two words"]), Coming()
+    veil, coming = PageRedactor(["canary-in-the-mine", "two words"]), GrowingText()
     text, seen = f"{before}{secret} and more", ""
     pieces: list[str] = []
     for count in cuts:
@@ -111,7 +111,7 @@ def test_a_secret_that_comes_in_pieces_is_not_seen(secret: str, before: str, cut
 
 @pytest.mark.parametrize("secret", SECRETS[:3])
 def test_the_beginning_of_a_secret_in_an_answer_or_a_call_that_is_coming_in_is_not_seen(secret: str) -> None:
-    veil = Veil(["canary-in-the-mine", "two words"])
+    veil = PageRedactor(["canary-in-the-mine", "two words"])
     for count in range(5, len(secret)):
         for value in (f"x {secret[:count]}", {"a": [secret[:count]]}, f'{{"query": "{secret[:count]}'):
             assert secret[:5] not in str(veil.growing(veil.plain(value)))
@@ -119,7 +119,7 @@ def test_the_beginning_of_a_secret_in_an_answer_or_a_call_that_is_coming_in_is_n
 
 
 def test_a_secret_is_not_seen_as_it_stands_in_the_arguments_of_a_call() -> None:
-    assert "slash" not in Veil(['a"quoted\\slash']).text(json.dumps({"query": 'a"quoted\\slash'}))
+    assert "slash" not in PageRedactor(['a"quoted\\slash']).text(json.dumps({"query": 'a"quoted\\slash'}))
 
 
 def test_any_value_becomes_json_that_a_browser_reads() -> None:
@@ -127,5 +127,5 @@ def test_any_value_becomes_json_that_a_browser_reads() -> None:
     for _ in range(5000):
         deep = [deep]
     for value in (float("nan"), float("inf"), "\ud800 half", deep, {"a": [1, None, True]}):
-        json.loads(Veil().json([value]), parse_constant=lambda name: pytest.fail(name))
+        json.loads(PageRedactor().json([value]), parse_constant=lambda name: pytest.fail(name))
     assert dumped("\ud800") == b'"\\ud800"'

@@ -6,6 +6,11 @@ an async run gets a worker thread. Both see the caller's context variables. What
 
 The caller waits at a `SimpleQueue` and nowhere else: Ctrl-C in the midst of an `Event` or a `Future` can leave
 their lock taken, and whoever should set them waits for ever.
+
+A thread that does one thing after the other for a walk, which can stop waiting for it.
+
+For runs that somebody may want cancelled: what is done in the walk's own thread nobody can take it away from. What it
+does when the wait ends is left behind.
 """
 
 from __future__ import annotations
@@ -20,16 +25,16 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from acorn._waiting import ending, next_of
+from acorn._base.interrupts import Ending, ending, next_of
 
 T = TypeVar("T")
 PLAIN = frozenset((type(None), str, int, float, bool, list, dict))
 """What most calls return, and nobody awaits."""
 
 
-class Elsewhere:
+class LoopBoundCall:
     """Something that is awaited on an event loop of its own, and can be waited for without one of the caller's.
 
     A function that gives one says so by an attribute `gives_elsewhere`, and counts as async.
@@ -67,7 +72,7 @@ def call_sync(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
 
 def awaited(value: Any) -> Any:
     """What an awaitable comes to, from sync code; anything else as it is."""
-    if isinstance(value, Elsewhere):
+    if isinstance(value, LoopBoundCall):
         return value.wait()
     return wait_for(value) if inspect.isawaitable(value) else value
 
@@ -118,7 +123,7 @@ def result_of(future: Future[T]) -> T:
     return next_of(done).result()
 
 
-def side_by_side(acts: Sequence[Callable[[], Any]], concurrency: int | None) -> list[Any]:
+def run_concurrently(acts: Sequence[Callable[[], Any]], concurrency: int | None) -> list[Any]:
     """Do several things in threads, at most so many at a time; what they return, in order."""
     room = threading.Semaphore(concurrency or max(1, len(acts)))
     news: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
@@ -228,7 +233,7 @@ def _turn(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
 
 
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     """A forked child has the loops, but not their threads."""
     global _guard
     _guard = threading.Lock()
@@ -236,4 +241,74 @@ def _begin_anew() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+A = TypeVar("A")
+
+
+class WokenError(BaseException):
+    """The wait was ended from outside."""
+
+
+class _ThreadJob(NamedTuple):
+    context: contextvars.Context
+    act: Callable[..., Any]
+    given: tuple[Any, ...] = ()
+
+
+class _ThreadResult(NamedTuple):
+    value: Any
+    error: BaseException | None
+
+
+class WorkerThread:
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[_ThreadJob | None] | None = None
+        self._news: queue.SimpleQueue[_ThreadResult | None] = queue.SimpleQueue()
+        self._is_left = False
+
+    def call(self, act: Callable[[A], T], given: A) -> T:
+        """What it comes to; `WokenError` where nobody is to wait for it."""
+        if self._jobs is None:
+            self._jobs = queue.SimpleQueue()
+            start_thread(_work, self._jobs, self._news)
+        end, context = Ending(), contextvars.copy_context()
+        context.run(ending.set, end)
+        self._jobs.put(_ThreadJob(context, act, (given,)))
+        try:
+            done = next_of(self._news)
+            if done is None:
+                raise WokenError
+        except BaseException:
+            self._is_left = True
+            end.end()
+            raise
+        if done.error is not None:
+            raise done.error
+        return done.value  # type: ignore[no-any-return]
+
+    def wake(self) -> None:
+        """End the wait, or the next one."""
+        self._news.put(None)
+
+    def finish(self, act: Callable[[], object]) -> None:
+        """Do it now; or where something was left behind, when that has returned."""
+        if self._is_left and self._jobs is not None:
+            self._jobs.put(_ThreadJob(contextvars.copy_context(), act))
+        else:
+            act()
+
+    def close(self) -> None:
+        if self._jobs is not None:
+            self._jobs.put(None)
+
+
+def _work(jobs: queue.SimpleQueue[_ThreadJob | None], news: queue.SimpleQueue[_ThreadResult | None]) -> None:
+    while (job := jobs.get()) is not None:
+        try:
+            value = job.context.run(job.act, *job.given)
+        except BaseException as error:
+            news.put(_ThreadResult(None, error))
+        else:
+            news.put(_ThreadResult(value, None))

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from acorn._drive.keeping import HandedBackError
-from acorn._drive.record import hang_on
-from acorn._drive.resting import RestingError
-from acorn._drive.run_tree import ParentEndedError, Tree
-from acorn._json import words_of
-from acorn._loop.asks import Ask, AskBranch, BranchEnd
-from acorn._loop.branch import branch_result
-from acorn._loop.run import Loop
+from acorn._drive.commit import HandedBackError
+from acorn._drive.last_run import hang_on
+from acorn._drive.pause import PauseSignal
+from acorn._drive.tree import ParentEndedError, Tree
+from acorn._formats.json import describe_error
+from acorn._machine.asks import Ask, AskBranch, BranchEnd
+from acorn._machine.inheritance import branch_result
+from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError
 from acorn.stores.port import RunCancelledError
@@ -52,13 +52,13 @@ class Walk:
         self._seen: dict[str, Mapping[str, Ask]] = {}
         """By run, the asks that were all begun."""
 
-    def ready(self) -> list[tuple[Loop, Ask]]:
+    def ready(self) -> list[tuple[Machine, Ask]]:
         """What can be begun now; branches are begun here, and their first asks are among it."""
         tree, busy = self.tree, self.busy
         if tree.is_leaving and self.root == tree.root:
             self._leave()
             return []
-        found: list[tuple[Loop, Ask]] = []
+        found: list[tuple[Machine, Ask]] = []
         unseen, self._unseen = list(self._unseen), {}
         seen: dict[str, Mapping[str, Ask]] = {}
         for run_id in unseen:  # grows while we go through it
@@ -124,10 +124,10 @@ class Walk:
         except Exception as error:
             self.fail(child_id, error)
 
-    def streams(self, loop: Loop) -> bool:
+    def streams(self, loop: Machine) -> bool:
         return self.iterates or loop.plan.on_stream is not None
 
-    def marked(self, loop: Loop, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
+    def marked(self, loop: Machine, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
         """A chunk that says which branch it comes from."""
         if loop.path:
             chunk.branch, chunk.run_id = loop.path, loop.run.id
@@ -148,7 +148,7 @@ class Walk:
 
     def miss(self, run_id: str, ask_id: str, error: BaseException) -> None:
         """Nothing came of an ask: it waits for people further below, or it has failed."""
-        if _is_resting(error):
+        if _is_paused(error):
             self.resting.add((run_id, ask_id))
             self.tree.set_aside(run_id, ask_id)
         else:
@@ -156,7 +156,7 @@ class Walk:
 
     def fail(self, run_id: str, error: BaseException) -> None:
         """A run has failed: a branch gives its parent an error to read, anything else goes up and ends all."""
-        if _is_resting(error):
+        if _is_paused(error):
             error = AcornError(
                 "A branch that `on_stream` has begun waits for people, and what was shown cannot be shown again; begin "
                 "it in a tool or in `on_step`."
@@ -186,7 +186,7 @@ class Walk:
         for key in [key for key in self.busy if key[0] == run_id]:
             self.busy.pop(key).end()
 
-    def end_branch(self, run_id: str, error: Exception | None) -> tuple[Loop, AskBranch, ToolResult] | None:
+    def end_branch(self, run_id: str, error: Exception | None) -> tuple[Machine, AskBranch, ToolResult] | None:
         """A branch has ended, and its sources are closed: tell its parent, and say what can be shown of it.
 
         A parent that has ended before it is told nothing.
@@ -229,7 +229,7 @@ class Walk:
             raise error
         if isinstance(first, RunCancelledError):  # nobody was to write any more
             return
-        first.add_note(f"The end of the run could not be kept either: {words_of(error)}")
+        first.add_note(f"The end of the run could not be kept either: {describe_error(error)}")
 
     def let_go(self) -> None:
         if self.tree.keeper is not None and self.root == self.tree.root:
@@ -237,11 +237,11 @@ class Walk:
         self.tree.end_trace(self.root)
 
 
-def _is_resting(error: BaseException) -> bool:
+def _is_paused(error: BaseException) -> bool:
     """Whether code was left since a branch of its waits for people; a group of tasks wraps what its tasks raise."""
     if isinstance(error, BaseExceptionGroup):
-        return error.split(RestingError)[1] is None
-    return isinstance(error, RestingError)
+        return error.split(PauseSignal)[1] is None
+    return isinstance(error, PauseSignal)
 
 
 class CloseFailure:

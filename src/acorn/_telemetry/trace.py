@@ -31,26 +31,25 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from acorn._log import logger
-from acorn._loop.asks import AskModel
-from acorn._loop.run import Loop
-from acorn._telemetry import names
-from acorn._telemetry.content import Writer, call_id
-from acorn._telemetry.meters import meters_of
-from acorn._telemetry.providers import tracer_of
+from acorn._base.log import logger
+from acorn._machine.asks import AskModel
+from acorn._machine.machine import Machine
+from acorn._telemetry import conventions
+from acorn._telemetry.conventions import ContentWriter, call_id
+from acorn._telemetry.meters import meters_of, tracer_of
 from acorn.journal import (
     Compacted,
     Entry,
-    Finished,
-    HumanAnswered,
-    HumanAsked,
-    MessagesSaid,
-    ModelAnswered,
-    ModelAsked,
-    ToolBegun,
-    ToolReturned,
+    InputReceived,
+    InputRequested,
+    MessagesAdded,
+    ModelRequested,
+    ModelResponded,
+    RunFinished,
+    ToolFinished,
+    ToolStarted,
 )
-from acorn.models.port import Setback, setbacks
+from acorn.models.port import RetryEvent, setbacks
 from acorn.record import TOOL
 from acorn.types import Usage
 
@@ -62,7 +61,7 @@ Key = tuple[str, str]
 Attributes = dict[str, Any]
 
 
-class _Asked(NamedTuple):
+class _OpenRequest(NamedTuple):
     """A request that is under way."""
 
     span: Span
@@ -71,7 +70,7 @@ class _Asked(NamedTuple):
     """What its metrics are counted by."""
 
 
-class _Block:
+class _OpenSpan:
     """Enters and leaves."""
 
     __slots__ = ("_ask_id", "_inside", "_run_id", "_trace")
@@ -98,7 +97,7 @@ class Trace:
 
     def __init__(
         self,
-        loops: Mapping[str, Loop],
+        loops: Mapping[str, Machine],
         root: str,
         tracer_provider: TracerProvider,
         meter_provider: MeterProvider | None,
@@ -109,10 +108,10 @@ class Trace:
         self._loops, self._root, self._first_part = loops, root, first_part
         self._tracer = tracer_of(tracer_provider)
         self._meters = meters_of(meter_provider)
-        self._writer = Writer() if has_content else None
+        self._writer = ContentWriter() if has_content else None
         self._runs: dict[str, Span] = {}
         self._tools: dict[Key, Span] = {}
-        self._requests: dict[Key, _Asked] = {}
+        self._requests: dict[Key, _OpenRequest] = {}
         self._has_failed = False
 
     # The ends of a run
@@ -128,14 +127,14 @@ class Trace:
         loop = self._loops[run_id]
         context, owner = loop.context, loop.spec.owner
         attributes: Attributes = {
-            names.OPERATION: names.INVOKE_AGENT,
-            names.AGENT: owner,
-            names.MODEL: names.provider_and_model(loop.model.name)[1],
-            names.CONVERSATION: self._root,
-            names.RUN: run_id,
+            conventions.OPERATION: conventions.INVOKE_AGENT,
+            conventions.AGENT: owner,
+            conventions.MODEL: conventions.provider_and_model(loop.model.name)[1],
+            conventions.CONVERSATION: self._root,
+            conventions.RUN: run_id,
         }
         if context is not None:
-            attributes[names.BRANCH] = context.path
+            attributes[conventions.BRANCH] = context.path
         # A branch that was called is begun outside of all code; any other inside of what has begun it.
         above = None if context is None else self._runs.get(context.parent_id)
         is_called = context is not None and context.call_id is not None
@@ -143,7 +142,7 @@ class Trace:
         if above is not None and (is_called or not get_current_span().get_span_context().is_valid):
             parent = set_span_in_context(above)
         links = [Link(_read(self._first_part))] if self._first_part and run_id == self._root else None
-        name = f"{names.INVOKE_AGENT} {owner}"
+        name = f"{conventions.INVOKE_AGENT} {owner}"
         self._runs[run_id] = self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes, links)
 
     def span_of_root(self) -> str | None:
@@ -170,11 +169,11 @@ class Trace:
             self._tools.pop(key).end()
         for key in [key for key in self._requests if key[0] == run_id]:
             self._end_request(self._requests.pop(key), error)
-        span.set_attribute(names.STOP_REASON, run.stop_reason or "paused")  # code that waits for a branch is left
-        span.set_attribute(names.TOTAL_INPUT_TOKENS, run.usage.input_tokens)
-        span.set_attribute(names.TOTAL_OUTPUT_TOKENS, run.usage.output_tokens)
+        span.set_attribute(conventions.STOP_REASON, run.stop_reason or "paused")  # code that waits for a branch is left
+        span.set_attribute(conventions.TOTAL_INPUT_TOKENS, run.usage.input_tokens)
+        span.set_attribute(conventions.TOTAL_OUTPUT_TOKENS, run.usage.output_tokens)
         if run.cost is not None:
-            span.set_attribute(names.COST, run.cost)
+            span.set_attribute(conventions.COST, run.cost)
         if error is not None:
             self._fail(span, type(error).__qualname__, str(error))
         span.end()
@@ -202,30 +201,30 @@ class Trace:
             if inside.setbacks is not None:
                 setbacks.reset(inside.setbacks)
 
-    def inside(self, run_id: str, ask_id: str) -> _Block:
+    def inside(self, run_id: str, ask_id: str) -> _OpenSpan:
         """Both, as a block."""
-        return _Block(self, run_id, ask_id)
+        return _OpenSpan(self, run_id, ask_id)
 
     def first_chunk(self, run_id: str, ask_id: str) -> None:
         """Something of an answer has come."""
         asked = self._requests.get((run_id, ask_id))
         if asked is not None:
-            asked.span.set_attribute(names.FIRST_CHUNK, time.monotonic() - asked.began)
+            asked.span.set_attribute(conventions.FIRST_CHUNK, time.monotonic() - asked.began)
 
-    def _hear_setback(self, asked: _Asked, setback: Setback) -> None:
+    def _hear_setback(self, asked: _OpenRequest, setback: RetryEvent) -> None:
         try:
-            attributes: Attributes = {names.FAILED: setback.model}
+            attributes: Attributes = {conventions.FAILED: setback.model}
             if setback.status is not None:
-                attributes[names.STATUS] = setback.status
+                attributes[conventions.STATUS] = setback.status
             if setback.to is None:
-                asked.span.add_event(names.RETRY, attributes | {names.WAIT: setback.wait})
+                asked.span.add_event(conventions.RETRY, attributes | {conventions.WAIT: setback.wait})
                 return
-            asked.span.add_event(names.FALLBACK, attributes | {names.TO: setback.to})
+            asked.span.add_event(conventions.FALLBACK, attributes | {conventions.TO: setback.to})
             # The one that answers is the one that is paid.
-            provider, model = names.provider_and_model(setback.to)
-            asked.attributes.update({names.PROVIDER: provider, names.MODEL: model})
-            asked.span.update_name(f"{names.CHAT} {model}")
-            asked.span.set_attributes({names.PROVIDER: provider, names.MODEL: model})
+            provider, model = conventions.provider_and_model(setback.to)
+            asked.attributes.update({conventions.PROVIDER: provider, conventions.MODEL: model})
+            asked.span.update_name(f"{conventions.CHAT} {model}")
+            asked.span.set_attributes({conventions.PROVIDER: provider, conventions.MODEL: model})
         except Exception as error:
             self._tell_of(error)
 
@@ -238,81 +237,87 @@ class Trace:
         if span is None:
             return
         # Not `match`, which takes twice as long and is on the way of every entry.
-        if isinstance(entry, ModelAsked):
+        if isinstance(entry, ModelRequested):
             self._ask(entry, span)
-        elif isinstance(entry, ModelAnswered):
+        elif isinstance(entry, ModelResponded):
             asked = self._asked(run_id)
             if asked is not None:
                 self._answer(asked, entry)
-        elif isinstance(entry, ToolBegun):
+        elif isinstance(entry, ToolStarted):
             self._begin_tool(entry, span)
-        elif isinstance(entry, ToolReturned):
+        elif isinstance(entry, ToolFinished):
             self._end_tool(entry, span)
         elif isinstance(entry, Compacted):
             self._sum_up(entry, span)
-        elif isinstance(entry, MessagesSaid):
+        elif isinstance(entry, MessagesAdded):
             if self._writer is not None and entry.step == 0:
                 self._begin_content(entry, span)
-        elif isinstance(entry, Finished):
+        elif isinstance(entry, RunFinished):
             if self._writer is not None:
-                span.set_attribute(names.OUTPUT, self._writer.output(entry.content))
-        elif isinstance(entry, HumanAsked):
-            span.add_event(names.HUMAN_ASKED, {names.REQUEST: entry.request_id, names.TOOL: entry.name})
-        elif isinstance(entry, HumanAnswered):
-            span.add_event(names.HUMAN_ANSWERED, {names.REQUEST: entry.request_id})
+                span.set_attribute(conventions.OUTPUT, self._writer.output(entry.content))
+        elif isinstance(entry, InputRequested):
+            span.add_event(
+                conventions.HUMAN_ASKED, {conventions.REQUEST: entry.request_id, conventions.TOOL: entry.name}
+            )
+        elif isinstance(entry, InputReceived):
+            span.add_event(conventions.HUMAN_ANSWERED, {conventions.REQUEST: entry.request_id})
 
-    def _ask(self, entry: ModelAsked, above: Span) -> None:
+    def _ask(self, entry: ModelRequested, above: Span) -> None:
         loop = self._loops[entry.run_id]
-        provider, model = names.provider_and_model(entry.model)
-        counted: Attributes = {names.OPERATION: names.CHAT, names.PROVIDER: provider, names.MODEL: model}
-        attributes: Attributes = {**counted, names.CONVERSATION: self._root}
+        provider, model = conventions.provider_and_model(entry.model)
+        counted: Attributes = {
+            conventions.OPERATION: conventions.CHAT,
+            conventions.PROVIDER: provider,
+            conventions.MODEL: model,
+        }
+        attributes: Attributes = {**counted, conventions.CONVERSATION: self._root}
         request = next((ask.request for ask in loop.asks(entry.at) if isinstance(ask, AskModel)), None)
         if request is not None:
-            attributes[names.TEMPERATURE] = request.temperature
-            attributes[names.MAX_TOKENS] = request.max_tokens
+            attributes[conventions.TEMPERATURE] = request.temperature
+            attributes[conventions.MAX_TOKENS] = request.max_tokens
             if self._writer is not None:
                 self._writer.veil_for(loop.setting("model"))
-                attributes[names.INPUT] = self._writer.messages(request.messages)
+                attributes[conventions.INPUT] = self._writer.messages(request.messages)
                 if instructions := self._writer.instructions(request.messages):
-                    attributes[names.INSTRUCTIONS] = instructions
+                    attributes[conventions.INSTRUCTIONS] = instructions
         parent = set_span_in_context(above)
-        span = self._tracer.start_span(f"{names.CHAT} {model}", parent, SpanKind.CLIENT, attributes)
-        self._requests[entry.run_id, entry.ask_id] = _Asked(span, time.monotonic(), counted)
+        span = self._tracer.start_span(f"{conventions.CHAT} {model}", parent, SpanKind.CLIENT, attributes)
+        self._requests[entry.run_id, entry.ask_id] = _OpenRequest(span, time.monotonic(), counted)
 
-    def _asked(self, run_id: str) -> _Asked | None:
+    def _asked(self, run_id: str) -> _OpenRequest | None:
         """The request of a run that is under way, which is one at most."""
         key = next((key for key in self._requests if key[0] == run_id), None)
         return None if key is None else self._requests.pop(key)
 
-    def _answer(self, asked: _Asked, entry: ModelAnswered) -> None:
+    def _answer(self, asked: _OpenRequest, entry: ModelResponded) -> None:
         span = asked.span
-        model = names.provider_and_model(entry.model)[1]
-        asked.attributes[names.ANSWERED_BY] = model
+        model = conventions.provider_and_model(entry.model)[1]
+        asked.attributes[conventions.ANSWERED_BY] = model
         span.set_attributes(
             {
-                names.ANSWERED_BY: model,
-                names.FINISH_REASONS: (names.finish_reason(entry.stop_reason),),
+                conventions.ANSWERED_BY: model,
+                conventions.FINISH_REASONS: (conventions.finish_reason(entry.stop_reason),),
                 **_used(entry.usage),
             }
         )
         if self._writer is not None:
-            span.set_attribute(names.OUTPUT, self._writer.answer(entry))
+            span.set_attribute(conventions.OUTPUT, self._writer.answer(entry))
         span.end()
         self._meters.record(asked.attributes, time.monotonic() - asked.began, entry.usage)
 
     def _sum_up(self, entry: Compacted, above: Span) -> None:
         """A summary was asked for aside, and is heard of when it is there."""
         seconds, ended = entry.at - entry.asked, time.time_ns()
-        provider, model = names.provider_and_model(self._loops[entry.run_id].model.name)
+        provider, model = conventions.provider_and_model(self._loops[entry.run_id].model.name)
         counted: Attributes = {
-            names.OPERATION: names.CHAT,
-            names.PROVIDER: provider,
-            names.MODEL: model,
-            names.ANSWERED_BY: names.provider_and_model(entry.model)[1],
+            conventions.OPERATION: conventions.CHAT,
+            conventions.PROVIDER: provider,
+            conventions.MODEL: model,
+            conventions.ANSWERED_BY: conventions.provider_and_model(entry.model)[1],
         }
-        attributes = {**counted, names.CONVERSATION: self._root, **_used(entry.usage)}
+        attributes = {**counted, conventions.CONVERSATION: self._root, **_used(entry.usage)}
         self._tracer.start_span(
-            f"{names.CHAT} {model}",
+            f"{conventions.CHAT} {model}",
             set_span_in_context(above),
             SpanKind.CLIENT,
             attributes,
@@ -320,56 +325,58 @@ class Trace:
         ).end(ended)
         self._meters.record(counted, seconds, entry.usage)
 
-    def _end_request(self, asked: _Asked, error: BaseException | None) -> None:
+    def _end_request(self, asked: _OpenRequest, error: BaseException | None) -> None:
         """A request that brought no answer; with an error, it failed of that."""
         if error is not None:
             kind = type(error).__qualname__
             self._fail(asked.span, kind, str(error))
             status = getattr(error, "status", None)
             if isinstance(status, int):
-                asked.span.set_attribute(names.STATUS, status)
-            self._meters.record({**asked.attributes, names.ERROR: kind}, time.monotonic() - asked.began, None)
+                asked.span.set_attribute(conventions.STATUS, status)
+            self._meters.record({**asked.attributes, conventions.ERROR: kind}, time.monotonic() - asked.began, None)
         asked.span.end()
 
-    def _begin_tool(self, entry: ToolBegun, above: Span) -> None:
+    def _begin_tool(self, entry: ToolStarted, above: Span) -> None:
         attributes: Attributes = {
-            names.OPERATION: names.EXECUTE_TOOL,
-            names.TOOL: entry.name,
-            names.TOOL_TYPE: "function",
-            names.CALL: call_id(entry.call_id),
+            conventions.OPERATION: conventions.EXECUTE_TOOL,
+            conventions.TOOL: entry.name,
+            conventions.TOOL_TYPE: "function",
+            conventions.CALL: call_id(entry.call_id),
         }
         if self._writer is not None:
-            attributes[names.ARGUMENTS] = self._writer.arguments(entry.arguments)
+            attributes[conventions.ARGUMENTS] = self._writer.arguments(entry.arguments)
         parent = set_span_in_context(above)
-        span = self._tracer.start_span(f"{names.EXECUTE_TOOL} {entry.name}", parent, SpanKind.INTERNAL, attributes)
+        span = self._tracer.start_span(
+            f"{conventions.EXECUTE_TOOL} {entry.name}", parent, SpanKind.INTERNAL, attributes
+        )
         self._tools[entry.run_id, f"{TOOL}{entry.step} {entry.call_id}"] = span
 
-    def _end_tool(self, entry: ToolReturned, above: Span) -> None:
+    def _end_tool(self, entry: ToolFinished, above: Span) -> None:
         span = self._tools.pop((entry.run_id, f"{TOOL}{entry.step} {entry.call_id}"), None)
         if span is None:
             if entry.error is not None:  # unknown, or with arguments that do not fit; its name is the model's word
-                above.add_event(names.NOT_CALLED, {names.CALL: call_id(entry.call_id)})
+                above.add_event(conventions.NOT_CALLED, {conventions.CALL: call_id(entry.call_id)})
             return
         if self._writer is not None:
-            span.set_attribute(names.RESULT, self._writer.result(entry.content))
+            span.set_attribute(conventions.RESULT, self._writer.result(entry.content))
         if entry.error is not None:
             kind = entry.error.partition(":")[0]
-            self._fail(span, kind if kind.replace(".", "_").isidentifier() else names.OTHER, entry.error)
+            self._fail(span, kind if kind.replace(".", "_").isidentifier() else conventions.OTHER, entry.error)
         span.end()
 
-    def _begin_content(self, entry: MessagesSaid, span: Span) -> None:
+    def _begin_content(self, entry: MessagesAdded, span: Span) -> None:
         writer = self._writer
         if writer is not None:
             writer.veil_for(self._loops[entry.run_id].setting("model"))
-            span.set_attribute(names.INPUT, writer.messages(entry.messages))
+            span.set_attribute(conventions.INPUT, writer.messages(entry.messages))
             if instructions := writer.instructions(entry.messages):
-                span.set_attribute(names.INSTRUCTIONS, instructions)
+                span.set_attribute(conventions.INSTRUCTIONS, instructions)
 
     # What goes wrong
 
     def _fail(self, span: Span, kind: str, words: str) -> None:
         """The words of an error may tell of the conversation."""
-        span.set_attribute(names.ERROR, kind)
+        span.set_attribute(conventions.ERROR, kind)
         span.set_status(Status(StatusCode.ERROR, None if self._writer is None else self._writer.text(words)))
 
     def _tell_of(self, error: Exception) -> None:
@@ -380,13 +387,13 @@ class Trace:
 
 
 def _used(usage: Usage) -> Attributes:
-    used: Attributes = {names.INPUT_TOKENS: usage.input_tokens, names.OUTPUT_TOKENS: usage.output_tokens}
+    used: Attributes = {conventions.INPUT_TOKENS: usage.input_tokens, conventions.OUTPUT_TOKENS: usage.output_tokens}
     if usage.cached_tokens:
-        used[names.CACHED_TOKENS] = usage.cached_tokens
+        used[conventions.CACHED_TOKENS] = usage.cached_tokens
     if usage.cache_write_tokens:
-        used[names.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
+        used[conventions.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
     if usage.reasoning_tokens:
-        used[names.REASONING_TOKENS] = usage.reasoning_tokens
+        used[conventions.REASONING_TOKENS] = usage.reasoning_tokens
     return used
 
 

@@ -11,37 +11,30 @@ from typing import Annotated, Any, cast
 import typer
 
 from acorn import __version__
-from acorn._startup import raise_when_interrupted
+from acorn._base.startup import raise_when_interrupted
 from acorn.cli.commands.batch import batch
 from acorn.cli.commands.chat import chat
-from acorn.cli.commands.demo import demo
+from acorn.cli.commands.demo import demo, new, pull
 from acorn.cli.commands.explain import explain
-from acorn.cli.commands.fork import fork
-from acorn.cli.commands.mcp import mcp
-from acorn.cli.commands.new import new
-from acorn.cli.commands.pull import pull
-from acorn.cli.commands.resume import resume
-from acorn.cli.commands.run import run
-from acorn.cli.commands.runs import answer, cancel, delete, runs
-from acorn.cli.commands.serve import serve
-from acorn.cli.commands.show import show
-from acorn.cli.commands.web import web
+from acorn.cli.commands.run import fork, resume, run
+from acorn.cli.commands.runs import answer, cancel, delete, runs, show
+from acorn.cli.commands.serve import mcp, serve, web
 from acorn.cli.commands.work import work
-from acorn.cli.exit import (
+from acorn.cli.output import (
     FAILED,
     FINE,
     INTERRUPTED,
     USAGE,
     CommandError,
-    ReaderGoneError,
-    complain,
+    OutputClosedError,
     error_text,
+    print_error,
     trace_of,
     unwritten,
     write,
     write_line,
 )
-from acorn.cli.stdio import Streams, quieten
+from acorn.cli.streams import Streams, quieten
 
 _HELP = ["-h", "--help"]
 _BEHIND: Mapping[str, Any] = {"allow_extra_args": True, "allow_interspersed_args": False}
@@ -81,7 +74,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         raise_when_interrupted()
         return _perform((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
-    except ReaderGoneError:
+    except OutputClosedError:
         return FINE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -97,18 +90,18 @@ def _perform(words: Sequence[str], streams: Streams) -> int:
         code = _app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
         return code if isinstance(code, int) else FINE
     except CommandError as error:
-        return complain(error)
+        return print_error(error)
     except _Complaint as error:
-        return complain(CommandError(_usage(error, words), USAGE))
+        return print_error(CommandError(_usage(error, words), USAGE))
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # rich's way to say so
             return FINE
-        return complain(CommandError(f"the agent's code ended the program: {error_text(error)}", FAILED))
-    except (ReaderGoneError, KeyboardInterrupt):
+        return print_error(CommandError(f"the agent's code ended the program: {error_text(error)}", FAILED))
+    except (OutputClosedError, KeyboardInterrupt):
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _UNWRITTEN:
-            return complain(CommandError(unwritten(error), FAILED))
+            return print_error(CommandError(unwritten(error), FAILED))
         if "--debug" in words:
             write_line(trace_of(error))
         write_line(f"error: {error_text(error)} (a fault of acorn's own; `--debug` shows where)")

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from acorn import Run
-from acorn._json import whole_text
-from acorn.cli.exit import FAILED, CommandError
+from acorn._formats.json import whole_text
+from acorn.cli.output import FAILED, CommandError
 from acorn.journal import Entry
 from acorn.thread import dump_events
 

@@ -16,11 +16,12 @@ from shlex import quote
 from typing import Any, TextIO
 
 from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, Unfinished, capture, listen
-from acorn._call import resume_stream
-from acorn._json import to_plain
-from acorn._secrets import secrets_in
-from acorn._spec import Spec
-from acorn.cli.exit import (
+from acorn._call.call import resume_stream
+from acorn._declare.spec import Spec
+from acorn._formats.json import to_plain
+from acorn._formats.redact import secrets_in
+from acorn.cli.options import OwnOptions
+from acorn.cli.output import (
     FAILED,
     FINE,
     INTERRUPTED,
@@ -28,23 +29,21 @@ from acorn.cli.exit import (
     USAGE,
     WAITING,
     CommandError,
-    ReaderGoneError,
-    complain,
+    OutputClosedError,
+    clean,
     error_text,
     line_reached,
     message_of,
+    print_error,
     print_json,
     without_keys,
     write,
     write_line,
 )
-from acorn.cli.load_target import Agent
-from acorn.cli.options.arguments import OwnOptions
-from acorn.cli.safe_text import clean
 from acorn.cli.save_target import Saver, save_target
-from acorn.cli.stdio import descriptor_of
-from acorn.cli.stored import named_store, short
-from acorn.cli.view.views import View, view_of
+from acorn.cli.streams import descriptor_of
+from acorn.cli.targets import Agent, named_store, short
+from acorn.cli.views import View, view_of
 from acorn.journal import Entry
 
 Start = Callable[[], Any]
@@ -157,11 +156,11 @@ class WatchedRun:
         try:
             code = self._finished() if failure is None else self._failed(failure)
         except CommandError as error:
-            code = complain(error)
-        except ReaderGoneError:
+            code = print_error(error)
+        except OutputClosedError:
             code = FINE
         if unsaved is not None:
-            complain(unsaved)
+            print_error(unsaved)
         return code or (FINE if unsaved is None else unsaved.code)
 
     def _failed(self, error: BaseException) -> int:
@@ -247,8 +246,8 @@ class WatchedRun:
         try:
             print_json(report(self.run, error), self.out)
         except CommandError as unwritten:
-            complain(unwritten)
-        except ReaderGoneError:
+            print_error(unwritten)
+        except OutputClosedError:
             pass
 
     def _error(self, message: str, code: int) -> CommandError:

@@ -13,19 +13,18 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, cast
 
 from acorn import module
-from acorn._beginning import delivered, kept_settings
-from acorn._call import adriven, driven
-from acorn._declared import BASE, agent_name, class_of, instance_of
-from acorn._drive.keeping import HandedBackError, status_of
-from acorn._drive.kept_tree import made_aside
-from acorn._drive.run_tree import Tree
-from acorn._json import excerpt, words_of
+from acorn._call.call import adrive_tree, drive_tree
+from acorn._call.start import load_queued, stored_settings
+from acorn._declare.spec_cache import BASE, agent_name, class_of, instance_of
+from acorn._drive.commit import HandedBackError, status_of
+from acorn._drive.load import build_in_thread
+from acorn._drive.tree import Tree
+from acorn._formats.json import describe_error, excerpt
 from acorn.errors import DeclarationError, StoreError
-from acorn.stores import words
-from acorn.stores.holder import hold_alone, is_held_by_another, let_go, this_process
+from acorn.stores import messages
+from acorn.stores.lease import claim_process_alone, is_held_by_another, release_process, take_claim, this_process
 from acorn.stores.open import open_store
-from acorn.stores.port import HeldError, Kept, Status, Store
-from acorn.stores.seats import take
+from acorn.stores.port import RunClaimedError, Status, Store, StoredRun
 
 Ended = Literal["done", "waiting", "failed", "cancelled"]
 """What a run is at when nobody needs to deliver it again, unless people answer what it waits for."""
@@ -59,10 +58,10 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
     with delivery:
         try:
             tree = delivery.claim()
-        except _OverError as over:
+        except _AlreadyOverError as over:
             return over.status
         try:
-            driven(tree, run_id)
+            drive_tree(tree, run_id)
         except (Exception, HandedBackError) as error:
             return delivery.outcome(tree, error)
         return delivery.outcome(tree, None)
@@ -76,17 +75,17 @@ async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threadi
         return ended
     with delivery:
         try:
-            tree, _ = await made_aside(lambda: (delivery.claim(), run_id))
-        except _OverError as over:
+            tree, _ = await build_in_thread(lambda: (delivery.claim(), run_id))
+        except _AlreadyOverError as over:
             return over.status
         try:
-            await adriven(tree, run_id)
+            await adrive_tree(tree, run_id)
         except (Exception, HandedBackError) as error:
             return delivery.outcome(tree, error)
         return delivery.outcome(tree, None)
 
 
-class _OverError(Exception):
+class _AlreadyOverError(Exception):
     """There is nothing to drive."""
 
     def __init__(self, status: Status) -> None:
@@ -106,52 +105,52 @@ class _Delivery:
         """What the run has come to, where it is over."""
         status = self._store.statuses([self._run_id]).get(self._run_id)
         if status is None:
-            raise words.no_run(self._run_id, self._store.name)
+            raise messages.no_run(self._run_id, self._store.name)
         return cast(Ended, status) if status in _OVER else None
 
     def __enter__(self) -> None:
-        if not hold_alone(self._store, self._run_id):
+        if not claim_process_alone(self._store, self._run_id):
             raise _driven_here(self._run_id)
 
     def __exit__(self, *_: object) -> None:
-        let_go(self._store, self._run_id)
+        release_process(self._store, self._run_id)
 
     def claim(self) -> Tree:
         """The run, ready to be driven; it is as it was where that cannot be."""
         found = self._claimed()
         status = found[0].facts.status
         if status in ("done", "cancelled"):
-            raise _OverError(status)
+            raise _AlreadyOverError(status)
         try:
             agent = self._agent(found[0])
-            tree = delivered(agent, found, self._store)
+            tree = load_queued(agent, found, self._store)
         except BaseException:
             self._store.release(self._run_id, this_process(), "stopped" if status == "running" else status)
             raise
         tree.leave = self._stop
         return tree
 
-    def _claimed(self) -> list[Kept]:
+    def _claimed(self) -> list[StoredRun]:
         run_id, here = self._run_id, this_process()
         try:
-            found = take(self._store, run_id)
-        except HeldError as error:
+            found = take_claim(self._store, run_id)
+        except RunClaimedError as error:
             if error.holder is None or error.holder.id != here.id:
                 raise DeliverAgainError(str(error)) from error
             if is_held_by_another(self._store, run_id):
                 raise _driven_here(run_id) from error
             # Nothing in this process drives it: it could not be let go of, since the store was away.
             self._store.release(run_id, here, "stopped")
-            found = take(self._store, run_id)
+            found = take_claim(self._store, run_id)
         except StoreError:
             if self._store.statuses([run_id]).get(run_id) == "failed":  # it took its last process with it
-                raise _OverError("failed") from None
+                raise _AlreadyOverError("failed") from None
             raise
         if found is None:
-            raise words.no_run(run_id, self._store.name)
+            raise messages.no_run(run_id, self._store.name)
         return list(found)
 
-    def _agent(self, kept: Kept) -> Any:
+    def _agent(self, kept: StoredRun) -> Any:
         name = kept.birth.agent
         which = self._find(name)
         if which is None:
@@ -160,7 +159,7 @@ class _Delivery:
                 f"are driven here; it is left as it was. A class that has another name by now is found by a function: "
                 f"`perform(store, run_id, lambda name: NewName)`."
             )
-        return instance_of(which).using(store=self._store, **kept_settings(kept))
+        return instance_of(which).using(store=self._store, **stored_settings(kept))
 
     def outcome(self, tree: Tree, error: BaseException | None) -> Ended:
         """What the run has come to; where that is no end, or was not kept, an error."""
@@ -222,7 +221,7 @@ def _by_name(name: str) -> Any:
             importlib.import_module(source)
         except (Exception, SystemExit) as error:  # whatever the code there raises
             raise StoreError(
-                f"`{name}`, the class of the run, is not here, and `{source}` cannot be imported ({words_of(error)}); "
+                f"`{name}`, the class of the run, is not here, and `{source}` cannot be imported ({describe_error(error)}); "
                 f"import it before, or give it: `perform(store, run_id, {path})`."
             ) from error
         found = _known(name)

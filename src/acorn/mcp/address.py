@@ -17,10 +17,9 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from acorn._secrets import redact, secrets_in
+from acorn._formats.redact import redact, secrets_in
 from acorn.errors import AcornError
-from acorn.mcp.process import Watcher, start_process
-from acorn.mcp.stderr import ServerLog
+from acorn.mcp.process import ServerLog, Watcher, start_process
 
 _MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
 """Long words and those with a figure in them, but no paths."""
@@ -33,7 +32,7 @@ FORGOTTEN = "Session terminated"
 
 
 @dataclass(frozen=True)
-class Address:
+class ServerAddress:
     """How to reach one server."""
 
     target: str = field(repr=False)

@@ -16,16 +16,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from acorn import __version__
-from acorn._json import shorten, words_of
+from acorn._formats.json import describe_error, shorten
 from acorn.errors import AcornError
-from acorn.mcp.address import FORGOTTEN, Address, check_installed
-from acorn.mcp.definitions import Definition, check_apart, define
-from acorn.mcp.people import Caller, answer_address, answer_form
-from acorn.mcp.results import ServerError
-from acorn.mcp.silence import Silence
-from acorn.mcp.stderr import ServerLog
-from acorn.mcp.texts import clean, cut
-from acorn.mcp.veil import Veil
+from acorn.mcp.address import FORGOTTEN, ServerAddress, check_installed
+from acorn.mcp.elicitation import Caller, Silence, answer_address, answer_form
+from acorn.mcp.process import ErrorRedactor, ServerLog
+from acorn.mcp.tools import Definition, ServerError, check_apart, clean, cut, define
 
 Progress = Callable[[str, float, float | None, str | None], object]
 """Hears the tool, how much is done, of how much in all, and what the server says to it."""
@@ -47,7 +43,7 @@ class Connection:
     """A session with one server."""
 
     def __init__(
-        self, address: Address, to_connect: float, to_call: float, *, may_ask: bool, on_progress: Progress | None
+        self, address: ServerAddress, to_connect: float, to_call: float, *, may_ask: bool, on_progress: Progress | None
     ) -> None:
         self.address = address
         self.may_ask = may_ask
@@ -79,7 +75,7 @@ class Connection:
     async def open(self, *, is_older: bool) -> None:
         """Connect and list the tools; an `AcornError` says why that failed. One that is older is not asked if it is."""
         check_installed()
-        self.veil = Veil()
+        self.veil = ErrorRedactor()
         opened = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._own(opened, is_older))
         try:
@@ -264,7 +260,7 @@ class Connection:
             action, content = await answer_form(caller, params.message, params.requested_schema)
             return types.ElicitResult(action=action, content=content)  # type: ignore[arg-type]
         except Exception as error:
-            caller.failure = f"The answer of `on_human` cannot be used: {words_of(error)}"
+            caller.failure = f"The answer of `on_human` cannot be used: {describe_error(error)}"
             return types.ErrorData(code=types.INVALID_PARAMS, message="There is no answer that can be used")
 
     def _only_caller(self) -> Caller | None:
@@ -282,7 +278,7 @@ class Connection:
         return AcornError(f"The MCP server `{self.address.label}` {what}{words}.{await self._last_words()}")
 
     def _words_of(self, error: BaseException) -> str:
-        words = _said_by(error) if isinstance(error, ValidationError) else words_of(error)
+        words = _said_by(error) if isinstance(error, ValidationError) else describe_error(error)
         return self.address.hidden(self.veil.lift(words))
 
     def _misheard_words(self) -> str:

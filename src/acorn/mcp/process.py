@@ -1,4 +1,12 @@
-"""A server as a process: messages of MCP, one a line, to its standard input and from its standard output.
+"""Words of a server's errors, kept from the SDK: it writes them to spans of its own, where nobody takes keys out.
+
+The SDK sees a number in their place, and who tells of an error puts the words back.
+
+What a server writes to standard error: never on the user's terminal; its last lines are kept for error messages.
+
+All of it goes to the logger `acorn.mcp` at DEBUG.
+
+A server as a process: messages of MCP, one a line, to its standard input and from its standard output.
 
 The SDK has this too, and on Windows it is used. There every message passes through two streams and two tasks, which is
 a quarter of what a call costs; here the callbacks of the loop do it, and bound what a server can make us keep.
@@ -9,16 +17,84 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
+import logging
 import os
 import re
 import signal
+import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
-from acorn.mcp.stderr import ServerLog
-from acorn.mcp.veil import Veil
+from acorn.mcp.tools import clean, cut
+
+_MOST = 1000
+"""Errors whose words are kept; by then they have been told."""
+_NUMBER = re.compile(r"error \d+ of the server")
+
+
+class ErrorRedactor:
+    """The words of one connection's errors, by what stands for them."""
+
+    def __init__(self) -> None:
+        from mcp_types import JSONRPCError
+
+        self._is_error = JSONRPCError
+        self._words: dict[str, str] = {}
+        self._count = 0
+
+    def over(self, item: Any) -> Any:
+        """A message of the SDK's, without its words where it is an error."""
+        if isinstance(item.message, self._is_error):
+            self._count += 1
+            number = f"error {self._count} of the server"
+            self._words[number] = item.message.error.message
+            self._words.pop(f"error {self._count - _MOST} of the server", None)
+            item.message.error.message = number
+        return item
+
+    def lift(self, text: str) -> str:
+        """A text with the words that the server gave to the errors in it."""
+        return _NUMBER.sub(lambda found: self._words.get(found[0], found[0]), text)
+
+
+_logger = logging.getLogger("acorn.mcp")
+_LINES = 20
+_LONGEST_LINE = 1000
+
+
+class ServerLog:
+    """A pipe that a server process writes to, read by a thread to its end."""
+
+    def __init__(self, server: str, hidden: Callable[[str], str]) -> None:
+        reading, writing = os.pipe()
+        self.file = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - closed when the server has its copy
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._server = server
+        self._hidden = hidden
+        self._thread = threading.Thread(target=self._read, args=(reading,), name="acorn-mcp-stderr", daemon=True)
+        self._thread.start()
+
+    def _read(self, descriptor: int) -> None:
+        with open(descriptor, encoding="utf-8", errors="replace") as pipe:
+            while line := pipe.readline(_LONGEST_LINE * 10):
+                text = cut(clean(line).rstrip(), _LONGEST_LINE)
+                if text:
+                    self._lines.append(text)
+                    if _logger.isEnabledFor(logging.DEBUG):
+                        _logger.debug("%s: %s", self._server, self._hidden(text))
+
+    def let_go(self) -> None:
+        """The server has its copy of the pipe, or is gone."""
+        self.file.close()
+
+    async def last_lines(self, seconds: float) -> list[str]:
+        """What it wrote in the end; where it has died, all that it wrote arrives within that time."""
+        if seconds and self._thread.is_alive():
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join, seconds)
+        return list(self._lines)
+
 
 _LONGEST_MESSAGE = 100_000_000
 """Bytes; a server that never ends its line would fill the memory."""
@@ -39,7 +115,7 @@ class Watcher(Protocol):
     """Hears of a transport what the SDK keeps to itself."""
 
     @property
-    def veil(self) -> Veil:
+    def veil(self) -> ErrorRedactor:
         """What is laid over the server's errors."""
         ...
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__, listen, module
-from acorn._declared import spec_of
-from acorn._json import excerpt, shorten, to_plain, to_text, whole_text, words_of
-from acorn._schema.generate import schema_of
-from acorn._schema.shape import RESULT, Shape
-from acorn._secrets import redact, secrets_in
-from acorn._tools.collect import make_tool
-from acorn.journal import Entry, ModelAsked, ToolBegun
+from acorn._declare.spec_cache import spec_of
+from acorn._declare.tools.collect import make_tool
+from acorn._formats.json import describe_error, excerpt, shorten, to_plain, to_text, whole_text
+from acorn._formats.redact import redact, secrets_in
+from acorn._formats.schema.generate import schema_of
+from acorn._formats.schema.shape import RESULT, Shape
+from acorn.journal import Entry, ModelRequested, ToolStarted
 from acorn.mcp.address import check_installed
 
 Agent = module[Any, Any]
@@ -146,9 +146,9 @@ async def _run(
             with listen(hear):
                 output = await offer.agent.acall(**arguments)
     except AcornError as error:
-        return _safe(str(error) or words_of(error)), None, True
+        return _safe(str(error) or describe_error(error)), None, True
     except Exception as error:
-        return _safe(words_of(error)), None, True
+        return _safe(describe_error(error)), None, True
     if isinstance(output, Paused):
         return _waiting(output), None, True
     if isinstance(output, Unfinished):
@@ -210,9 +210,9 @@ async def _reported(report: Callable[..., Any]) -> AsyncGenerator[Callable[[Entr
 
 
 def _words(entry: Entry) -> str | None:
-    if isinstance(entry, ModelAsked):
+    if isinstance(entry, ModelRequested):
         return f"step {entry.step}: asking the model"
-    return f"step {entry.step}: calling `{entry.name}`" if isinstance(entry, ToolBegun) else None
+    return f"step {entry.step}: calling `{entry.name}`" if isinstance(entry, ToolStarted) else None
 
 
 # Ways in and out
@@ -222,7 +222,7 @@ async def _over_stdio(server: Any, out: TextIO | None) -> None:
     from mcp.server.stdio import stdio_server
 
     lines: Any = _Lines()
-    writing: Any = None if out is None else _Writer(out)
+    writing: Any = None if out is None else _LineWriter(out)
     try:
         async with stdio_server(stdin=lines, stdout=writing) as (reading, sending):
             await server.run(reading, sending, server.create_initialization_options())
@@ -266,7 +266,7 @@ class _Lines:
         raise StopAsyncIteration
 
 
-class _Writer:
+class _LineWriter:
     """Where the protocol is written: a line each, in UTF-8, whatever the terminal speaks."""
 
     def __init__(self, out: TextIO) -> None:

@@ -18,20 +18,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from acorn._drive.bridge import Elsewhere, is_async
-from acorn._drive.home_loop import Home
-from acorn._json import excerpt
-from acorn._tools.collect import FunctionTool, is_tool_name
-from acorn._tools.declare import options_of, tool
-from acorn._tools.port import Tool
+from acorn._declare.tools.collect import FunctionTool, is_tool_name
+from acorn._declare.tools.decorator import options_of, tool
+from acorn._declare.tools.kinds import Tool
+from acorn._drive.bridge import LoopBoundCall, is_async
+from acorn._drive.owner_loop import OwnerLoop
+from acorn._formats.json import excerpt
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
-from acorn.mcp.address import Address
+from acorn.mcp.address import ServerAddress
 from acorn.mcp.connection import Connection, NotCalledError, Progress
-from acorn.mcp.definitions import Definition, admitted, check_offered, safe_description, safe_schema, tool_names
-from acorn.mcp.lock_file import check_pinned
-from acorn.mcp.people import Caller, asks_people_here
-from acorn.mcp.results import ServerError, output_of
-from acorn.record import current_place
+from acorn.mcp.elicitation import Caller, asks_people_here
+from acorn.mcp.tools import (
+    Definition,
+    ServerError,
+    admitted,
+    check_offered,
+    check_pinned,
+    output_of,
+    safe_description,
+    safe_schema,
+    tool_names,
+)
+from acorn.record import current_call_site
 
 _NO_HEADER = re.compile(r"[\x00\r\n]")
 Approve = Callable[[str, dict[str, Any]], object]
@@ -69,7 +77,7 @@ class MCPServer:
         max_result: int = 100_000,
     ) -> None:
         where = None if cwd is None else str(cwd)
-        self.address = Address(_text(server, "server"), _texts(args, "args"), env, where, headers, auth)
+        self.address = ServerAddress(_text(server, "server"), _texts(args, "args"), env, where, headers, auth)
         self.prefix = prefix
         self.allow = None if allow is None else _texts(allow, "allow")
         self.approve: tuple[str, ...] | Approve = approve if callable(approve) else _texts(approve, "approve")
@@ -139,18 +147,18 @@ class MCPServer:
     # Opening and closing
 
     def __enter__(self) -> MCPServer:
-        Home.of_servers().wait(self._hold)
+        OwnerLoop.of_servers().wait(self._hold)
         return self
 
     def __exit__(self, *_: object) -> None:
-        Home.of_servers().wait(self._let_go)
+        OwnerLoop.of_servers().wait(self._let_go)
 
     async def __aenter__(self) -> MCPServer:
-        await Home.of_servers().hop(self._hold)
+        await OwnerLoop.of_servers().hop(self._hold)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await Home.of_servers().hop(self._let_go)
+        await OwnerLoop.of_servers().hop(self._let_go)
 
     def _begin_anew(self) -> None:
         self._process = os.getpid()
@@ -226,7 +234,7 @@ class MCPServer:
 
     async def tools(self) -> list[Any]:
         """What a run, or whoever has it open, may call."""
-        made: list[Tool] = await Home.of_servers().hop(partial(self._list, asks_people_here()))
+        made: list[Tool] = await OwnerLoop.of_servers().hop(partial(self._list, asks_people_here()))
         _check_shadows(made)
         return [_Listed(each) for each in made]
 
@@ -300,19 +308,19 @@ class MCPServer:
         return await connection.call(definition, arguments, caller)
 
 
-class _Called(Elsewhere):
+class _Called(LoopBoundCall):
     """A call that is made when somebody waits for it, on a loop or without one."""
 
     __slots__ = ("_make",)
 
-    def __init__(self, make: Callable[[Home | None], Callable[[], Awaitable[Any]]]) -> None:
+    def __init__(self, make: Callable[[OwnerLoop | None], Callable[[], Awaitable[Any]]]) -> None:
         self._make = make
 
     def __await__(self) -> Any:
-        return Home.of_servers().hop(self._make(Home.here())).__await__()
+        return OwnerLoop.of_servers().hop(self._make(OwnerLoop.here())).__await__()
 
     def wait(self) -> Any:
-        return Home.of_servers().wait(self._make(None))
+        return OwnerLoop.of_servers().wait(self._make(None))
 
 
 class _Listed:
@@ -327,7 +335,7 @@ class _Listed:
 
 def _check_shadows(made: Sequence[Tool]) -> None:
     """A server must not take the place of a tool that a branch has from the run above, as a tool of its own may."""
-    place = current_place()
+    place = current_call_site()
     if place is None:
         return
     loop = place.tree.loops[place.run_id]

@@ -1,4 +1,10 @@
-"""Models in a list: the next is asked where one fails with what may pass, or cannot take what it would be sent.
+"""What only its author can read: signed thinking and the like, which goes back to the provider that wrote it.
+
+The history says nothing of who wrote a turn. Who did is remembered for as long as the process lives; thoughts of
+whom nobody knows, of a run that was loaded or of an earlier conversation, are taken for those of the first model of
+the list. Called by `fallback.py`; a single model is sent all that its protocol has a place for.
+
+Models in a list: the next is asked where one fails with what may pass, or cannot take what it would be sent.
 
     class Researcher(module[Question, Answer]):
         model = ["anthropic/claude-sonnet-4-5", {"model": "openai/gpt-4o", "num_retries": 0}]
@@ -10,32 +16,101 @@ handed out. Made by `resolve` of a list that is declared; to the loop it is one 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from acorn._log import logger
-from acorn._secrets import redact
+from pydantic_core import to_json
+
+from acorn._base.log import logger
+from acorn._formats.redact import redact
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
-from acorn.models.circuit import CIRCUITS, Circuit, Circuits, Pass
+from acorn.models.circuit_breaker import CIRCUITS, Circuit, Circuits, Pass
+from acorn.models.lanes.lane import THOUGHTS
 from acorn.models.port import (
     Delta,
     Model,
     ModelRequest,
     ModelResponse,
-    NotTakenError,
     Price,
-    Setback,
+    RequestNotSupportedError,
+    RetryEvent,
+    aclose_stream,
     can_stream,
+    close_stream,
+    report_retry,
     takes_strict,
-    tell_of,
     thinks,
 )
-from acorn.models.thoughts import AUTHORS, reader_of
-from acorn.models.wrapped import aclose_stream, close_stream
 from acorn.types import Fallback, Usage
+
+_MOST = 10_000
+_ONE_FAMILY = ("anthropic", "openai")
+"""Providers whose models read each other's thoughts; of others, which may house models of many makers, none does."""
+
+
+class ReasoningOwner:
+    """Who wrote what."""
+
+    def __init__(self) -> None:
+        self._names = {*THOUGHTS}
+        """The keys of messages that hold such things, as far as they were seen."""
+        self._wrote: dict[int, Hashable] = {}
+        self._authors: set[Hashable] = set()
+        self._lock = threading.Lock()
+
+    def note(self, extra: Mapping[str, Any], author: Hashable) -> None:
+        """What came with a turn."""
+        with self._lock:
+            for name, value in extra.items():
+                self._names.add(name)
+                self._wrote[_mark(name, value)] = author
+            self._authors.add(author)
+            while len(self._wrote) > _MOST:
+                del self._wrote[next(iter(self._wrote))]
+
+    def readable(
+        self, messages: Sequence[dict[str, Any]], reader: Hashable, first: Hashable
+    ) -> list[dict[str, Any]] | None:
+        """The messages without what the reader did not write; None where that is all of them."""
+        if reader == first and self._authors <= {first}:
+            return None
+        names = tuple(self._names)
+        found: dict[int, dict[str, Any]] = {}
+        for at in {at for name in names for at, message in enumerate(messages) if name in message}:
+            message = messages[at]
+            foreign = [name for name in names if name in message and self._author(name, message, first) != reader]
+            if foreign:
+                found[at] = {name: value for name, value in message.items() if name not in foreign}
+        if not found:
+            return None
+        return [found.get(at, message) for at, message in enumerate(messages)]
+
+    def _author(self, name: str, message: Mapping[str, Any], otherwise: Hashable) -> Hashable:
+        return self._wrote.get(_mark(name, message[name]), otherwise)
+
+
+def reader_of(declared: Any) -> Hashable:
+    """Whose thoughts a model can read, itself included."""
+    if not isinstance(declared, str | dict):
+        return str(getattr(declared, "name", ""))
+    config: Mapping[str, Any] = {"model": declared} if isinstance(declared, str) else declared
+    name = str(config.get("model") or config.get("id"))
+    provider = name.partition("/")[0]
+    address = config.get("base_url") or config.get("api_base")
+    return hash((provider if provider in _ONE_FAMILY else name, address, config.get("api_key")))
+
+
+def _mark(name: str, value: Any) -> int:
+    return hash((name, to_json(value, inf_nan_mode="null", serialize_unknown=True)))
+
+
+AUTHORS = ReasoningOwner()
+"""Those of the process: a branch or a later call may go on with the conversation."""
+
 
 OPEN = "its circuit is open"
 
@@ -119,19 +194,19 @@ class Chain:
     # Asking
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        for attempt in _Attempts(self, request):
+        for attempt in _ChainAttempts(self, request):
             with attempt:
                 return attempt.whole(attempt.model.complete(attempt.request()))
         raise AssertionError("the last attempt returns or raises")
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        for attempt in _Attempts(self, request):
+        for attempt in _ChainAttempts(self, request):
             with attempt:
                 return attempt.whole(await attempt.model.acomplete(attempt.request()))
         raise AssertionError("the last attempt returns or raises")
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        for attempt in _Attempts(self, request):
+        for attempt in _ChainAttempts(self, request):
             with attempt:
                 deltas = _deltas(attempt.model, attempt.request())
                 try:
@@ -143,7 +218,7 @@ class Chain:
                 return
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        for attempt in _Attempts(self, request):
+        for attempt in _ChainAttempts(self, request):
             with attempt:
                 deltas = _adeltas(attempt.model, attempt.request())
                 try:
@@ -168,7 +243,7 @@ async def _awhole(model: Model, request: ModelRequest) -> AsyncIterator[Delta]:
         yield delta
 
 
-class _Missed(NamedTuple):
+class _FailedLink(NamedTuple):
     """One that did not answer."""
 
     name: str
@@ -182,35 +257,35 @@ class _Missed(NamedTuple):
         return redact(str(self.error), ()).rstrip(".")
 
     def log(self, to: str) -> None:
-        tell_of(Setback(self.name, None if self.error is None else self.error.status, to=to))
+        report_retry(RetryEvent(self.name, None if self.error is None else self.error.status, to=to))
         if self.error is None:
             logger.info("`%s` is not asked (%s); `%s` is asked instead.", self.name, OPEN, to)
             return
         what = "no answer" if self.error.status is None else f"HTTP {self.error.status}"
-        if isinstance(self.error, NotTakenError):
+        if isinstance(self.error, RequestNotSupportedError):
             what = "it cannot take what is sent"
         # Not the error's own words: they may be the provider's, and tell of the conversation.
         logger.info("`%s` failed (%s); `%s` is asked instead.", self.name, what, to)
 
 
-class _Attempts:
+class _ChainAttempts:
     """The models that are asked for one answer, one after the other."""
 
     def __init__(self, chain: Chain, request: ModelRequest) -> None:
         self.chain = chain
         self.asked = request
         self.fallbacks: tuple[Fallback, ...] = ()
-        self._missed: list[_Missed] = []
+        self._missed: list[_FailedLink] = []
         self._began = time.monotonic()
-        self._coming: _Attempt | None = None
+        self._coming: _ChainAttempt | None = None
 
-    def __iter__(self) -> Iterator[_Attempt]:
+    def __iter__(self) -> Iterator[_ChainAttempt]:
         self._coming = self._find(0)
         if self._coming is None:  # nobody else is to be asked either
             self._missed.clear()
             passed = self.chain.links[0].circuit.enter(anyhow=True)
             assert passed is not None
-            self._coming = _Attempt(self, 0, passed)
+            self._coming = _ChainAttempt(self, 0, passed)
         while self._coming is not None:
             attempt, self._coming = self._coming, None
             yield attempt
@@ -221,26 +296,26 @@ class _Attempts:
         timeout = self.asked.timeout
         return None if timeout is None else timeout - (time.monotonic() - self._began)
 
-    def _find(self, start: int) -> _Attempt | None:
+    def _find(self, start: int) -> _ChainAttempt | None:
         """The next that is let through, in the place of those before it."""
         for at in range(start, len(self.chain.links)):
             link = self.chain.links[at]
             passed = link.circuit.enter()
             if passed is None:
-                self._missed.append(_Missed(link.name, None))
+                self._missed.append(_FailedLink(link.name, None))
                 continue
             name = link.name
             for missed in self._missed[len(self.fallbacks) :]:
                 missed.log(name)
                 self.fallbacks += (Fallback(missed.name, name, OPEN if missed.error is None else missed.words),)
-            return _Attempt(self, at, passed)
+            return _ChainAttempt(self, at, passed)
         return None
 
     def hand_on(self, at: int, error: ModelError, *, has_begun: bool) -> bool:
         """Whether another is asked instead; where none is, and others did not answer either, all of it is raised."""
         others = list(self._missed)
-        self._missed.append(_Missed(self.chain.links[at].name, error))
-        if (error.retryable or isinstance(error, NotTakenError)) and not has_begun:
+        self._missed.append(_FailedLink(self.chain.links[at].name, error))
+        if (error.retryable or isinstance(error, RequestNotSupportedError)) and not has_begun:
             self._coming = self._find(at + 1)
             if self._coming is not None:
                 return True
@@ -249,7 +324,7 @@ class _Attempts:
             self._raise(error, others)
         return False
 
-    def _raise(self, last: ModelError, others: list[_Missed]) -> NoReturn:
+    def _raise(self, last: ModelError, others: list[_FailedLink]) -> NoReturn:
         failures = [*(missed.error for missed in others if missed.error is not None), last]
         raise ModelError(
             f"{str(last).rstrip('.')}. Of the others in the list: {'; '.join(each.words for each in others)}.",
@@ -260,10 +335,10 @@ class _Attempts:
         ) from (ExceptionGroup("What each model of the list failed of", failures) if len(failures) > 1 else last)
 
 
-class _Attempt:
+class _ChainAttempt:
     """One of them, asked: what fails inside of it is handed on, or raised."""
 
-    def __init__(self, all: _Attempts, at: int, passed: Pass) -> None:
+    def __init__(self, all: _ChainAttempts, at: int, passed: Pass) -> None:
         self._all = all
         self._at = at
         self._link = all.chain.links[at]

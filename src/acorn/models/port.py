@@ -2,10 +2,13 @@
 
 Requests and responses are the same for every provider; an adapter translates. Messages are in OpenAI's
 format and never change once they are in a request, so an adapter that wants to edit one makes a copy.
+
+A model around another: in all that it does not say itself, it is the one inside.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -15,8 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 from pydantic_core import to_json
 
 from acorn.errors import ModelError
-from acorn.models.sent import SentPart, message_json
-from acorn.models.sent_media import SentMedium, media_of
+from acorn.models.request_body import SentMedium, SentPart, media_of, message_json
 from acorn.types import Fallback, Usage
 
 
@@ -246,18 +248,18 @@ class Delta:
     fallbacks: tuple[Fallback, ...] = ()
 
 
-class NotTakenError(ModelError):
+class RequestNotSupportedError(ModelError):
     """The model cannot take what is in the request, and was not asked; another of a list may take it."""
 
 
-class SendAgainError(ModelError):
+class ResendError(ModelError):
     """The model does not take something that nobody has set, and may take the request without it.
 
     Raised where somebody counts what is sent (`ModelRequest.left_out`); elsewhere an adapter sends it again itself.
     """
 
 
-class Setback(NamedTuple):
+class RetryEvent(NamedTuple):
     """A model has failed, and something is done about it."""
 
     model: str
@@ -269,11 +271,11 @@ class Setback(NamedTuple):
     """The model that is asked instead, if another is."""
 
 
-setbacks: ContextVar[Callable[[Setback], object] | None] = ContextVar("acorn_setbacks", default=None)
+setbacks: ContextVar[Callable[[RetryEvent], object] | None] = ContextVar("acorn_setbacks", default=None)
 """Who hears of setbacks while a model is asked in this context."""
 
 
-def tell_of(setback: Setback) -> None:
+def report_retry(setback: RetryEvent) -> None:
     """Tell whoever wants to hear of it."""
     if (hear := setbacks.get()) is not None:
         hear(setback)
@@ -358,3 +360,49 @@ def models_of(model: Model) -> Sequence[Model]:
     """The models that may answer where this one is asked."""
     found: Any = getattr(model, "models", None)
     return found if isinstance(found, tuple) and found and all(map(is_model, found)) else (model,)
+
+
+class ModelWrapper(ABC):
+    """What asks another model; whoever wraps says how it completes and how it streams."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._model!r})"
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    def can_force_tool(self, request: ModelRequest) -> bool:
+        return self._model.can_force_tool(request)
+
+    def price(self) -> Price | None:
+        return self._model.price()
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the model has. A model that cannot stream has no `stream` here either."""
+        if name.startswith("_"):  # copy and pickle probe for these before there is a model
+            raise AttributeError(name)
+        found = getattr(self._model, name)
+        if name in ("stream", "astream") and callable(found):
+            return self._stream if name == "stream" else self._astream
+        return found
+
+    @abstractmethod
+    def _stream(self, request: ModelRequest) -> Iterator[Delta]: ...
+
+    @abstractmethod
+    def _astream(self, request: ModelRequest) -> AsyncIterator[Delta]: ...
+
+
+def close_stream(deltas: Any) -> None:
+    """End a stream that may be no generator."""
+    if hasattr(deltas, "close"):
+        deltas.close()
+
+
+async def aclose_stream(deltas: Any) -> None:
+    if hasattr(deltas, "aclose"):
+        await deltas.aclose()

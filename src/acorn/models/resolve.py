@@ -8,14 +8,13 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from acorn._sampling import said_in
+from acorn._declare.settings import settings_in
 from acorn.errors import DeclarationError
-from acorn.models.circuit import CIRCUITS
-from acorn.models.fallback import Chain, Link
+from acorn.models.circuit_breaker import CIRCUITS
+from acorn.models.fallback import Chain, Link, reader_of
+from acorn.models.limits.throttle import Throttle
 from acorn.models.port import Model, is_model
-from acorn.models.retrying import Retries, Retrying
-from acorn.models.thoughts import reader_of
-from acorn.models.throttle import Throttle
+from acorn.models.retry import Retries, Retrying
 
 
 class _Adapter(NamedTuple):
@@ -41,10 +40,10 @@ class _Adapter(NamedTuple):
 
 # The first that takes it counts.
 _ADAPTERS = (
-    _Adapter("local/", "acorn.models.local", "LocalModel", is_retried=False),
-    _Adapter("openai/responses/", "acorn.models.openai_responses", "make", is_lane=True),
-    _Adapter("openai/", "acorn.models.openai_chat", "make", is_lane=True),
-    _Adapter("anthropic/", "acorn.models.anthropic_messages", "make", is_lane=True),
+    _Adapter("local/", "acorn.models.local.model", "LocalModel", is_retried=False),
+    _Adapter("openai/responses/", "acorn.models.lanes.openai_responses", "make", is_lane=True),
+    _Adapter("openai/", "acorn.models.lanes.openai_chat", "make", is_lane=True),
+    _Adapter("anthropic/", "acorn.models.lanes.anthropic", "make", is_lane=True),
     _Adapter("", "acorn.models.litellm.adapter", "LiteLLMModel"),
 )
 
@@ -97,5 +96,5 @@ def resolve(declared: Any, owner: str, throttle: Throttle | None = None) -> Mode
 
 def _link(declared: Any, model: Model) -> Link:
     """One model of a list, with what its dict sets for it alone."""
-    sampling = {attribute: declared[key] for attribute, key in said_in(declared)}
+    sampling = {attribute: declared[key] for attribute, key in settings_in(declared)}
     return Link(model, CIRCUITS.of(declared), reader_of(declared), sampling)

@@ -13,13 +13,13 @@ from acorn.stores.port import RunFacts, Store
 
 if TYPE_CHECKING:
     from acorn.stores.memory import MemoryStore as MemoryStore
-    from acorn.stores.postgres import PostgresStore as PostgresStore
-    from acorn.stores.sqlite import SQLiteStore as SQLiteStore
+    from acorn.stores.postgres.store import PostgresStore as PostgresStore
+    from acorn.stores.sqlite.store import SQLiteStore as SQLiteStore
 
 __all__ = ["MemoryStore", "PostgresStore", "RunFacts", "SQLiteStore", "Store"]
 
 # What brings a database with it is loaded when it is first used, so that `import acorn` stays light.
-_LATE = {"MemoryStore": "memory", "PostgresStore": "postgres", "SQLiteStore": "sqlite"}
+_LATE = {"MemoryStore": "memory", "PostgresStore": "postgres.store", "SQLiteStore": "sqlite.store"}
 
 
 def __getattr__(name: str) -> Any:

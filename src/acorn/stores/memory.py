@@ -15,35 +15,35 @@ from datetime import UTC, datetime
 from typing import Any
 
 from acorn.errors import StoreError
-from acorn.stores import rules, words
-from acorn.stores.holder import is_alive, lease, nudge
+from acorn.stores import messages, rules
+from acorn.stores.lease import is_alive, lease, nudge_heartbeat
 from acorn.stores.port import (
     NOT_BEGUN,
-    Answered,
-    Birth,
     Change,
     Commit,
-    Heard,
-    Holder,
-    Kept,
-    Queued,
+    JournalRow,
+    Process,
+    QueuedRun,
     RunFacts,
+    RunHeader,
     Status,
+    StoredAnswer,
+    StoredRun,
 )
 from acorn.types import Request, Usage
 
 
 @dataclass(slots=True)
-class _Run:
+class _MemoryRun:
     """A run, and where it is a root, what counts for its tree."""
 
     number: int
-    birth: Birth
+    birth: RunHeader
     facts: RunFacts
     record: str
     state: str
-    entries: list[Heard] = field(default_factory=list[Heard])
-    holder: Holder | None = None
+    entries: list[JournalRow] = field(default_factory=list[JournalRow])
+    holder: Process | None = None
     silence: float = 0.0
     attempts: int = 0
     attempted: int = -1
@@ -52,7 +52,7 @@ class _Run:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _OpenRequestRow:
     request: Request
     root: str
     value: str | None = None
@@ -65,8 +65,8 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._begin()
-        self._runs: dict[str, _Run] = {}
-        self._asked: dict[str, _Asked] = {}
+        self._runs: dict[str, _MemoryRun] = {}
+        self._asked: dict[str, _OpenRequestRow] = {}
         self._heard: dict[str, tuple[float, float]] = {}
         """By holder: when it was heard of, and until when it lives."""
         self._media: dict[str, bytes] = {}
@@ -104,9 +104,9 @@ class MemoryStore:
 
     def _commit(self, commit: Commit, now: float) -> None:
         root = self._runs.get(commit.root)
-        is_birth = rules.is_birth(commit)
+        is_birth = rules.is_new_run(commit)
         if is_birth and root is not None:
-            raise words.exists(commit.root, self.name, *self._seen(root, now))
+            raise messages.exists(commit.root, self.name, *self._seen(root, now))
         if not is_birth:
             self._fence(commit, root)
         rules.refuse_misfits(commit, self._known(commit), self.name)
@@ -123,17 +123,19 @@ class MemoryStore:
             self._media.setdefault(sha256, data)
             root.media.add(sha256)
 
-    def _fence(self, commit: Commit, root: _Run | None) -> None:
+    def _fence(self, commit: Commit, root: _MemoryRun | None) -> None:
         if root is None:
-            raise words.deleted(commit.root, self.name)
+            raise messages.deleted(commit.root, self.name)
         if root.holder is None or root.holder.id != commit.holder.id:
-            raise words.lost(commit.root, root.holder, root.silence, root.facts.status)
-        if root.is_unwanted and not any(words.ends(one.status) for one in commit.changes if one.run_id == commit.root):
-            raise words.unwanted(commit.root)
+            raise messages.lost(commit.root, root.holder, root.silence, root.facts.status)
+        if root.is_unwanted and not any(
+            messages.ends(one.status) for one in commit.changes if one.run_id == commit.root
+        ):
+            raise messages.cancelled_by_request(commit.root)
 
-    def _known(self, commit: Commit) -> dict[str, rules.Known]:
-        found = [self._runs[run_id] for run_id in rules.named(commit) if run_id in self._runs]
-        return {run.facts.id: rules.Known(run.facts.root, len(run.entries)) for run in found}
+    def _known(self, commit: Commit) -> dict[str, rules.KnownRun]:
+        found = [self._runs[run_id] for run_id in rules.run_named(commit) if run_id in self._runs]
+        return {run.facts.id: rules.KnownRun(run.facts.root, len(run.entries)) for run in found}
 
     def _change(self, change: Change, commit: Commit, now: float) -> None:
         run = self._runs.get(change.run_id)
@@ -142,12 +144,12 @@ class MemoryStore:
         is_root = change.run_id == commit.root
         is_unwanted = is_root and run is not None and run.is_unwanted
         facts = RunFacts(
-            change.run_id, birth.agent, words.with_cancelling(change.status, is_unwanted), change.model, change.steps,
+            change.run_id, birth.agent, messages.with_cancelling(change.status, is_unwanted), change.model, change.steps,
             change.usage.copy(), change.cost, birth.started, _moment(now), change.seconds, birth.batch,
             change.stop_reason, change.error, commit.root, birth.parent, birth.item,
         )  # fmt: skip
         if run is None:
-            run = _Run(
+            run = _MemoryRun(
                 next(self._numbers),
                 birth,
                 facts,
@@ -159,7 +161,7 @@ class MemoryStore:
         run.facts = facts
         run.state = run.state if change.state is None else change.state
         run.record = run.record if change.record is None else change.record
-        run.entries += [Heard(next(self._positions), entry) for entry in change.entries]
+        run.entries += [JournalRow(next(self._positions), entry) for entry in change.entries]
 
     def _ask(self, root: str, requests: Sequence[Request]) -> None:
         """From now on these are open, those that have an answer apart, and no others."""
@@ -168,9 +170,9 @@ class MemoryStore:
             if asked.root == root and asked.value is None and request_id not in wanted:
                 del self._asked[request_id]
         for request in requests:
-            self._asked.setdefault(request.id, _Asked(request, root))
+            self._asked.setdefault(request.id, _OpenRequestRow(request, root))
 
-    def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
+    def claim(self, run_id: str, holder: Process) -> Sequence[StoredRun] | None:
         with self._alone():
             now = time.time()
             run = self._runs.get(run_id)
@@ -181,7 +183,7 @@ class MemoryStore:
             if driver is not None:
                 raise driver
             kept = self._tree(run, now)
-            if status in words.OVER:
+            if status in messages.OVER:
                 return kept
             silence = 0.0
             if run.facts.status == "running":
@@ -192,50 +194,50 @@ class MemoryStore:
             run.holder, run.silence = holder, silence
             return kept
 
-    def _count_attempt(self, run: _Run, kept: Sequence[Kept], now: float) -> None:
+    def _count_attempt(self, run: _MemoryRun, kept: Sequence[StoredRun], now: float) -> None:
         steps = sum(one.facts.steps for one in kept)
         run.attempts = run.attempts + 1 if run.attempted == steps else 1
         run.attempted = steps
-        if run.attempts >= words.MOST_TAKE_OVERS:
-            error = words.worn_out(run.facts.id)
+        if run.attempts >= messages.MOST_TAKE_OVERS:
+            error = messages.too_many_crashes(run.facts.id)
             self._rest(run, "failed", now)
             run.facts = replace(run.facts, error=error)
             raise StoreError(error)
 
-    def release(self, run_id: str, holder: Holder, status: Status) -> None:
+    def release(self, run_id: str, holder: Process, status: Status) -> None:
         with self._alone():
             run = self._runs.get(run_id)
             if run is not None and run.holder is not None and run.holder.id == holder.id:
-                status = words.with_cancelling(status, run.is_unwanted)
+                status = messages.with_cancelling(status, run.is_unwanted)
                 self._rest(run, status, time.time())
                 if status == "queued":
                     run.facts = replace(run.facts, error=None)
 
-    def _rest(self, run: _Run, status: Status, now: float) -> None:
+    def _rest(self, run: _MemoryRun, status: Status, now: float) -> None:
         run.facts = replace(run.facts, status=status, updated=_moment(now))
         run.holder, run.is_unwanted = None, False
         if status == "cancelled":
             self._ask(run.facts.id, ())
 
-    def answers(self, run_id: str) -> Sequence[Answered]:
+    def answers(self, run_id: str) -> Sequence[StoredAnswer]:
         with self._alone():
             found = sorted(self._asked_of(run_id, answered=True), key=lambda asked: asked.turn)
-            return [Answered(one.request, json.loads(one.value), one.at) for one in found if one.value and one.at]
+            return [StoredAnswer(one.request, json.loads(one.value), one.at) for one in found if one.value and one.at]
 
-    def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
+    def beat(self, holder: Process, seconds: float) -> Sequence[str]:
         with self._alone():
             self._register(holder, time.time(), seconds)
             mine = [run for run in self._runs.values() if run.holder is not None and run.holder.id == holder.id]
             return [run.facts.id for run in mine if run.is_unwanted]
 
-    def _register(self, holder: Holder, now: float, seconds: float) -> None:
+    def _register(self, holder: Process, now: float, seconds: float) -> None:
         self._heard[holder.id] = (now, now + seconds)
 
     # By whoever wants runs to begin elsewhere
 
-    def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
+    def put(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
         if deliver:
-            raise words.no_engine(self.name)
+            raise messages.no_engine(self.name)
         with self._alone():
             now = _moment(time.time())
             new = list({one.run_id: one for one in reversed(runs) if one.run_id not in self._runs}.values())[::-1]
@@ -245,7 +247,7 @@ class MemoryStore:
                     one.run_id, birth.agent, "queued", None, 0, Usage(), None, birth.started, now, 0.0, birth.batch,
                     root=one.run_id, item=birth.item,
                 )  # fmt: skip
-                run = self._runs[one.run_id] = _Run(next(self._numbers), birth, facts, NOT_BEGUN, NOT_BEGUN)
+                run = self._runs[one.run_id] = _MemoryRun(next(self._numbers), birth, facts, NOT_BEGUN, NOT_BEGUN)
                 for sha256, data in one.media:
                     self._media.setdefault(sha256, data)
                     run.media.add(sha256)
@@ -259,7 +261,7 @@ class MemoryStore:
 
     # By whoever looks on
 
-    def read(self, run_id: str) -> Sequence[Kept]:
+    def read(self, run_id: str) -> Sequence[StoredRun]:
         with self._alone():
             run = self._runs.get(run_id)
             return [] if run is None else self._tree(run, time.time())
@@ -268,23 +270,25 @@ class MemoryStore:
         with self._alone():
             return {sha256: self._media[sha256] for sha256 in wanted if sha256 in self._media}
 
-    def _tree(self, run: _Run, now: float) -> list[Kept]:
+    def _tree(self, run: _MemoryRun, now: float) -> list[StoredRun]:
         is_driven = self._is_driven(run.facts.root, now)
         is_unwanted = self._runs[run.facts.root].is_unwanted
-        found: list[Kept] = []
+        found: list[StoredRun] = []
         for one in self._below(run):
             facts = replace(
-                one.facts, status=words.as_seen(one.facts.status, is_unwanted, is_driven), usage=one.facts.usage.copy()
+                one.facts,
+                status=messages.as_seen(one.facts.status, is_unwanted, is_driven),
+                usage=one.facts.usage.copy(),
             )
-            found.append(Kept(facts, one.birth, [heard.entry for heard in one.entries], one.record, one.state))
+            found.append(StoredRun(facts, one.birth, [heard.entry for heard in one.entries], one.record, one.state))
         return found
 
-    def _below(self, run: _Run) -> list[_Run]:
+    def _below(self, run: _MemoryRun) -> list[_MemoryRun]:
         """A run and all below it; a parent is born before its branches."""
         if run.facts.root == run.facts.id:
             return [one for one in self._runs.values() if one.facts.root == run.facts.id]
         ids = {run.facts.id}
-        found: list[_Run] = []
+        found: list[_MemoryRun] = []
         for one in self._runs.values():
             if one.facts.id in ids or one.facts.parent in ids:
                 ids.add(one.facts.id)
@@ -313,20 +317,20 @@ class MemoryStore:
                 replace(run.facts, status=self._seen(run, now)[0], usage=run.facts.usage.copy())
                 for run in sorted(self._runs.values(), key=lambda run: (run.facts.started, run.number), reverse=True)
                 if run.facts.parent is None
-                and (agent is None or words.is_named(run.facts.agent, agent))
+                and (agent is None or messages.is_named(run.facts.agent, agent))
                 and (batch is None or run.facts.batch == batch)
                 and (before is None or run.facts.started < before)
             ]
             found = [facts for facts in found if not status or facts.status in status]
             return found[: None if limit is None else max(limit, 0)]
 
-    def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[Heard]]:
+    def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[JournalRow]]:
         with self._alone():
             run = self._runs.get(run_id)
             if run is None:
                 return None, []
             is_driven = self._is_driven(run.facts.root, time.time())
-            status = words.as_seen(run.facts.status, self._runs[run.facts.root].is_unwanted, is_driven)
+            status = messages.as_seen(run.facts.status, self._runs[run.facts.root].is_unwanted, is_driven)
             heard = [entry for one in self._below(run) for entry in one.entries if entry.position > after]
             return status, sorted(heard)
 
@@ -335,7 +339,7 @@ class MemoryStore:
             found = [asked.request for asked in self._asked_of(run_id, answered=False)]
             return sorted(found, key=lambda request: request.asked)
 
-    def _asked_of(self, run_id: str | None, *, answered: bool) -> Sequence[_Asked]:
+    def _asked_of(self, run_id: str | None, *, answered: bool) -> Sequence[_OpenRequestRow]:
         root = self._runs[run_id].facts.root if run_id in self._runs else None
         return [
             asked
@@ -347,13 +351,13 @@ class MemoryStore:
         try:
             text = json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise words.not_plain(request_id, error) from error
+            raise messages.not_plain(request_id, error) from error
         with self._alone():
             asked = self._asked.get(request_id)
             if asked is None:
-                raise words.no_request(request_id, self.name)
+                raise messages.no_request(request_id, self.name)
             if asked.at is not None:
-                raise words.answered(request_id, asked.at)
+                raise messages.answered(request_id, asked.at)
             asked.value, asked.at, asked.turn = text, datetime.now(UTC), next(self._turns)
             return asked.request
 
@@ -362,12 +366,12 @@ class MemoryStore:
             run, now = self._root(run_id), time.time()
             status, driver = self._seen(run, now)
             if status == "done":
-                raise words.is_over(run_id, status)
+                raise messages.is_over(run_id, status)
             if driver is None:
                 self._rest(run, "cancelled", now)
             else:
                 run.is_unwanted = True
-        nudge(self)
+        nudge_heartbeat(self)
 
     def delete(self, run_id: str) -> None:
         with self._alone():
@@ -384,28 +388,28 @@ class MemoryStore:
     def close(self) -> None:
         """What is in memory stays there."""
 
-    def _root(self, run_id: str) -> _Run:
+    def _root(self, run_id: str) -> _MemoryRun:
         run = self._runs.get(run_id)
         if run is None:
-            raise words.no_run(run_id, self.name)
+            raise messages.no_run(run_id, self.name)
         self._refuse_branch(run)
         return run
 
-    def _refuse_branch(self, run: _Run) -> None:
+    def _refuse_branch(self, run: _MemoryRun) -> None:
         if run.facts.parent is not None:
-            raise words.is_branch(run.facts.id, run.facts.root)
+            raise messages.is_branch(run.facts.id, run.facts.root)
 
     def _is_driven(self, root: str, now: float) -> Callable[[], bool]:
         holder = self._runs[root].holder
         return lambda: holder is not None and is_alive(holder, self._heard[holder.id][1], now)
 
-    def _seen(self, run: _Run, now: float) -> tuple[Status, StoreError | None]:
+    def _seen(self, run: _MemoryRun, now: float) -> tuple[Status, StoreError | None]:
         """What a run is at; and where a live process drives it, what to say of that."""
         is_driven = self._is_driven(run.facts.root, now)
-        status = words.as_seen(run.facts.status, run.is_unwanted, is_driven)
+        status = messages.as_seen(run.facts.status, run.is_unwanted, is_driven)
         if run.holder is None or run.facts.status != "running" or not is_driven():
             return status, None
-        return status, words.held(run.facts.id, run.holder, now - self._heard[run.holder.id][0])
+        return status, messages.claimed_elsewhere(run.facts.id, run.holder, now - self._heard[run.holder.id][0])
 
 
 def _moment(now: float) -> datetime:

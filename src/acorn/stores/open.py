@@ -31,7 +31,7 @@ def open_store(declared: Any, owner: str) -> Store:
     scheme, mark, _ = text.partition("://")
     if isinstance(declared, str) and mark:
         if scheme in ("postgresql", "postgres"):
-            return _remembered(text, lambda: import_module("acorn.stores.postgres").PostgresStore(text))
+            return _remembered(text, lambda: import_module("acorn.stores.postgres.store").PostgresStore(text))
         raise _unknown(f"{scheme}://...", owner)
     if not text or text == ":memory:" or "\0" in text:
         raise _unknown(declared, owner)
@@ -54,7 +54,7 @@ def _in_memory() -> Store:
 
 def _in_file(text: str) -> Store:
     whole = os.path.realpath(os.path.expanduser(text))
-    return _remembered(whole, lambda: import_module("acorn.stores.sqlite").SQLiteStore(text))
+    return _remembered(whole, lambda: import_module("acorn.stores.sqlite.store").SQLiteStore(text))
 
 
 def _remembered(key: str, opens: Callable[[], Store]) -> Store:

@@ -30,14 +30,14 @@ class RunCancelledError(StoreError):
     """Somebody wants the run cancelled."""
 
 
-class HeldError(StoreError):
+class RunClaimedError(StoreError):
     """A live process drives the run."""
 
-    holder: Holder | None = None
+    holder: Process | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Process:
     """A process that drives runs."""
 
     id: str
@@ -76,7 +76,7 @@ class RunFacts:
     """Which item of its batch."""
 
 
-class Birth(NamedTuple):
+class RunHeader(NamedTuple):
     """What never changes of a run."""
 
     agent: str
@@ -93,11 +93,11 @@ class Birth(NamedTuple):
     item: int | None = None
 
 
-class Queued(NamedTuple):
+class QueuedRun(NamedTuple):
     """A run that is to begin somewhere."""
 
     run_id: str
-    birth: Birth
+    birth: RunHeader
     priority: int = 0
     """The higher, the sooner."""
     not_before: datetime | None = None
@@ -109,7 +109,7 @@ class Change(NamedTuple):
     """What has happened in one run since its last commit."""
 
     run_id: str
-    birth: Birth | None
+    birth: RunHeader | None
     """With the first change of a run only."""
     since: int
     """How many entries of its journal are kept already."""
@@ -141,7 +141,7 @@ class Commit(NamedTuple):
     """One transaction: a root and whatever has changed below it."""
 
     root: str
-    holder: Holder
+    holder: Process
     changes: Sequence[Change]
     """A parent stands before its branches. The status of the root says whether it is held any longer: it is while
     it is `running`."""
@@ -153,11 +153,11 @@ class Commit(NamedTuple):
     whose commits have brought it."""
 
 
-class Kept(NamedTuple):
+class StoredRun(NamedTuple):
     """A run as it is kept."""
 
     facts: RunFacts
-    birth: Birth
+    birth: RunHeader
     entries: Sequence[str]
     record: str
     state: str
@@ -167,7 +167,7 @@ class Kept(NamedTuple):
         return self.state != NOT_BEGUN
 
 
-class Answered(NamedTuple):
+class StoredAnswer(NamedTuple):
     """What somebody answered."""
 
     request: Request
@@ -176,7 +176,7 @@ class Answered(NamedTuple):
     at: datetime
 
 
-class Heard(NamedTuple):
+class JournalRow(NamedTuple):
     """An entry of a journal, as a follower gets it."""
 
     position: int
@@ -204,7 +204,7 @@ class Store(Protocol):
         """
         ...
 
-    def claim(self, run_id: str, holder: Holder) -> Sequence[Kept] | None:
+    def claim(self, run_id: str, holder: Process) -> Sequence[StoredRun] | None:
         """Hold a run from now on, and read it: the root first, each parent before its branches. None: there is none.
 
         Refused where a live holder has it, and for a branch. A run that is over (`done`, `cancelled`) is given without
@@ -213,24 +213,24 @@ class Store(Protocol):
         """
         ...
 
-    def release(self, run_id: str, holder: Holder, status: Status) -> None:
+    def release(self, run_id: str, holder: Process, status: Status) -> None:
         """Hold it no longer, though nothing happened; nothing where another has taken it over.
 
         One that is queued is to be tried anew: what it had failed of is forgotten.
         """
         ...
 
-    def answers(self, run_id: str) -> Sequence[Answered]:
+    def answers(self, run_id: str) -> Sequence[StoredAnswer]:
         """What was answered to a root and the runs below it, in the order of the answers."""
         ...
 
-    def beat(self, holder: Holder, seconds: float) -> Sequence[str]:
+    def beat(self, holder: Process, seconds: float) -> Sequence[str]:
         """Say that a process lives, for so long; the runs of its that somebody wants cancelled."""
         ...
 
     # By whoever wants runs to begin elsewhere
 
-    def put(self, runs: Sequence[Queued], *, deliver: bool = False) -> Sequence[str]:
+    def put(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
         """Keep runs that have not begun, as `queued`, all or none of them; those whose ids are known stay as they are.
 
         The ids of the new ones. `deliver`: the workers of this store are to drive them, the known ones too where they
@@ -245,7 +245,7 @@ class Store(Protocol):
 
     # By whoever looks on
 
-    def read(self, run_id: str) -> Sequence[Kept]:
+    def read(self, run_id: str) -> Sequence[StoredRun]:
         """A run and all below it, as `claim` gives them; any run, without holding it. Empty: there is none."""
         ...
 
@@ -269,7 +269,7 @@ class Store(Protocol):
         """Roots, the newest first, by when they began; `agent` is a class name, with or without its module."""
         ...
 
-    def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[Heard]]:
+    def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[JournalRow]]:
         """What the run is at, and the entries of it and all below it behind a position. None: there is none."""
         ...
 
@@ -294,7 +294,7 @@ class Store(Protocol):
         ...
 
 
-class Watch(Protocol):
+class RunWatch(Protocol):
     """Somebody's interest in what is new of a run, until it is closed."""
 
     def wait(self, seconds: float) -> None:
@@ -308,28 +308,28 @@ class Watch(Protocol):
 
 
 @runtime_checkable
-class Wakes(Protocol):
+class WakesWatchers(Protocol):
     """What a store offers beside where it tells at once what others find out by asking now and then."""
 
-    def watch(self, run_id: str) -> Watch: ...
+    def watch(self, run_id: str) -> RunWatch: ...
 
-    def ring(self, holder: Holder, call: Callable[[], None]) -> Callable[[], None]:
+    def ring(self, holder: Process, call: Callable[[], None]) -> Callable[[], None]:
         """Call it, from another thread, when a run of a holder may have to be cancelled; until what comes back is
         called."""
         ...
 
 
 @runtime_checkable
-class Peeks(Protocol):
+class ReadsStatus(Protocol):
     """What a store offers beside where it cannot tell at once, and to look costs next to nothing."""
 
-    def has_unwanted(self, holder: Holder) -> bool:
+    def has_unwanted(self, holder: Process) -> bool:
         """Whether somebody wants a run cancelled that a process drives."""
         ...
 
 
 @runtime_checkable
-class Searches(Protocol):
+class SearchesRuns(Protocol):
     """What a store offers beside where it finds a text without handing out every run."""
 
     def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
@@ -340,7 +340,7 @@ class Searches(Protocol):
 # What machines share beside runs
 
 
-class Report(NamedTuple):
+class WindowReport(NamedTuple):
     """What became of a part of a shared allowance."""
 
     slice: int
@@ -351,7 +351,7 @@ class Report(NamedTuple):
     """For so long from now on."""
 
 
-class Order(NamedTuple):
+class WindowOrder(NamedTuple):
     """What a process wants of an allowance, and what became of what it had."""
 
     key: str
@@ -366,10 +366,10 @@ class Order(NamedTuple):
     """The tokens without which nothing is taken."""
     seconds: float
     """For so long what is taken counts, where nothing more is heard of it."""
-    reports: Sequence[Report] = ()
+    reports: Sequence[WindowReport] = ()
 
 
-class Slice(NamedTuple):
+class WindowSlice(NamedTuple):
     """A part of an allowance; of no requests where there is no room now."""
 
     number: int
@@ -380,13 +380,13 @@ class Slice(NamedTuple):
 
 
 @runtime_checkable
-class Shares(Protocol):
+class SharedLimits(Protocol):
     """What a store offers beside where all machines that use it count together."""
 
     @property
     def name(self) -> str: ...
 
-    def take(self, order: Order) -> Slice:
+    def take(self, order: WindowOrder) -> WindowSlice:
         """Note the reports, and take as much as there is room for: one request and what it needs, or nothing.
 
         Where nothing at all counts, one request is given whatever it needs.

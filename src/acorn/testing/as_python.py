@@ -15,15 +15,23 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._content import text_of
-from acorn._data import to_saved
-from acorn._json import to_plain
-from acorn._loop.compaction import INTRODUCTION
-from acorn._record_json import RecordedError, module_in
-from acorn._tools.collect import FINISH
-from acorn._xml.encode import snake_case
+from acorn._declare.tools.collect import FINISH
+from acorn._formats.blobs import to_saved
+from acorn._formats.content import text_of
+from acorn._formats.json import to_plain
+from acorn._formats.xml.encode import snake_case
+from acorn._history.compaction import INTRODUCTION
+from acorn._record.saved_form import RecordedError, module_in
 from acorn.errors import AcornError, LimitError, ModelError
-from acorn.journal import Called, Compacted, HumanAnswered, HumanAsked, MessagesSaid, ModelAnswered, ToolBegun
+from acorn.journal import (
+    CalledTool,
+    Compacted,
+    InputReceived,
+    InputRequested,
+    MessagesAdded,
+    ModelResponded,
+    ToolStarted,
+)
 from acorn.record import Run
 from acorn.testing.literals import arguments_of, is_exact, is_identifier, is_name, literal
 from acorn.thread import dump_events
@@ -45,7 +53,7 @@ def as_python(
     `settings` are those that the instance had beside its class, as plain data. `hide` takes what is secret out of every
     text of the run.
     """
-    return _Writer(run, module, settings or {}, hide).text()
+    return _TestWriter(run, module, settings or {}, hide).text()
 
 
 @dataclass(eq=False)
@@ -69,7 +77,7 @@ class _Class:
         )
 
 
-class _Writer:
+class _TestWriter:
     def __init__(
         self, run: Run[Any], module: str | None, settings: Mapping[str, Any], hide: Callable[[str], str]
     ) -> None:
@@ -98,7 +106,7 @@ class _Writer:
         turns: list[Any] = [
             entry
             for entry in run.journal.entries
-            if isinstance(entry, Compacted) or (isinstance(entry, ModelAnswered) and entry.attempts > 0)
+            if isinstance(entry, Compacted) or (isinstance(entry, ModelResponded) and entry.attempts > 0)
         ]
         if _is_failed_request(run):
             turns.append(run.error)
@@ -118,7 +126,7 @@ class _Writer:
 
     def _remarks(self) -> list[str]:
         entries = [entry for run in _tree(self.run) for entry in run.journal.entries]
-        called = dict.fromkeys(entry.name for entry in entries if isinstance(entry, ToolBegun))
+        called = dict.fromkeys(entry.name for entry in entries if isinstance(entry, ToolStarted))
         names = [name for name in called if name.isidentifier()]
         said: list[str] = []
         if names:
@@ -211,7 +219,7 @@ class _Writer:
         usage: Usage = turn.usage
         return f", usage=Usage({usage.input_tokens!r}, {usage.output_tokens!r}, requests=1)"
 
-    def _called(self, call: Called) -> str:
+    def _called(self, call: CalledTool) -> str:
         arguments = arguments_of(call.arguments)
         if arguments is None:
             self.testing.add("Reply")
@@ -283,7 +291,7 @@ class _Writer:
             yield "thread", "kept"
             yield "before", repr(int(run.forked_from.before))
             return
-        first = next((entry for entry in run.journal.entries if isinstance(entry, MessagesSaid)), None)
+        first = next((entry for entry in run.journal.entries if isinstance(entry, MessagesAdded)), None)
         prior = [] if first is None else list(first.messages[:-1])
         if prior and prior[0].get("role") in ("system", "developer"):
             del prior[0]
@@ -363,14 +371,14 @@ def _asked_people(run: Run[Any]) -> list[tuple[float, str, str]]:
         (_began(each) + entry.at, entry.request_id, entry.kind)
         for each in _tree(run)
         for entry in each.journal.entries
-        if isinstance(entry, HumanAsked)
+        if isinstance(entry, InputRequested)
     )
     return sorted(asked)
 
 
 def _said(run: Run[Any]) -> dict[str, str]:
     entries = (entry for each in _tree(run) for entry in each.journal.entries)
-    return {entry.request_id: entry.answer for entry in entries if isinstance(entry, HumanAnswered)}
+    return {entry.request_id: entry.answer for entry in entries if isinstance(entry, InputReceived)}
 
 
 def _answers(run: Run[Any]) -> list[Any]:
@@ -393,7 +401,7 @@ def _is_failed_request(run: Run[Any]) -> bool:
     """Whether the last request was answered by an error of the provider."""
     if not isinstance(run.error, ModelError):
         return False
-    answers = [entry for entry in run.journal.entries if isinstance(entry, ModelAnswered)]
+    answers = [entry for entry in run.journal.entries if isinstance(entry, ModelResponded)]
     return not (answers and answers[-1].refusal is not None)
 
 
@@ -414,13 +422,13 @@ def _began(run: Run[Any]) -> float:
 
 
 def _asked(run: Run[Any], turn: Any) -> float:
-    at = turn.asked if isinstance(turn, ModelAnswered | Compacted) else run.seconds
+    at = turn.asked if isinstance(turn, ModelResponded | Compacted) else run.seconds
     return _began(run) + at
 
 
 def _opening(run: Run[Any]) -> str:
     """The last message that a run began with."""
-    first = next((entry for entry in run.journal.entries if isinstance(entry, MessagesSaid)), None)
+    first = next((entry for entry in run.journal.entries if isinstance(entry, MessagesAdded)), None)
     return text_of(first.messages[-1].get("content")) if first is not None and first.messages else ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._json import compact
+from acorn._formats.json import compact
 
 
 def literal(plain: Any, hide: Callable[[str], str] = str) -> str:

@@ -19,13 +19,13 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
-from acorn._content import text_of
-from acorn._schema.shape import RESULT
-from acorn._tools.collect import FINISH
+from acorn._declare.tools.collect import FINISH
+from acorn._formats.content import text_of
+from acorn._formats.schema.shape import RESULT
 from acorn.errors import ModelError
-from acorn.models.http_status import is_retryable
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
-from acorn.models.sent import Sent
+from acorn.models.request_body import SentMessages
+from acorn.models.retry import is_retryable
 from acorn.thread import parse_thread_xml, to_messages
 from acorn.types import Usage
 
@@ -128,7 +128,7 @@ class ScriptedModel:
         else:
             self._script = list(replies)
         self._lock = threading.Lock()
-        self._counted: tuple[Sent | None, int, int] = (None, 0, 0)
+        self._counted: tuple[SentMessages | None, int, int] = (None, 0, 0)
         """Of the last conversation: how many messages, and how many characters in them."""
 
     def __getstate__(self) -> dict[str, Any]:

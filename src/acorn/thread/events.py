@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-from acorn._json import to_plain
+from acorn._formats.json import to_plain
 
 _SCALARS = {str, int, bool, type(None)}
 
@@ -139,7 +139,7 @@ AgentEvent = Annotated[
 """Any of the events, told apart by `type`."""
 
 
-class Thread(list[AgentEvent]):
+class ThreadEvents(list[AgentEvent]):
     """The events of a run, with the id and the input of that run; a list in everything else."""
 
     run_id: str | None = None

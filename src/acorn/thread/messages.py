@@ -11,9 +11,9 @@ from typing import Any, assert_never
 
 from pydantic_core import from_json
 
-from acorn._content import text_of
-from acorn._json import excerpt, to_text
-from acorn._xml.report import INVALID
+from acorn._formats.content import text_of
+from acorn._formats.json import excerpt, to_text
+from acorn._formats.xml.encode import INVALID
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,

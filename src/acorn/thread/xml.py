@@ -12,8 +12,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
-from acorn._json import excerpt, shorten, to_text
-from acorn._xml.text import FORBIDDEN, FORBIDDEN_ONE, escape_anywhere
+from acorn._formats.json import excerpt, shorten, to_text
+from acorn._formats.xml.parse import FORBIDDEN, FORBIDDEN_ONE, escape_anywhere
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
@@ -133,7 +133,7 @@ def _ids(event: HumanInputRequestedEvent | HumanInputReceivedEvent) -> str:
 # Reading
 
 
-class Thread(list[AgentEvent]):
+class ParsedThread(list[AgentEvent]):
     """Events as they were read from a document, with the text that followed it."""
 
     response_prefix: str | None = None
@@ -166,7 +166,7 @@ _HAS = {  # which groups a kind of event has, beside those that all have
 _ASKED = ("human_input_requested", "human_input_received")
 
 
-def parse_thread_xml(text: str) -> Thread:
+def parse_thread_xml(text: str) -> ParsedThread:
     """The events of a `<thread>` document, as far as it tells them: writing them again gives the same document.
 
     Results come back as text, and calls get ids of their own, which link each result to its call.
@@ -175,7 +175,7 @@ def parse_thread_xml(text: str) -> Thread:
         raise InputError(f"A thread document is text, got {excerpt(text)}; decode bytes first.")
     if not text.startswith(_OPEN):
         raise _refusal(text, 0, "is not `<thread>` alone on its line")
-    thread, reader, at = Thread(), _Reader(), len(_OPEN)
+    thread, reader, at = ParsedThread(), _ThreadReader(), len(_OPEN)
     while not text.startswith(_CLOSE, at):
         found = _EVENT.match(text, at)
         if found is None or found["id"] != str(len(thread)) or not _is_whole(found):
@@ -212,7 +212,7 @@ def _read_ids(found: re.Match[str]) -> tuple[str | None, str | None]:
     return None if call is None else _unescape(call), None if request is None else _unescape(request)
 
 
-class _Reader:
+class _ThreadReader:
     """Makes events, remembering which calls have no outcome yet; outcomes stand in the order of their calls."""
 
     def __init__(self) -> None:

@@ -13,13 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from acorn.web.mounted import app as app
-    from acorn.web.serving.mounted import service as service
+    from acorn.web.page.routes import app as app
+    from acorn.web.serve.app import service as service
 
 __all__ = ["app", "service"]
 
 # What needs the extra is loaded when it is first used: a run is written into one file with its viewer without it.
-_LATE = {"app": "mounted", "service": "serving.mounted"}
+_LATE = {"app": "page.routes", "service": "serve.app"}
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from tests.web.desk import KEY, Desk
 
 import acorn.web
 from acorn.stores.memory import MemoryStore
-from acorn.web.served import Server, bound
+from acorn.web.server import Server, bound
 
 Allowed = Callable[[str], None]
 LOOKS = [(320, True), (1280, False)]

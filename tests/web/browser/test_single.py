@@ -14,9 +14,9 @@ from tests.web.browser.test_play import assert_good
 from tests.web.desk import HOSTILE, Desk
 
 from acorn.stores.memory import MemoryStore
-from acorn.web.shelf import StoreShelf
-from acorn.web.single import single_page
-from acorn.web.wire import Veil
+from acorn.web.page.files import single_page
+from acorn.web.page.run_index import StoreRunIndex
+from acorn.web.page.wire import PageRedactor
 
 expect.set_options(timeout=PATIENCE * 1000)
 SECRET = "sk-" + "Zq7" * 12
@@ -28,10 +28,10 @@ def written(tmp_path: Path, question: str) -> Path:
 
 
 def single(tmp_path: Path, store: MemoryStore, run_id: str) -> Path:
-    book = StoreShelf(store).book(run_id)
+    book = StoreRunIndex(store).book(run_id)
     assert book is not None
     file = tmp_path / "run.html"
-    file.write_bytes(single_page(book, Veil()))
+    file.write_bytes(single_page(book, PageRedactor()))
     return file
 
 

@@ -99,7 +99,7 @@ def test_rows_are_walked_and_shown_by_keys(open_page: Open, kept: dict[str, str]
     expect(page.locator(".message")).to_have_count(2)
     expect(page.locator(".message").first).to_contain_text("Answer the question.")
     page.get_by_role("tab", name="Raw").click()
-    expect(page.locator(".detail pre.json")).to_contain_text('"ModelAnswered"')
+    expect(page.locator(".detail pre.json")).to_contain_text('"ModelResponded"')
     page.locator(".fall-body").focus()
     page.keyboard.press("ArrowLeft")
     expect(page.locator(".vrow")).to_have_count(3)

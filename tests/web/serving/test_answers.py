@@ -18,8 +18,8 @@ from acorn import Image, module, tool
 from acorn.errors import DeclarationError, ModelError
 from acorn.stores.memory import MemoryStore
 from acorn.testing import Failure, ScriptedModel, call, finish
-from acorn.web.serving.routes import Routes
-from acorn.web.serving.service import Service
+from acorn.web.serve.app import Routes
+from acorn.web.serve.service import Service
 
 
 @pytest.fixture

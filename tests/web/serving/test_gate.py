@@ -13,8 +13,8 @@ from tests.web.serving.clerk import Echo
 from tests.web.serving.server import HOME, KEY, app, asked, get, post
 
 from acorn import DeclarationError
-from acorn.web.served import bound
-from acorn.web.serving.gate import BODY
+from acorn.web.serve.app import BODY
+from acorn.web.server import bound
 
 OTHER = "another-key-for-tests"
 HOST = {"127.0.0.1:8123": True, "localhost": True, "[::1]:8123": True, "evil.example": False, "": False,

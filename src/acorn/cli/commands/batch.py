@@ -16,12 +16,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from acorn import AcornError, Paused
-from acorn._batch import Batch, Item
-from acorn.cli.exit import FAILED, FINE, INTERRUPTED, WAITING, CommandError, error_text, message_of, write, write_line
-from acorn.cli.load_target import load
-from acorn.cli.options.arguments import OWN
-from acorn.cli.safe_text import json_text, plural
-from acorn.cli.stored import named_store
+from acorn._call.batch import Batch, Item
+from acorn.cli.options import OWN
+from acorn.cli.output import (
+    FAILED,
+    FINE,
+    INTERRUPTED,
+    WAITING,
+    CommandError,
+    error_text,
+    json_text,
+    message_of,
+    plural,
+    write,
+    write_line,
+)
+from acorn.cli.targets import load, named_store
 
 
 def batch(

@@ -14,15 +14,13 @@ from pydantic import ValidationError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._declared import BROUGHT, BatchItem, brought_by, spec_of
-from acorn._schema.problems import problems
-from acorn.cli.commands.show import draw_kept
-from acorn.cli.exit import FINE, CommandError, ReaderGoneError, message_of, write, write_line
-from acorn.cli.load_target import Agent, load
-from acorn.cli.options.arguments import OWN, Option, Options, OwnOptions
-from acorn.cli.options.piped import is_text
-from acorn.cli.safe_text import clean, one_line
-from acorn.cli.stored import USUAL, named_store, told
+from acorn._declare.spec_cache import CALL_OPTIONS, BatchItem, call_options, spec_of
+from acorn._formats.schema.problems import problems
+from acorn.cli.commands.runs import draw_kept
+from acorn.cli.input import is_text
+from acorn.cli.options import OWN, Option, Options, OwnOptions
+from acorn.cli.output import FINE, CommandError, OutputClosedError, clean, message_of, one_line, write, write_line
+from acorn.cli.targets import USUAL, Agent, as_usage_error, load, named_store
 from acorn.cli.watched_run import WatchedRun
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
@@ -63,7 +61,7 @@ def chat(
         try:
             if not talk.hear(line):
                 break
-        except ReaderGoneError:
+        except OutputClosedError:
             raise
         except CommandError as error:
             write_line(f"error: {one_line(str(error), 2000)}")
@@ -80,7 +78,7 @@ class Chat:
         self.name = name
         self._agent, self._store, self._own, self._out = agent, store, own, out
         self._field = _text_field(agent)
-        with told():
+        with as_usage_error():
             before = store.list(batch=name, limit=None)
         done = [facts for facts in before if facts.status == "done"]
         self._count = len(before)
@@ -114,7 +112,7 @@ class Chat:
 
     def _say(self, line: str) -> None:
         agent = self._agent.using(history=self._runs[-1]) if self._runs else self._agent.using()
-        vars(agent)[BROUGHT] = replace(brought_by(agent), item=BatchItem(self.name, self._count))
+        vars(agent)[CALL_OPTIONS] = replace(call_options(agent), item=BatchItem(self.name, self._count))
         self._count += 1
         self._said = line
         watched = WatchedRun(agent, spec_of(agent), self._own, self._out, prints_text=True)
@@ -156,7 +154,7 @@ class Chat:
     def _show_run(self) -> None:
         if not self._runs:
             raise CommandError("nothing was run yet")
-        with told():
+        with as_usage_error():
             draw_kept(self._store, acorn.runs(self._store).get(self._runs[-1].id), is_whole=True, out=self._out)
 
 

@@ -11,27 +11,28 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn import AcornError
-from acorn._data import described
-from acorn._explaining import Explanation, example_input, tool_name
-from acorn._explaining import explain as explain_agent
-from acorn._json import to_text
+from acorn._call.explain import Explanation, example_input, tool_name
+from acorn._call.explain import explain as explain_agent
+from acorn._formats.blobs import describe_blobs
+from acorn._formats.json import to_text
 from acorn.cli.commands.run import declared
-from acorn.cli.exit import (
+from acorn.cli.help import show_help
+from acorn.cli.input import make_input
+from acorn.cli.options import OWN, OwnOptions, parse
+from acorn.cli.output import (
     FAILED,
     FINE,
     CommandError,
+    clean,
     error_text,
     line_reached,
     message_of,
+    one_line,
     print_json,
     without_keys,
     write,
 )
-from acorn.cli.load_target import load
-from acorn.cli.options.arguments import OWN, OwnOptions, parse
-from acorn.cli.options.help import show_help
-from acorn.cli.options.input import make_input
-from acorn.cli.safe_text import clean, one_line
+from acorn.cli.targets import load
 from acorn.cli.watched_run import veiled
 
 
@@ -82,7 +83,7 @@ def explain(
     told = replace(
         told,
         input=veiled(without_keys, told.input),
-        messages=veiled(without_keys, described(told.messages)),
+        messages=veiled(without_keys, describe_blobs(told.messages)),
         tools=veiled(without_keys, told.tools),
     )
     if is_example:

@@ -1,4 +1,9 @@
-"""`acorn serve`: an agent as an HTTP service, on this machine alone unless told otherwise."""
+"""`acorn serve`: an agent as an HTTP service, on this machine alone unless told otherwise.
+
+`acorn web`: the page of an agent, of a store, or of saved runs, on this machine alone unless told otherwise.
+
+`acorn mcp`: modules as tools of MCP clients.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,22 @@ import logging
 import os
 import secrets
 import sys
+import tempfile
+import webbrowser
 from collections.abc import Sequence
-from typing import Annotated
+from html import escape
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from acorn import AcornError
-from acorn._log import logger
-from acorn.cli.exit import FAILED, FINE, CommandError, message_of, write_line
-from acorn.cli.load_target import Agent, load
-from acorn.cli.options.arguments import OWN
-from acorn.cli.stored import named_store, usable_store
+from acorn import AcornError, StoreError
+from acorn._base.log import logger
+from acorn.cli.options import OWN
+from acorn.cli.output import FAILED, FINE, CommandError, message_of, write_line
+from acorn.cli.targets import STORE_HELP, USUAL, Agent, load, named_store, store_of, usable_store
+from acorn.stores.memory import MemoryStore
 
 PORT = 2679
 KEYS = "ACORN_SERVE_KEYS"
@@ -51,10 +61,10 @@ def serve(
     """Serve an agent over HTTP: its input as JSON in, its output out, and OpenAI's chat completions."""
     try:
         from acorn.web.guard import LOOPBACK
-        from acorn.web.served import bound
-        from acorn.web.served import serve as serve_on
-        from acorn.web.serving.mounted import gated
-        from acorn.web.serving.service import GRACE, Service
+        from acorn.web.serve.app import gated
+        from acorn.web.serve.service import GRACE, Service
+        from acorn.web.server import bound
+        from acorn.web.server import serve as serve_on
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
@@ -122,3 +132,173 @@ def _agent(target: str, model: str | None, store: str | None, debug: bool) -> Ag
         return agent.using(**changes) if changes else agent
     except AcornError as error:
         raise CommandError(message_of(error), debug=debug) from error
+
+
+PAGE_PORT = 2678
+
+
+def web(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE_OR_MODULE[:CLASS]|RUN.json...]",
+            help="Where the module is, or files of saved runs; nothing shows the runs of the store alone.",
+        ),
+    ] = None,
+    store: Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=STORE_HELP)] = None,
+    no_store: Annotated[bool, typer.Option("--no-store", help="Keep the runs in memory only.")] = False,
+    model: Annotated[str | None, typer.Option("--model", help=OWN["model"])] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help=f"0 is any; else {PAGE_PORT}, or the next free one.")
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A further name the page goes by.")
+    ] = None,
+    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+    debug: Annotated[bool, typer.Option("--debug", help=OWN["debug"])] = False,
+) -> int:
+    """Play with an agent on a page, and look at every run.
+
+    The page is for this machine and for whoever has the key in its address.
+    """
+    try:
+        from acorn.web.guard import LOOPBACK
+        from acorn.web.page.routes import guarded
+        from acorn.web.page.run_index import read_file
+        from acorn.web.page.site import site_of
+        from acorn.web.server import bound, serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise CommandError("`acorn web` needs the extra `web`: pip install 'acorn-agents[web]'") from error
+    if store is not None and no_store:
+        raise CommandError("`--store` and `--no-store` exclude each other")
+    files = _files(targets or [])
+    agent: Agent | None = None
+    try:
+        if files:
+            if len(files) == 1:
+                read_file(files[0])  # one file that cannot be shown is told at once
+            site = site_of(None, None, files)
+        else:
+            agent = None if not targets else _page_agent(targets, model, debug)
+            site = site_of(agent, MemoryStore() if no_store else _store(store, agent))
+    except (StoreError, OSError) as error:
+        raise CommandError(message_of(error), debug=debug) from error
+    key = secrets.token_urlsafe(32)
+    try:
+        on = bound(host, PAGE_PORT if port is None else port, is_given=port is not None)
+    except OSError as error:
+        where = f"{host}:{PAGE_PORT if port is None else port}"
+        raise CommandError(f"cannot listen on {where}: {error.strerror or error}", FAILED) from error
+    number = on.getsockname()[1]
+    is_loopback = host in ("127.0.0.1", "localhost", "::1")
+    names = [*LOOPBACK, *(allow_host or []), *([] if is_loopback else [_bracketed(host)])]
+    if not is_loopback:
+        write_line(
+            f"warning: the page listens on {host}, where others may reach it; it answers to "
+            f"{', '.join(names)} and to whoever has the key"
+        )
+    first = "127.0.0.1" if is_loopback or host in ("0.0.0.0", "::") else _bracketed(host)
+    address = f"http://{first}:{number}"
+    goal = "/" if agent is not None else "/fleet" if site.has_fleet else "/runs/"
+    write_line(f"acorn web: {address}/login?key={key}{'' if goal == '/' else f'&next={quote(goal)}'}")
+    write_line("Ctrl-C ends it")
+    opened = _open(f"{address}/login?key={key}&next={quote(goal)}") if open_it else None
+    try:
+        serve(guarded(site, names, key), site.close, on)
+    finally:
+        for live in tuple(site.lives.values()):
+            live.thread.join(1.0)
+        if opened is not None:
+            opened.unlink(missing_ok=True)
+    return FINE
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _files(targets: Sequence[str]) -> list[Path]:
+    """The files of saved runs that are meant; none where an agent is."""
+    found: list[Path] = []
+    for target in targets:
+        path = Path(target)
+        if path.is_dir():
+            found += sorted(path.glob("*.json"))
+        elif target.endswith(".json"):
+            if not path.is_file():
+                raise CommandError(f"there is no file `{target}`")
+            found.append(path)
+    if found and len([target for target in targets if not (target.endswith(".json") or Path(target).is_dir())]):
+        raise CommandError("give an agent, or files of runs, not both")
+    if not found and targets and all(Path(target).is_dir() for target in targets):
+        raise CommandError(f"there is no `.json` in `{targets[0]}`")
+    return found
+
+
+def _page_agent(targets: Sequence[str], model: str | None, debug: bool) -> Agent:
+    if len(targets) > 1:
+        raise CommandError("one agent at a time; start `acorn web` again for the other")
+    agent = load(targets[0], debug=debug)
+    try:
+        return agent if model is None else agent.using(model=model)
+    except AcornError as error:
+        raise CommandError(message_of(error), debug=debug) from error
+
+
+def _store(option: str | None, agent: Agent | None) -> Any:
+    """The store of the page; the usual one is made where there is none, and any where there is an agent to fill it."""
+    named = named_store(option, None if agent is None else agent.store)
+    if named is not None:
+        return usable_store(named if agent is not None else store_of(option))
+    folder = USUAL.parent
+    folder.mkdir(mode=0o700, exist_ok=True)
+    ignored = folder / ".gitignore"
+    if not ignored.exists():
+        ignored.write_text("*\n", encoding="utf-8")
+    return str(USUAL)
+
+
+def _open(address: str) -> Path | None:
+    """Open the page by a file that goes on to it: so the key is in no list of processes."""
+    handle, name = tempfile.mkstemp(prefix="acorn-", suffix=".html")  # readable by this user alone
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(address, quote=True)}">\n')
+    path = Path(name)
+    try:
+        webbrowser.open(path.as_uri())
+    except (webbrowser.Error, OSError) as error:
+        sys.stderr.write(f"no browser: {error}\n")
+    return path
+
+
+def mcp(
+    context: typer.Context,
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE[:CLASS] ...", help="Files or modules, each with the class where it has several."),
+    ],
+    http: Annotated[
+        int | None,
+        typer.Option(
+            "--http", min=0, max=65535, metavar="PORT", help="Serve over HTTP on this machine instead; 0: any port."
+        ),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> int:
+    """Serve modules to MCP clients: editors, chat programs, other agents.
+
+    Each is a tool named by its class. Over standard input and output, as clients start servers: the command to give
+    them is "acorn mcp agent.py". It ends when the client closes its side, or with Ctrl-C.
+    """
+    from acorn.mcp.server import serve_apart
+
+    out = context.obj.set_aside()  # a file may print while it is imported, and from then on
+    agents = [load(target, debug=debug, once=True) for target in targets]
+    try:
+        serve_apart(agents, http, out)
+    except AcornError as error:
+        raise CommandError(message_of(error), FAILED, debug=debug) from error
+    return FINE

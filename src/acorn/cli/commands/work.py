@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acorn import AcornError
-from acorn.cli.exit import FAILED, FINE, INTERRUPTED, CommandError, message_of, write_line
-from acorn.cli.load_target import load
-from acorn.cli.options.arguments import OWN
-from acorn.cli.safe_text import one_line, plural, seconds_text
-from acorn.cli.stored import STORE_HELP, VARIABLE, named_store, short, store_of
+from acorn.cli.options import OWN
+from acorn.cli.output import (
+    FAILED,
+    FINE,
+    INTERRUPTED,
+    CommandError,
+    message_of,
+    one_line,
+    plural,
+    seconds_text,
+    write_line,
+)
+from acorn.cli.targets import STORE_HELP, VARIABLE, load, named_store, short, store_of
 
 if TYPE_CHECKING:
-    from acorn.durable.work import Worker
+    from acorn.durable.worker import Worker
     from acorn.stores import Store
 
 _ONE_AND_THE_SAME = 0.5
@@ -48,7 +56,7 @@ def work(
     book = _postgres(store)
     agents = [load(each, debug=debug, once=True) for each in targets]
     try:
-        from acorn.durable.work import Worker
+        from acorn.durable.worker import Worker
 
         worker = Worker(agents, book, concurrency, say=write_line, ran=_tell)
         asyncio.run(_serve(worker, address))
@@ -71,18 +79,18 @@ def _postgres(store: str | None) -> Store:
 
 
 async def _serve(worker: Worker, address: tuple[str | None, int] | None) -> None:
-    from acorn.durable.work import StrandedError
+    from acorn.durable.worker import StuckWorkerError
 
     _obey_signals(worker)
     async with AsyncExitStack() as stack:
         if address is not None:
-            from acorn.durable.health import serve_health
+            from acorn.durable.worker import serve_health
 
             port = await stack.enter_async_context(serve_health(*address, lambda: (worker.is_well, _facts(worker))))
             write_line(f"health on port {port}")
         try:
             await worker.run()
-        except StrandedError as error:
+        except StuckWorkerError as error:
             held = plural(len(worker.running), "run")
             rest = "each stands in the store at its last commit, and goes on elsewhere when the database is back"
             kept = f"; {rest}" if worker.running else ""

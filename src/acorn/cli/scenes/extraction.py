@@ -5,7 +5,7 @@ from pydantic import BaseModel, Field
 from acorn import module
 
 
-class Text(BaseModel):
+class Passage(BaseModel):
     text: str
 
 
@@ -14,7 +14,7 @@ class Person(BaseModel):
     age: int = Field(ge=0, le=130)
 
 
-class ReadPerson(module[Text, Person]):
+class ReadPerson(module[Passage, Person]):
     """Extract the name and the age of the person."""
 
     model = "local/smollm2"

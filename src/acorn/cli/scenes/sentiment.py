@@ -11,11 +11,11 @@ class Review(BaseModel):
     text: str
 
 
-class Verdict(BaseModel):
+class Sentiment(BaseModel):
     sentiment: Literal["positive", "negative"]
 
 
-class Classify(module[Review, Verdict]):
+class Classify(module[Review, Sentiment]):
     """Classify the sentiment of the text."""
 
     model = "local/smollm2"

@@ -17,41 +17,62 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._json import copied
-from acorn._secrets import redact
+from acorn._formats.json import copied
+from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
-from acorn.models.failure import LATE, causes, clean, secrets_of, speaks_of
-from acorn.models.hosted import BLOCKS, ITEMS, is_anthropics, is_openais
-from acorn.models.http_status import retry_after
-from acorn.models.keys import check_key, own_address, provider_by_name
-from acorn.models.litellm.async_client import http_client
-from acorn.models.litellm.dialect import (
-    StreamReader,
-    anthropic_tool,
-    cache_points,
-    fitting,
-    read_response,
-    with_blocks,
-    with_documents,
-    within,
+from acorn.models.failures import (
+    LATE,
+    Refusals,
+    as_taken,
+    causes,
+    clean,
+    droppable,
+    secrets_of,
+    speaks_of,
+    strict_by_user,
 )
-from acorn.models.litellm.failure import advice, is_bad_request, is_too_long, on_the_wire, provider_text
+from acorn.models.lanes.lane import BLOCKS, ITEMS, is_anthropics, is_openais
+from acorn.models.lanes.openai_shared import never_reasons
 from acorn.models.litellm.library import (
     is_loaded,
+    is_unknown,
     known_params,
     library,
     may_have_keys,
     provider_of,
     takes_client,
+    unheard,
+    words_for_unknown,
 )
-from acorn.models.litellm.listeners import unheard
-from acorn.models.litellm.lost_media import lost
-from acorn.models.litellm.model_ids import is_unknown, words_for_unknown
-from acorn.models.litellm.raw_stream import RawStream
-from acorn.models.openai import never_reasons
-from acorn.models.port import PRICES, Delta, ModelRequest, ModelResponse, NotTakenError, Price, SendAgainError, price_in
-from acorn.models.refused_settings import Refusals, as_taken, droppable, strict_by_user
-from acorn.models.timeouts import TIMEOUT, connect_seconds, seconds_of
+from acorn.models.litellm.translate import (
+    LiteLLMStreamReader,
+    advice,
+    anthropic_tool,
+    cache_points,
+    fit_request,
+    is_bad_request,
+    is_too_long,
+    lost,
+    on_the_wire,
+    provider_text,
+    read_response,
+    with_blocks,
+    with_documents,
+    within,
+)
+from acorn.models.litellm.transport import RawStream, http_client
+from acorn.models.port import (
+    PRICES,
+    Delta,
+    ModelRequest,
+    ModelResponse,
+    Price,
+    RequestNotSupportedError,
+    ResendError,
+    price_in,
+)
+from acorn.models.providers import check_key, own_address, provider_by_name
+from acorn.models.retry import TIMEOUT, connect_seconds, retry_after, seconds_of
 
 # What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.
 _OURS = (
@@ -63,7 +84,7 @@ _STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage":
 
 
 @dataclass
-class _Attempt:
+class _LiteLLMAttempt:
     """One request under way; what fails inside of it is a `ModelError`."""
 
     model: LiteLLMModel
@@ -77,9 +98,11 @@ class _Attempt:
         self.left_out = set() if self.request.left_out is None else self.request.left_out
         for medium in self.request.media:
             if words := lost(medium, self.model.provider, self.model.name):
-                raise NotTakenError(f"`{self.model.name}` was not asked. {words}", provider=self.model.provider)
+                raise RequestNotSupportedError(
+                    f"`{self.model.name}` was not asked. {words}", provider=self.model.provider
+                )
 
-    def __enter__(self) -> _Attempt:
+    def __enter__(self) -> _LiteLLMAttempt:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -179,16 +202,16 @@ class LiteLLMModel:
         library()
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        with _Attempt(self, request) as attempt:
+        with _LiteLLMAttempt(self, request) as attempt:
             return self._response(self._once(attempt), request)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        with _Attempt(self, request) as attempt:
+        with _LiteLLMAttempt(self, request) as attempt:
             return self._response(await self._aonce(attempt), request)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reader, until = StreamReader(priced=not self._has_price), _end_of(request)
-        with _Attempt(self, request) as attempt:
+        reader, until = LiteLLMStreamReader(priced=not self._has_price), _end_of(request)
+        with _LiteLLMAttempt(self, request) as attempt:
             with closing(RawStream(self._once(attempt, **_STREAMED), until, self._arguments)) as raw:
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
@@ -196,8 +219,8 @@ class LiteLLMModel:
         self._refusals.check_forced(request.forced_tool, reader.called, reader.stop_reason)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reader, until = StreamReader(priced=not self._has_price), _end_of(request)
-        with _Attempt(self, request) as attempt:
+        reader, until = LiteLLMStreamReader(priced=not self._has_price), _end_of(request)
+        with _LiteLLMAttempt(self, request) as attempt:
             async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until, self._arguments)) as raw:
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
@@ -206,7 +229,7 @@ class LiteLLMModel:
                 yield delta
         self._refusals.check_forced(request.forced_tool, reader.called, reader.stop_reason)
 
-    def _once(self, attempt: _Attempt, **how: Any) -> Any:
+    def _once(self, attempt: _LiteLLMAttempt, **how: Any) -> Any:
         """One request, sent again only to leave out what the model will not take."""
         self._check_key()
         while True:
@@ -219,7 +242,7 @@ class LiteLLMModel:
                 self._refusals.remember(attempt.left_out)
                 return raw
 
-    async def _aonce(self, attempt: _Attempt, **how: Any) -> Any:
+    async def _aonce(self, attempt: _LiteLLMAttempt, **how: Any) -> Any:
         self._check_key()
         while True:
             try:
@@ -237,7 +260,7 @@ class LiteLLMModel:
         is_free = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
         return {"client": await http_client()} if is_free and takes_client(self.provider) else {}
 
-    def _call(self, attempt: _Attempt) -> dict[str, Any]:
+    def _call(self, attempt: _LiteLLMAttempt) -> dict[str, Any]:
         left_out = self._refusals.known | attempt.left_out
         request = as_taken(attempt.request, left_out)
         call: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
@@ -264,7 +287,7 @@ class LiteLLMModel:
 
     @cached_property
     def _fitting(self) -> dict[str, Any]:
-        return fitting(self._arguments, self.provider)
+        return fit_request(self._arguments, self.provider)
 
     def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
@@ -324,7 +347,7 @@ class LiteLLMModel:
         """The provider's name as LiteLLM spells it."""
         return provider_of(self.name, self._declared_provider, self._arguments.get("api_base"))
 
-    def _learn_or_raise(self, error: Exception, attempt: _Attempt) -> None:
+    def _learn_or_raise(self, error: Exception, attempt: _LiteLLMAttempt) -> None:
         """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
         if is_bad_request(error) and not is_too_long(error):
             text, set_by_user = str(error), self._set_by_user(attempt.request)
@@ -332,7 +355,7 @@ class LiteLLMModel:
                 if speaks_of(text, name) and mark not in attempt.left_out | self._refusals.known:
                     attempt.left_out.add(mark)
                     if attempt.request.left_out is not None:
-                        raise SendAgainError(f"`{self.name}` does not take `{name}`", status=400)
+                        raise ResendError(f"`{self.name}` does not take `{name}`", status=400)
                     return
         else:
             self._refusals.remember(attempt.left_out)
@@ -343,7 +366,7 @@ class LiteLLMModel:
         found = {*request.declared, *self._arguments} - {"strict"}
         return found | {"strict"} if strict_by_user(request) else found
 
-    def _error(self, error: Exception, attempt: _Attempt) -> ModelError:
+    def _error(self, error: Exception, attempt: _LiteLLMAttempt) -> ModelError:
         secrets = secrets_of(self._config, attempt.request)
         chain = causes(error, attempt.outer)
         clean(chain, secrets)

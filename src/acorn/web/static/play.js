@@ -170,13 +170,13 @@ class Play {
         if (event.entry === "reset") this.story.reset();
         else if (event.entry === "end") this.ended(event, fills);
         else {
-          if (event.entry === "RunBegun" && event.run_id === id) {
+          if (event.entry === "RunStarted" && event.run_id === id) {
             this.given ??= event.input;  // of what was typed here, the files too
             if (fills) this.refill(event.input);
           }
           this.story.hear(event);
         }
-        if (event.entry === "ModelAnswered" || event.entry === "end") this.loadTalk(id);
+        if (event.entry === "ModelResponded" || event.entry === "end") this.loadTalk(id);
       }
       this.told();
     }, () => this.lost(id));

@@ -33,7 +33,7 @@ export class Story {
   hear(event) {
     const known = HEARD[event.entry];
     const run = this.runs.get(event.run_id);
-    if (!known || (!run && event.entry !== "RunBegun")) return;
+    if (!known || (!run && event.entry !== "RunStarted")) return;
     if (event.at !== undefined && run && !run.up) this.totals.at = Math.max(this.totals.at, event.at);
     known.call(this, event, run);
   }
@@ -57,8 +57,8 @@ export class Story {
 }
 
 const HEARD = {
-  RunBegun() {},
-  MessagesSaid(event, run) {
+  RunStarted() {},
+  MessagesAdded(event, run) {
     if (!run.opened) {
       run.opened = true;
       return;
@@ -66,7 +66,7 @@ const HEARD = {
     const said = event.messages.map((each) => (typeof each.content === "string" ? each.content : JSON.stringify(each.content))).join("\n");
     run.note("note", "told", oneLine(said, 400));
   },
-  ModelAsked(event, run) {
+  ModelRequested(event, run) {
     run.ask(event);
   },
   text(event, run) {
@@ -83,27 +83,27 @@ const HEARD = {
     if (this.isRoot(run)) this.answer.grow(event.v, event.c);
     else run.turn?.grow(event.v);
   },
-  ModelAnswered(event, run) {
+  ModelResponded(event, run) {
     this.count(event.usage, event.cost);
     if (this.isRoot(run)) this.totals.steps = Math.max(this.totals.steps, event.step);
     run.complete(event);
   },
-  ToolBegun(event, run) {
+  ToolStarted(event, run) {
     run.calls.get(event.call_id)?.begin();
   },
-  ToolReturned(event, run) {
+  ToolFinished(event, run) {
     const took = event.began === null ? null : event.at - event.began;
     run.calls.get(event.call_id)?.finish(event.error ?? event.content, event.error !== null, took);
   },
-  BranchBegun(event, run) {
+  BranchStarted(event, run) {
     if (this.runs.has(event.child_id)) return;
     const part = run.branch(event);
     this.runs.set(event.child_id, new RunPart(part.body, run));
   },
-  BranchEnded(event, run) {
+  BranchFinished(event, run) {
     run.branches.get(event.child_id)?.finish(event.error ?? event.content, event.error !== null, event.seconds);
   },
-  ResultsSaid(event, run) {
+  ToolResultsAdded(event, run) {
     for (const [id, content, form, took] of event.results) {
       const call = run.calls.get(id);
       if (!call) continue;
@@ -113,11 +113,11 @@ const HEARD = {
       } else if (!call.isAnswer && !call.isOver) call.finish(content, form !== "text" && form !== "json", took);
     }
   },
-  HumanAsked(event, run) {
+  InputRequested(event, run) {
     const call = run.calls.get(event.call_id);
     call?.wait(event.kind === "approval" ? "waits for a yes" : "waits for an answer");
   },
-  HumanAnswered(event, run) {
+  InputReceived(event, run) {
     run.note("person", "a person said", oneLine(event.answer, 400));
   },
   Compacted(event, run) {

@@ -640,8 +640,8 @@ function sentView({ messages, model, exact, count: amount, forced }) {
 
 function contentView(row, { entries, results, call }) {
   const made = entries.flatMap((entry) => SHOWN[entry.entry]?.(entry, row) ?? []);
-  if (call && !entries.some((entry) => entry.entry === "ToolBegun")) made.unshift(...part("Arguments", eitherView(call[2])));
-  const returned = entries.findLast((entry) => entry.entry === "ToolReturned" || entry.entry === "BranchEnded");
+  if (call && !entries.some((entry) => entry.entry === "ToolStarted")) made.unshift(...part("Arguments", eitherView(call[2])));
+  const returned = entries.findLast((entry) => entry.entry === "ToolFinished" || entry.entry === "BranchFinished");
   for (const [, content, form] of results) {
     if (row.k === "answer") {
       if (form === "error") made.push(...part("Refused", refusalView(textOf(content))));
@@ -657,12 +657,12 @@ function refusalView(text) {
 }
 
 const SHOWN = {
-  RunBegun: (entry) => [...part("Input", valueView(entry.input)), ...part("Agent", el("p", { class: "mono" }, entry.module))],
-  MessagesSaid: (entry) => [
+  RunStarted: (entry) => [...part("Input", valueView(entry.input)), ...part("Agent", el("p", { class: "mono" }, entry.module))],
+  MessagesAdded: (entry) => [
     ...(entry.inherited ? part("From the run above", el("p", { class: "quiet" }, many(entry.inherited, "message"))) : []),
     ...part("Messages", entry.messages.slice(entry.inherited).map((each) => messageView(each))),
   ],
-  ModelAnswered: (entry) => [
+  ModelResponded: (entry) => [
     ...(entry.reasoning ? part("Thinking", textView(entry.reasoning, "thought")) : []),
     ...(entry.refusal ? part("Refused", preView(entry.refusal)) : []),
     ...(entry.content ? part("Text", preView(entry.content)) : []),
@@ -674,12 +674,12 @@ const SHOWN = {
     ].filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]))),
     ...(entry.fallbacks.length ? part("Asked before", el("ul", { class: "values" }, entry.fallbacks.map((each) => el("li", {}, `${each[0]}: ${each[2]}`)))) : []),
   ],
-  ToolBegun: (entry) => part("Arguments", eitherView(entry.arguments)),
-  ToolReturned: (entry) => part(entry.error === null ? "Result" : "Error", eitherView(entry.error ?? entry.content)),
-  BranchBegun: (entry) => part("Branch", el("p", { class: "mono" }, entry.branch)),
-  BranchEnded: (entry) => part(entry.error === null ? "Result" : "Error", eitherView(entry.error ?? entry.content)),
-  HumanAsked: (entry) => [...part(entry.kind === "approval" ? "To be approved" : "Question", preView(entry.question)), ...(entry.choices ? part("Choices", valueView(entry.choices)) : []), ...part("Arguments", eitherView(entry.arguments))],
-  HumanAnswered: (entry) => part("Answer", eitherView(entry.answer)),
+  ToolStarted: (entry) => part("Arguments", eitherView(entry.arguments)),
+  ToolFinished: (entry) => part(entry.error === null ? "Result" : "Error", eitherView(entry.error ?? entry.content)),
+  BranchStarted: (entry) => part("Branch", el("p", { class: "mono" }, entry.branch)),
+  BranchFinished: (entry) => part(entry.error === null ? "Result" : "Error", eitherView(entry.error ?? entry.content)),
+  InputRequested: (entry) => [...part(entry.kind === "approval" ? "To be approved" : "Question", preView(entry.question)), ...(entry.choices ? part("Choices", valueView(entry.choices)) : []), ...part("Arguments", eitherView(entry.arguments))],
+  InputReceived: (entry) => part("Answer", eitherView(entry.answer)),
   HistoryEdited: (entry) => part(`In the place of ${many(entry.removed, "message")}`, entry.messages.map((each) => messageView(each))),
   Compacted: (entry) => part("Summary", preView(entry.summary || "none")),
   Failed: (entry) => part("Error", preView(entry.error)),

@@ -1,0 +1,1 @@
+"""From a call of an agent to a driven run: plan, start, batches, submitted runs, stored runs."""

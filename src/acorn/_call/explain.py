@@ -1,0 +1,288 @@
+"""What a module would send: the first request for an input, how long each part of it is, and what is odd about it.
+
+A run is begun with a model that takes the request and answers nothing, so that what is told here is what is sent.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from acorn._declare.settings import SETTINGS, value_in
+from acorn._declare.spec import Spec
+from acorn._declare.spec_cache import base_of, own_hook, spec_of
+from acorn._declare.tools.collect import FINISH
+from acorn._declare.tools.kinds import asks_people, name_of
+from acorn._formats.content import text_of
+from acorn._formats.json import compact, to_plain
+from acorn._formats.redact import redact, secrets_in
+from acorn._formats.schema.example_values import value_for
+from acorn._formats.schema.generate import JsonSchema, inlined
+from acorn._module import module
+from acorn.errors import AcornError, DeclarationError, InputError
+from acorn.models.local.download import too_small_for_tools
+from acorn.models.port import Price, thinks
+from acorn.models.resolve import model_name, resolve
+from acorn.testing.scripted import ScriptedModel
+
+_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "on_human", "system_prompt")
+
+
+@dataclass(frozen=True)
+class RequestPart:
+    """A message or a tool of the request, and how long it is."""
+
+    name: str
+    characters: int
+    tokens: int
+    """About: a quarter of its bytes."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a module would send for an input."""
+
+    agent: str
+    model: str | None
+    input: Any
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    forced_tool: str | None
+    temperature: float
+    max_tokens: int
+    parts: list[RequestPart]
+    inherits: dict[str, list[str]]
+    """What comes from each class above, by its name."""
+    odd: list[str]
+    notes: list[str]
+    """What is not told here."""
+
+    @property
+    def characters(self) -> int:
+        return sum(part.characters for part in self.parts)
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.tokens for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "parts"},
+            "parts": [vars(part) for part in self.parts],
+            "characters": self.characters,
+            "tokens": self.tokens,
+        }
+
+
+class _CapturedRequest(Exception):  # noqa: N818 - no error: the request is there
+    """The model was asked, which is all that is wanted."""
+
+
+def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bool = False) -> Explanation:
+    """The first request of a call with these arguments; `opens` lets sources of tools be opened for it.
+
+    The prompt method is called, if there is one; `on_start` is not, and neither is any tool or model.
+    """
+    spec = spec_of(agent)
+    probe, notes = _probe(agent, spec, opens)
+    model: ScriptedModel = probe.model
+    with suppress(_CapturedRequest):
+        probe.run(*arguments)
+    if not model.requests:
+        raise AcornError(f"`{spec.owner}` ended without asking its model, so there is nothing to explain.")
+    request, run = model.requests[0], probe.last
+    first = spec.model[0] if isinstance(spec.model, list | tuple) else spec.model
+    return Explanation(
+        agent=f"{type(agent).__module__}:{type(agent).__qualname__}",
+        model=model_name(spec.model),
+        input=None if run is None else to_plain(run.input),
+        messages=request.messages,
+        tools=[_without_secrets(tool) for tool in request.tools],
+        forced_tool=request.forced_tool,
+        temperature=value_in(first, "temperature", request.temperature),
+        max_tokens=value_in(first, "max_tokens", request.max_tokens),
+        parts=[*_message_parts(request.messages), *_tool_parts(request.tools)],
+        inherits=_inherited(type(agent)),
+        odd=list(_warnings(agent, spec, request.tools, bool(spec.sources))),
+        notes=notes,
+    )
+
+
+def example_input(spec: Spec) -> Any:
+    """An input that fits, for who gives none; None where a module takes none."""
+    if spec.input.is_empty:
+        return None
+    try:
+        made = value_for(spec.input.json_schema, spec.owner)
+        return spec.input.unwrap(spec.input.schema.model_validate(made, by_alias=True, by_name=True))
+    except (AcornError, ValidationError) as error:
+        raise InputError(
+            f"No example of an input of `{spec.owner}` can be made up; give one, as for `acorn run`."
+        ) from error
+
+
+def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[str]]:
+    """A copy that asks nobody, and what is left out of it."""
+    notes: list[str] = []
+    changes: dict[str, Any] = {"model": _refuse_human_input(spec)}
+    if spec.store is not None:
+        changes["store"] = "memory"
+    if spec.sources and not opens:
+        changes["tools"] = [each for each in agent.tools if all(each is not source for source in spec.sources)]
+        names = ", ".join(f"`{type(source).__name__}`" for source in spec.sources)
+        notes.append(f"the tools of {names} are not here, since no source was opened; `--open` opens them")
+    probe = copy.copy(agent).using(**changes)
+    if own_hook(agent, "on_start") is not None:
+        vars(probe)["on_start"] = _pass
+        notes.append("`on_start` was not called, and may change the request")
+    if own_hook(agent, "on_human") is None:
+        vars(probe)["on_human"] = _pass  # whoever lacks one is told so as something odd
+    return probe, notes
+
+
+def _refuse_human_input(spec: Spec) -> ScriptedModel:
+    """What takes the place of the model; one that was asked to think is not made to call `__finish__`."""
+    model = ScriptedModel([_CapturedRequest()], price=Price(0.0, 0.0))
+    with suppress(DeclarationError):  # one that is missing, or cannot be used here, forbids nothing
+        vars(model)["thinks"] = thinks(resolve(spec.model, spec.owner))
+    return model
+
+
+def _pass(_: Any) -> None:
+    return None
+
+
+# Sizes
+
+
+def _message_parts(messages: Sequence[Mapping[str, Any]]) -> list[RequestPart]:
+    return [_part(f"{message['role']} message", text_of(message.get("content"))) for message in messages]
+
+
+def _tool_parts(tools: Sequence[Mapping[str, Any]]) -> list[RequestPart]:
+    return [_part(f"tool {tool_name(tool)}", compact(tool)) for tool in tools]
+
+
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """The name of a tool of a request, ours or the provider's own."""
+    return str(tool["function"]["name"] if "function" in tool else name_of(tool))
+
+
+def _without_secrets(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool of the provider's may hold a key for a server that it is to ask."""
+    if "function" in tool:
+        return tool
+    shown: dict[str, Any] = json.loads(redact(json.dumps(tool), secrets_in(tool)))
+    return shown
+
+
+def _part(name: str, text: str) -> RequestPart:
+    return RequestPart(name, len(text), len(text.encode(errors="replace")) // 4)
+
+
+# What comes from above
+
+
+def _inherited(cls: type) -> dict[str, list[str]]:
+    """Attributes, hooks and tools of the classes above that count here, by class."""
+    base, found, seen = base_of(cls), dict[str, list[str]](), set[str]()
+    for above in cls.__mro__:
+        if above is base:
+            break
+        own = [name for name in vars(above) if _is_declared(name, vars(above)[name]) and name not in seen]
+        seen.update(own)
+        if "system_prompt" not in seen and vars(above).get("__doc__"):
+            seen.add("system_prompt")
+            own.append("the docstring, as prompt")
+        if above is not cls and own:
+            found[above.__name__] = own
+    return found
+
+
+def _is_declared(name: str, value: Any) -> bool:
+    return name in SETTINGS or name in _HOOKS or (inspect.isfunction(value) and not name.startswith("_"))
+
+
+# What is odd
+
+
+def _warnings(
+    agent: module[Any, Any], spec: Spec, tools: Sequence[Mapping[str, Any]], has_sources: bool
+) -> Iterator[str]:
+    functions = [tool["function"] for tool in tools if "function" in tool and tool_name(tool) != FINISH]
+    has_sources = has_sources or any("function" not in tool for tool in tools)
+    if spec.model is None:
+        yield "no `model` is set; set it on the class, or say which by `acorn run --model`"
+    if not spec.prompt.is_method and spec.prompt.file is None and not spec.prompt.text.strip():
+        yield "no prompt: there is neither a docstring nor a `system_prompt`"
+    if (functions or has_sources) and spec.max_steps is None:
+        yield "tools without `max_steps`: in a single turn, a call of a tool ends the run unfinished"
+    if (functions or has_sources) and (name := too_small_for_tools(spec.model)) is not None:
+        yield f"`{name}` is too small for tools: it calls them at random, for minutes"
+    if spec.max_steps is not None and not functions and not has_sources:
+        yield "`max_steps` without tools: nothing can be done in a step"
+    if spec.max_steps is not None and spec.max_total_tokens is spec.max_cost is spec.max_seconds is None:
+        yield f"nothing but `max_steps = {spec.max_steps}` bounds the run; see `max_cost` and `max_total_tokens`"
+    if spec.store is None and own_hook(agent, "on_human") is None:
+        for tool in filter(asks_people, spec.tools):
+            yield f"the tool `{tool.name}` waits for a person, and there is neither `on_human` nor a `store`"
+    for function in functions:
+        if not function.get("description"):
+            yield f"the tool `{function['name']}` has no description; give it a docstring"
+        yield from _undescribed(function.get("parameters", {}), f"arguments of the tool `{function['name']}`")
+    for shape, name in ((spec.input, "input"), (spec.output, "output")):
+        if not shape.is_empty and not shape.wrapped:
+            yield from _undescribed(shape.json_schema, f"fields of the {name}")
+    if not spec.output.is_empty:
+        fields = _fields(spec.output.json_schema, spec.output.json_schema)
+        if texts := [path for path, values in fields if any(map(_is_unbounded, values))]:
+            yield f"text without a longest length in the output: {_quoted(texts)}"
+
+
+def _undescribed(schema: JsonSchema, what: str) -> Iterator[str]:
+    # A constant, such as the mark by which two classes are told apart, says all there is to say.
+    told = ("description", "const")
+    if lacking := [path for path, (own, *_) in _fields(schema, schema) if not any(own.get(key) for key in told)]:
+        yield f"{what} without a description: {_quoted(lacking)}"
+
+
+def _quoted(paths: Iterable[str]) -> str:
+    return ", ".join(f"`{path}`" for path in dict.fromkeys(paths))
+
+
+def _is_unbounded(value: JsonSchema) -> bool:
+    """Whether a model may write as much as it likes; what has a format or a pattern, as a number has, is no prose."""
+    bounds = ("maxLength", "enum", "const", "format", "pattern")
+    return value.get("type") == "string" and not any(key in value for key in bounds)
+
+
+def _fields(
+    node: JsonSchema, top: JsonSchema, path: str = "", above: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, list[JsonSchema]]]:
+    """Each field, those of nested classes too, by its path: its own schema, then those of the values that it holds."""
+    for value, seen in _values(node, top, above):
+        for name, field in value.get("properties", {}).items():
+            at = f"{path}.{name}" if path else name
+            if values := [each for each, _ in _values(field, top, seen)]:
+                yield at, values
+                yield from _fields(field, top, at, seen)
+
+
+def _values(node: Any, top: JsonSchema, above: frozenset[str]) -> Iterator[tuple[JsonSchema, frozenset[str]]]:
+    """A schema and those in it, of a list, a dict or a union. A class inside of itself was told of already."""
+    if not isinstance(node, dict) or node.get("$ref") in above:
+        return
+    if "$ref" in node:
+        above |= {node["$ref"]}
+    node = inlined(node, top)
+    yield node, above
+    several = [each for key in ("prefixItems", "anyOf", "oneOf") for each in node.get(key, ())]
+    for inner in (node.get("items"), node.get("additionalProperties"), *several):
+        yield from _values(inner, top, above)

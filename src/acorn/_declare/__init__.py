@@ -1,0 +1,1 @@
+"""From a module class to its spec: settings, generics, overrides and tools."""

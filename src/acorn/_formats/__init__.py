@@ -1,0 +1,1 @@
+"""Conversion between text and data: JSON, XML, schemas, partial answers, media and redaction."""

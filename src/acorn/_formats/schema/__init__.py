@@ -1,0 +1,1 @@
+"""Schemas of inputs and outputs, and descriptions of what does not fit them."""

@@ -1,0 +1,1 @@
+"""The saved forms of the record of a run: JSON and HTML."""

@@ -1,0 +1,117 @@
+"""The record of a run as HTML, for notebooks: `Run._repr_html_`.
+
+Whatever anybody wrote, a user, a model or a tool, is text here and never markup. There is no script and no style sheet,
+so a page that shows it is as it was before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import Any
+
+from acorn._formats.json import describe_error, shorten, to_plain
+from acorn._formats.redact import redact, secrets_in
+from acorn._record.saved_form import module_in
+from acorn.thread.events import (
+    AgentEvent,
+    CompletionEvent,
+    ErrorEvent,
+    HumanInputReceivedEvent,
+    HumanInputRequestedEvent,
+    MessageEvent,
+    SummaryEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+)
+from acorn.types import Paused
+
+_LONGEST = 2000
+_LEFT = "text-align: left; vertical-align: top"
+_TEXT = "white-space: pre-wrap; overflow-wrap: anywhere; margin: 0"
+
+Row = tuple[str, str, str]
+
+
+def write_html(run: Any) -> str:
+    """What became of a run, and what happened in it behind a fold."""
+    facts = _table((name, "", text) for name, text in _ending(run))
+    steps = _table(map(_row, run.thread))
+    head = f"<p><b>{_escaped(_name(run))}</b> {_escaped(' · '.join(_summary(run)))}</p>"
+    return f"<div>{head}{facts}<details><summary>What happened</summary>{steps}</details></div>"
+
+
+def _escaped(text: str) -> str:
+    cut = shorten(text, _LONGEST)
+    return escape(cut.encode("utf-8", "replace").decode())  # half a surrogate pair, which a model may have written
+
+
+def _table(rows: Iterable[Row]) -> str:
+    made = [
+        f'<tr><th style="{_LEFT}">{_escaped(first)}</th><td style="{_LEFT}">{_escaped(second)}</td>'
+        f'<td style="{_LEFT}"><pre style="{_TEXT}">{_escaped(text)}</pre></td></tr>'
+        for first, second, text in rows
+    ]
+    return f"<table>{''.join(made)}</table>" if made else ""
+
+
+def _name(run: Any) -> str:
+    return (module_in(tuple(run.journal.entries)) or "run").rpartition(":")[2].rpartition(".")[2]
+
+
+def _summary(run: Any) -> Iterator[str]:
+    yield run.stop_reason or "running"
+    yield _counted(run.steps, "step")
+    yield _counted(run.usage.requests, "request")
+    yield _counted(run.usage.total_tokens, "token")
+    if run.cost is not None:
+        yield f"${run.cost:.4f}"
+    yield f"{run.seconds:.1f} s"
+    if run.model:
+        yield run.model
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _ending(run: Any) -> Iterator[tuple[str, str]]:
+    """The fields of the output, or why there is none."""
+    if run.error is not None:
+        yield "error", redact(describe_error(run.error), secrets_in({}))
+    elif isinstance(run.output, Paused):
+        yield from (("waits for", request.question) for request in run.output.requests)
+    elif run.stop_reason == "unfinished":
+        yield "unfinished", repr(run.output)
+    elif run.output is not None:
+        plain = to_plain(run.output)
+        yield from (
+            (name, _text(value)) for name, value in (plain.items() if isinstance(plain, dict) else [("", plain)])
+        )
+
+
+def _text(value: Any) -> str:
+    plain = to_plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, indent=2)
+
+
+def _row(event: AgentEvent) -> Row:
+    step = f"{event.branch or ''} {event.iteration or ''}".strip()
+    match event:
+        case MessageEvent():
+            return step, event.role, event.content
+        case ToolCallEvent():
+            return step, f"calls {event.tool_name}", event.raw_arguments or _text(event.args)
+        case ToolResultEvent():
+            return step, "result", _text(event.result)
+        case ErrorEvent():
+            return step, "error", event.error
+        case HumanInputRequestedEvent():
+            return step, "asks a person", event.question
+        case HumanInputReceivedEvent():
+            return step, "a person answers", event.response
+        case CompletionEvent():
+            return step, "ends", _text(event.result)
+        case SummaryEvent():
+            return step, "summary", event.summary

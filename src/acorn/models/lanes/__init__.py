@@ -1,0 +1,1 @@
+"""Native lanes: the path of a request to a provider without LiteLLM."""

@@ -1,0 +1,416 @@
+"""A JSON schema to a grammar: whatever a model writes under it validates against the schema.
+
+What is endless is bounded: strings, lists and recursion end somewhere, so that a weak model does too. What no
+grammar can promise is left to the validation that follows: `not`, `contains`, dependencies, items that must
+differ and are not from a known set, and patterns with lookaround. A tag that tells the options of a union apart
+is always written, and the keys of an object are strings, whatever their schema says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from acorn.models.local.grammar.numbers import choice, decimal, json_literal, literal, number, repeat, sequence
+from acorn.models.local.grammar.pattern import UnsupportedPatternError, pattern
+from acorn.models.local.grammar.schema import FORMATS, NAIVE, NOTES, Definitions, Schema, checked, without_zone
+
+_CHARACTER = r'[^"\\\x7F\x00-\x1F] | "\\" ["\\nt]'
+_KEY = 40
+"""The longest key of a dict whose keys are free."""
+_DECLARED_LENGTH, _DECLARED_ITEMS = 4000, 200
+"""How far a schema's own limits are followed."""
+_COUNT = 1000
+"""How far the engine is made to count; it refuses more than twice that."""
+_STATES = 4000
+"""Rules that a choice of some among many may cost."""
+
+
+@dataclass(frozen=True)
+class GrammarLimits:
+    """Where the endless ends."""
+
+    string: int = 400
+    """Characters of a string without `maxLength`; within lists it is a quarter of that for each level."""
+    items: int = 8
+    """Items of a list without `maxItems`; half of that for each list around it."""
+    depth: int = 3
+    """How often a recursive schema may enter itself."""
+
+
+@dataclass(frozen=True)
+class _Position:
+    depth: int
+    """How often recursion is still allowed."""
+    level: int = 0
+    """How many lists and repeated definitions are around."""
+
+
+class ImpossibleError(ValueError):
+    """No value fits the schema."""
+
+
+def grammar(options: Mapping[str, Any] | bool, limits: GrammarLimits, *, is_named: bool) -> str:
+    """The grammar of a value that fits; with names, of an object that names one of the schemas and then fits it.
+
+    An `UnreadableError` where a schema is none.
+    """
+    builder = _Builder(limits)
+    if not is_named or isinstance(options, bool):
+        builder.rules["root"] = builder.value_of(options)
+    else:
+        calls = [
+            sequence(
+                literal(f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '),
+                builder.value_of(schema),
+                '"}"',
+            )
+            for name, schema in options.items()
+        ]
+        builder.rules["root"] = choice(calls)
+    return "\n".join(f"{name} ::= {text}" for name, text in builder.rules.items()) + "\n"
+
+
+class _Builder:
+    """The rules so far. A method gives the name or text of a rule, or None where nothing fits."""
+
+    def __init__(self, limits: GrammarLimits) -> None:
+        self.rules: dict[str, str] = {}
+        self._limits = limits
+        self._names: dict[str, str] = {}
+        self._known: dict[tuple[str, str, _Position], str | None] = {}
+        self._definitions = Definitions({})
+
+    def value_of(self, declared: Any) -> str:
+        schema = checked(declared)
+        self._definitions, self._known = Definitions(schema), {}
+        made = self._value(schema, _Position(self._limits.depth))
+        if made is None:
+            raise ImpossibleError("no value fits the schema")
+        return made
+
+    def _rule(self, text: str) -> str:
+        """The name of the rule with this text; a short text is its own name."""
+        if len(text) < 12 and text.isalnum():
+            return text
+        if text not in self._names:
+            self._names[text] = f"r{len(self._names)}"
+            self.rules[self._names[text]] = text
+        return self._names[text]
+
+    # Any schema
+
+    def _value(self, schema: Schema | bool, at: _Position) -> str | None:
+        if isinstance(schema, bool):
+            return self._anything(at, 1) if schema else None
+        if "$ref" in schema:
+            return self._reference(schema, at)
+        if "const" in schema:
+            return self._rule(json_literal(schema["const"]))
+        if "enum" in schema:
+            return self._one_of(map(json_literal, schema["enum"]))
+        if "allOf" in schema:
+            return self._value(self._definitions.merged(schema), at)
+        for union in ("anyOf", "oneOf"):
+            if union in schema:
+                return self._union(self._options(schema, union), at)
+        kind = schema.get("type", _kind(schema))
+        if isinstance(kind, list):
+            return self._union([{**schema, "type": one} for one in kind], at)
+        return self._of_type(kind, schema, at)
+
+    def _of_type(self, kind: Any, schema: Schema, at: _Position) -> str | None:
+        match kind:
+            case "object":
+                return self._object(schema, at)
+            case "array":
+                return self._array(schema, replace(at, level=at.level + 1))
+            case "string":
+                return self._string(schema, at)
+            case "integer" | "number":
+                made = number(schema, is_whole=kind == "integer")
+                return None if made is None else self._rule(made)
+            case "boolean":
+                return self._rule('("true" | "false")')
+            case "null":
+                return self._rule('"null"')
+            case _:
+                return self._anything(at, 1)
+
+    def _one_of(self, options: Iterable[str | None]) -> str | None:
+        known = [option for option in options if option is not None]
+        return self._rule(choice(known)) if known else None
+
+    def _options(self, schema: Schema, union: str) -> list[Schema | bool]:
+        """The options of a union, each with what holds for all of them."""
+        shared = {key: value for key, value in schema.items() if key != union and key not in NOTES}
+        tag = schema.get("discriminator")
+        if isinstance(tag, Mapping) and "propertyName" in tag:
+            # It may have a default; who reads a value goes by it all the same.
+            shared["required"] = [*shared.get("required", ()), tag["propertyName"]]
+        return [self._definitions.beside(shared, option) for option in schema[union]]
+
+    def _union(self, options: Sequence[Schema | bool], at: _Position) -> str | None:
+        pairs = {index: decimal(*pair) for index, pair in enumerate(pairwise(options))}
+        found = {index: numbers for index, numbers in pairs.items() if numbers is not None}
+        others = [option for index, option in enumerate(options) if index not in found and index - 1 not in found]
+        sure = [option for option in others if self._is_sayable(option)]
+        values = [self._value(option, at) for option in sure or (others if not found else ())]
+        return self._one_of([*(text for numbers in found.values() for text in numbers), *values])
+
+    def _is_sayable(self, schema: Schema | bool) -> bool:
+        if isinstance(schema, bool) or not isinstance(schema.get("pattern"), str):
+            return True
+        try:
+            pattern(schema["pattern"], 0, 1)
+        except UnsupportedPatternError:
+            return False
+        return True
+
+    def _reference(self, schema: Schema, at: _Position) -> str | None:
+        reference = str(schema["$ref"])
+        rest = {key: value for key, value in schema.items() if key != "$ref" and key not in NOTES}
+        if self._definitions.is_recursive(reference):
+            if at.depth == 0:
+                return None
+            is_again = at.depth < self._limits.depth
+            at = _Position(at.depth - 1, at.level + is_again)
+        known = (reference, json.dumps(rest, default=repr), at)
+        if known not in self._known:
+            self._known[known] = self._value(self._definitions.both(rest, self._definitions.target(reference)), at)
+        return self._known[known]
+
+    # Strings
+
+    def _string(self, schema: Schema, at: _Position) -> str | None:
+        low, most = schema.get("minLength", 0), schema.get("maxLength")
+        high = min(most, max(_DECLARED_LENGTH, low)) if most is not None else max(low, self._longest(at))
+        if low > high:
+            return None
+        known = FORMATS.get(schema.get("format", ""))
+        if (regex := schema.get("pattern")) == NAIVE and known:
+            return self._quoted(without_zone(known))
+        if regex:
+            try:
+                made = pattern(regex, low, high, self._repeated, is_strict=most is not None)
+                return None if made is None else self._quoted(made)
+            except UnsupportedPatternError:
+                pass
+        elif known:
+            return self._quoted(known)
+        return self._quoted(self._repeated(self._character(), low, high))
+
+    def _longest(self, at: _Position) -> int:
+        return max(40, self._limits.string >> 2 * at.level)
+
+    def _character(self) -> str:
+        self.rules["char"] = _CHARACTER
+        return "char"
+
+    def _repeated(self, text: str, low: int, high: int) -> str:
+        """Any number of times, though the engine does not count far."""
+        item = self._rule(text)
+        if high <= _COUNT:
+            return repeat(item, low, high)
+        block = self._rule(repeat(item, _COUNT, _COUNT))
+        blocks, singles = divmod(low, _COUNT)
+        return sequence(
+            repeat(block, blocks, blocks), repeat(item, singles, singles), self._up_to(high - low, item, block)
+        )
+
+    def _up_to(self, most: int, item: str, block: str) -> str:
+        if most < _COUNT:
+            return repeat(item, 0, most)
+        return self._rule(
+            choice([repeat(item, 0, _COUNT - 1), sequence(block, self._up_to(most - _COUNT, item, block))])
+        )
+
+    def _quoted(self, text: str) -> str:
+        return self._rule(sequence(r'"\""', text, r'"\""'))
+
+    # Lists
+
+    def _most(self, at: _Position) -> int:
+        return max(1, self._limits.items >> at.level - 1)
+
+    def _array(self, schema: Schema, at: _Position) -> str | None:
+        low, most = schema.get("minItems", 0), schema.get("maxItems")
+        high = max(low, self._most(at)) if most is None else min(most, max(_DECLARED_ITEMS, low))
+        if low > high:
+            return None
+        first = schema.get("prefixItems", [])[:high]
+        if first:
+            return self._tuple(first, schema, low, high, at)
+        if schema.get("uniqueItems") and (values := self._values(schema.get("items", {}))):
+            return self._distinct(values, low, min(high, len(values)))
+        item = self._value(schema.get("items", {}), at) if high else None
+        if item is None:
+            return self._rule('"[]"') if low == 0 else None
+        return self._rule(self._listed("[", item, low, high, "]"))
+
+    def _listed(self, opening: str, item: str, low: int, high: int, closing: str) -> str:
+        more = self._repeated(sequence('", "', item), max(0, low - 1), high - 1) if high > 1 else ""
+        inner = sequence(item, more)
+        return sequence(literal(opening), inner if low else f"({inner})?", literal(closing))
+
+    def _tuple(self, first: Sequence[Any], schema: Schema, low: int, high: int, at: _Position) -> str | None:
+        known: list[str] = []
+        for part in first:
+            made = self._value(part, at)
+            if made is None:  # the list ends before what cannot be
+                high = len(known)
+                break
+            known.append(made)
+        if low > high or not known:
+            return self._rule('"[]"') if low == 0 else None
+        is_counted = "maxItems" in schema or "minItems" in schema
+        more = schema.get("items", low > len(known)) if is_counted else False
+        item = self._value(more, at) if high > len(known) else None
+        if item is None and low > len(known):
+            return None
+        rest = ""
+        if item is not None:
+            rest = self._repeated(sequence('", "', item), max(0, low - len(known)), high - len(known))
+        return self._rule(sequence('"["', ' ", " '.join(known), rest, '"]"'))
+
+    def _values(self, schema: Schema | bool) -> list[Any]:
+        """Everything that a schema of items allows, where that is a short list."""
+        if isinstance(schema, bool):
+            return []
+        if "$ref" in schema:
+            reference = schema["$ref"]
+            is_endless = self._definitions.is_recursive(reference)
+            return [] if is_endless else self._values(self._definitions.target(reference))
+        if "const" in schema:
+            return [schema["const"]]
+        return [False, True] if schema.get("type") == "boolean" else list(schema.get("enum", []))
+
+    def _distinct(self, values: Sequence[Any], low: int, high: int) -> str | None:
+        items = dict.fromkeys(self._rule(json_literal(value)) for value in values)
+        inner = self._some_of(list(items), low, high)
+        return None if inner is None else self._rule(sequence('"["', inner, '"]"'))
+
+    def _some_of(self, items: Sequence[str], low: int, high: int) -> str | None:
+        """From `low` to `high` of the items, each at most once and in their order, with commas between them."""
+        if low > min(high, len(items)):
+            return None
+        is_limited = high < len(items)
+        most = high if is_limited else max(1, low)  # beyond that nothing depends on how many there are
+        if len(items) * most > _STATES:
+            return self._one_of_each(items, low, min(high, len(items), _DECLARED_ITEMS))
+        # From the last item to the first: what can follow, by the number of those that were taken before.
+        after: list[str | None] = [None if taken < low else '""' for taken in range(most + 1)]
+        for item in reversed(items):
+            before: list[str | None] = []
+            for taken, skipped in enumerate(after):
+                is_full = is_limited and taken == most
+                rest = None if is_full else after[min(taken + 1, most)]
+                comma = '", "' if taken else ""
+                with_it = None if rest is None else sequence(comma, item, rest if rest != '""' else "")
+                before.append(self._one_of([with_it, skipped]))
+            after = before
+        return after[0]
+
+    def _one_of_each(self, items: Sequence[str], low: int, high: int) -> str:
+        """Where the items are too many to count: in as many groups as may come, and of each group at most one."""
+        edges = [len(items) * index // high for index in range(high + 1)]
+        groups = [items[start:end] for start, end in pairwise(edges)]
+        return self._members([(self._rule(choice(group)), index < low) for index, group in enumerate(groups)])
+
+    # Objects
+
+    def _object(self, schema: Schema, at: _Position) -> str | None:
+        properties: dict[str, Any] = dict(schema.get("properties", {}))
+        required = set(schema.get("required", ()))
+        for name in required - set(properties):
+            properties[name] = schema.get("additionalProperties", True)
+        if not properties:
+            return self._dict(schema, at)
+        members: list[tuple[str, bool]] = []
+        for name, inner in properties.items():
+            value = self._value(inner, at)
+            if value is None and name in required:
+                return None
+            if value is not None:
+                key = literal(f"{json.dumps(name, ensure_ascii=False)}: ")
+                members.append((self._rule(sequence(key, value)), name in required))
+        return self._rule(sequence('"{"', self._members(members), '"}"'))
+
+    def _members(self, members: Sequence[tuple[str, bool]]) -> str:
+        """The members of an object in their order; those that are not required may be left out."""
+        first = next((index for index, (_, is_required) in enumerate(members) if is_required), None)
+        if first is not None:
+            before = [f'({member} ", ")?' for member, _ in members[:first]]
+            after = [f'", " {member}' if needed else f'(", " {member})?' for member, needed in members[first + 1 :]]
+            return sequence(*before, members[first][0], *after)
+        rows: list[str] = []
+        rest = ""
+        for member, _ in reversed(members):
+            rows.append(sequence(member, rest))
+            rest = self._rule(sequence(f'(", " {member})?', rest))
+        return f"{self._rule(choice(reversed(rows)))}?" if rows else ""
+
+    def _dict(self, schema: Schema, at: _Position) -> str | None:
+        low, most = schema.get("minProperties", 0), schema.get("maxProperties")
+        named = schema.get("propertyNames", True)
+        if named is False:
+            return self._rule('"{}"') if low == 0 else None
+        named = {} if named is True else named
+        value_schema = schema.get("additionalProperties", "properties" not in schema)
+        if by_pattern := schema.get("patternProperties"):
+            regex, value_schema = next(iter(by_pattern.items()))
+            named = {"type": "string", "pattern": regex}
+        inner = replace(at, level=at.level + 1)
+        names = [_key(name) for name in self._values(named)]
+        if names:
+            value = self._value(value_schema, at)
+            members = [] if value is None else [self._rule(sequence(literal(f"{name}: "), value)) for name in names]
+            some = self._some_of(members, low, len(names) if most is None else most)
+            return None if some is None else self._rule(sequence('"{"', some, '"}"'))
+        high = max(low, self._most(inner)) if most is None else min(most, max(_DECLARED_ITEMS, low))
+        value = self._value(value_schema, inner) if high else None
+        if value is None or low > high:
+            return self._rule('"{}"') if low == 0 else None
+        lengths = {} if "pattern" in named else {"minLength": 1, "maxLength": _KEY}
+        key = self._value({**lengths, **named, "type": "string"}, inner)
+        if key is None:
+            return self._rule('"{}"') if low == 0 else None
+        return self._rule(self._listed("{", self._rule(sequence(key, '": "', value)), low, high, "}"))
+
+    def _anything(self, at: _Position, nesting: int) -> str:
+        """Any JSON, a little nested."""
+        text = self._string({}, at) or ""
+        plain = [text, self._rule(number({}, is_whole=False) or ""), '"true"', '"false"', '"null"']
+        if nesting:
+            inner = self._anything(replace(at, level=at.level + 1), nesting - 1)
+            key = self._quoted(repeat(self._character(), 1, _KEY))
+            pair = self._rule(sequence(key, '": "', inner))
+            plain += [
+                self._listed("[", inner, 0, self._limits.items, "]"),
+                self._listed("{", pair, 0, self._limits.items, "}"),
+            ]
+        return self._rule(choice(plain))
+
+
+def _key(name: Any) -> str:
+    """A key as JSON has it: a string, whatever it stands for."""
+    return json.dumps(name if isinstance(name, str) else json.dumps(name), ensure_ascii=False)
+
+
+def _kind(schema: Schema) -> str:
+    """The type that a schema without `type` speaks of."""
+    for kind, signs in _SIGNS.items():
+        if any(sign in schema for sign in signs):
+            return kind
+    return ""
+
+
+_SIGNS = {
+    "object": ("properties", "additionalProperties", "patternProperties", "required", "propertyNames"),
+    "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}

@@ -1,0 +1,288 @@
+"""The notation itself: literals, choices and repetitions in GBNF.
+
+Numbers within bounds: digit by digit, so that every prefix can still become a number that fits.
+
+Called by the builder with what a schema says of an integer or a number.
+
+Decimal numbers: a union of a number and of a string that is one too, as `_schema` describes a `Decimal`.
+
+The number has the bounds, the string's pattern says how many digits may come before the point and after it.
+Called by the builder with each two neighbours among the options of a union.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
+from typing import Any
+
+
+def literal(text: str) -> str:
+    """Exactly this text."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'
+
+
+def json_literal(value: Any) -> str:
+    """Exactly this value, as the grammar writes JSON."""
+    return literal(json.dumps(value, ensure_ascii=False))
+
+
+def choice(options: Iterable[str]) -> str:
+    """One of these; the same option is not written twice."""
+    known = list(dict.fromkeys(options))
+    return known[0] if len(known) == 1 else f"({' | '.join(known)})"
+
+
+def repeat(item: str, low: int, high: int) -> str:
+    """An atom or a rule from `low` to `high` times in a row; "" for never."""
+    if high == 0:
+        return ""
+    if (low, high) == (1, 1):
+        return item
+    return f"{item}?" if (low, high) == (0, 1) else f"{item}{{{low},{high}}}"
+
+
+def sequence(*parts: str) -> str:
+    """One after the other; empty parts fall away."""
+    return " ".join(part for part in parts if part) or '""'
+
+
+_PLACES = 6
+"""Decimal places of a number whose bounds ask for no more."""
+_MOST_PLACES = 100
+_LIMIT = Decimal(10) ** 15 - 1
+"""The largest number where the schema names no bound; a double still holds it exactly."""
+_FAR = Decimal(10) ** 30
+"""Nothing larger is written where something smaller fits."""
+_LARGEST = Decimal(repr(math.nextafter(math.inf, 0)))
+"""A double holds no more. It is for whole numbers too that a grammar says no more digits."""
+_PRECISION = 1000
+_MULTIPLES = 200
+"""How many multiples are offered of a `multipleOf`."""
+
+Range = tuple[Decimal | None, Decimal | None]
+
+
+def number(
+    schema: Mapping[str, Any], *, is_whole: bool, most_places: int | None = None, within: Range = (None, None)
+) -> str | None:
+    """A number that fits a schema's bounds and the others that are given, or None where there is none."""
+    with localcontext(prec=_PRECISION):
+        places = 0 if is_whole else _places_of(schema, _MOST_PLACES if most_places is None else most_places)
+        low, high = _bounds(schema, places, within)
+        if low > high:
+            return None
+        if step := schema.get("multipleOf"):
+            return _multiples(_exact(step), low, high, places if is_whole or most_places is not None else None)
+        return _between_bounds(low, high, places)
+
+
+def _between_bounds(low: Decimal, high: Decimal, places: int) -> str | None:
+    parts: list[str] = []
+    if high >= 0:
+        parts.append(_from_zero(max(low, Decimal(0)), high, places))
+    if low < 0:
+        smallest = Decimal(1).scaleb(-places)
+        if -low >= max(-high, smallest):
+            parts.append(sequence('"-"', _from_zero(max(-high, smallest), -low, places)))
+    return choice(parts) if parts else None
+
+
+def _exact(value: Any) -> Decimal:
+    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+
+
+def _places_of(schema: Mapping[str, Any], most: int) -> int:
+    """How many decimal places count."""
+    exponents = [int(_exact(schema[key]).as_tuple().exponent) for key in _BOUNDS if _is_number(schema.get(key))]
+    return min(most, max([_PLACES, *(1 - exponent for exponent in exponents)]))
+
+
+def _bounds(schema: Mapping[str, Any], places: int, within: Range) -> tuple[Decimal, Decimal]:
+    """The lowest and the highest number that is allowed, both included."""
+    unit = Decimal(1).scaleb(-places)
+    declared = {key: schema[key] for key in _BOUNDS if _is_number(schema.get(key))}
+    lows = [_exact(declared["minimum"])] if "minimum" in declared else []
+    highs = [_exact(declared["maximum"])] if "maximum" in declared else []
+    lows += [bound for bound in within[:1] if bound is not None]
+    highs += [bound for bound in within[1:] if bound is not None]
+    if "exclusiveMinimum" in declared:
+        lows.append(_beside(declared["exclusiveMinimum"], unit, 1))
+    if "exclusiveMaximum" in declared:
+        highs.append(_beside(declared["exclusiveMaximum"], unit, -1))
+    low = max((_rounded(bound, unit, ROUND_CEILING) for bound in lows), default=None)
+    high = min((_rounded(bound, unit, ROUND_FLOOR) for bound in highs), default=None)
+    if low is None:
+        low = -_LIMIT if high is None or high > -_LIMIT else high * 10
+    if high is None:
+        high = _LIMIT if low < _LIMIT else low * 10
+    low = max(low, -_LARGEST if high < -_FAR else -_FAR)
+    high = min(high, _LARGEST if low > _FAR else _FAR)
+    return low, high
+
+
+_BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _beside(bound: Any, unit: Decimal, direction: int) -> Decimal:
+    """What comes after a bound that is not itself allowed, and as a double is not the bound again."""
+    nearest = _exact(bound) + direction * unit / 2
+    if isinstance(bound, float):
+        following = Decimal(math.nextafter(bound, direction * math.inf))
+        return max(nearest, following) if direction > 0 else min(nearest, following)
+    return nearest
+
+
+def _rounded(value: Decimal, unit: Decimal, how: str) -> Decimal:
+    if value.adjusted() > _PRECISION // 2:  # further than any number that is written
+        return value
+    return (value / unit).to_integral_value(how) * unit
+
+
+def _multiples(step: Decimal, low: Decimal, high: Decimal, places: int | None) -> str | None:
+    first = (low / step).to_integral_value(ROUND_CEILING)
+    last = (high / step).to_integral_value(ROUND_FLOOR)
+    start = max(first, min(Decimal(0), last - _MULTIPLES))
+    counts = range(int(start), int(min(last, start + _MULTIPLES)) + 1)
+    values = [count * step for count in counts]
+    fitting = [value for value in values if places is None or value.scaleb(places) % 1 == 0]
+    known = [int(value) if value == int(value) else float(value) for value in fitting]
+    return choice(map(json_literal, known)) if known else None
+
+
+def _from_zero(low: Decimal, high: Decimal, places: int) -> str:
+    """From `low` to `high`, neither below zero."""
+    first, last = int(low), int(high)
+    if places == 0:
+        return _whole(first, last)
+    bottom, top = _decimals(low, places), _decimals(high, places)
+    zeros, nines = "0" * places, "9" * places
+    if first == last:
+        return sequence(literal(str(first)), _fraction(bottom, top))
+    parts = [sequence(literal(str(first)), _fraction(bottom, nines))] if bottom != zeros else []
+    parts += [sequence(literal(str(last)), _fraction(zeros, top))] if top != nines else []
+    inner_first, inner_last = first + (bottom != zeros), last - (top != nines)
+    if inner_first <= inner_last:
+        parts.append(sequence(_whole(inner_first, inner_last), _fraction(zeros, nines)))
+    return choice(parts)
+
+
+def _decimals(value: Decimal, places: int) -> str:
+    return str(int((value - int(value)).scaleb(places))).zfill(places)
+
+
+def _whole(low: int, high: int) -> str:
+    """A whole number from `low` to `high`, neither below zero, without leading zeros."""
+    parts: list[str] = []
+    if low == 0:
+        parts.append('"0"')
+        low = 1
+    full: list[int] = []
+    for length in range(len(str(low)), len(str(high)) + 1):
+        first, last = max(low, 10 ** (length - 1)), min(high, 10**length - 1)
+        if first > last:
+            continue
+        if (first, last) == (10 ** (length - 1), 10**length - 1):
+            full.append(length)
+        else:
+            parts.append(_between(str(first), str(last)))
+    if full:
+        parts.append(sequence("[1-9]", repeat("[0-9]", full[0] - 1, full[-1] - 1)))
+    return choice(parts)
+
+
+def _between(low: str, high: str) -> str:
+    """The digits from `low` to `high`, as many as these have."""
+    if not low:
+        return ""
+    length = len(low) - 1
+    zeros, nines = "0" * length, "9" * length
+    if low[0] == high[0]:
+        return sequence(literal(low[0]), _between(low[1:], high[1:]))
+    parts: list[str] = []
+    first, last = int(low[0]), int(high[0])
+    if low[1:] != zeros:
+        parts.append(sequence(literal(low[0]), _between(low[1:], nines)))
+        first += 1
+    if high[1:] != nines:
+        parts.append(sequence(literal(high[0]), _between(zeros, high[1:])))
+        last -= 1
+    if first <= last:
+        parts.append(sequence(f"[{first}-{last}]", repeat("[0-9]", length, length)))
+    return choice(parts)
+
+
+def _fraction(low: str, high: str) -> str:
+    """Decimal places from `low` to `high`, the point included; none where zero is among them."""
+    digits = sequence('"."', _places(low, high))
+    return f"({digits})?" if not low.strip("0") else digits
+
+
+def _places(low: str, high: str) -> str:
+    """One digit or more; those that are left out are zeros."""
+    length = len(low)
+    zeros, nines = "0" * (length - 1), "9" * (length - 1)
+    if not low.strip("0") and not high.strip("9"):
+        return repeat("[0-9]", 1, length)
+    parts: list[str] = []
+    first, last = int(low[0]), int(high[0])
+    if first == last:
+        return sequence(literal(low[0]), _more(low[1:], high[1:]))
+    if low[1:].strip("0"):
+        parts.append(sequence(literal(low[0]), _more(low[1:], nines)))
+        first += 1
+    if high[1:].strip("9"):
+        parts.append(sequence(literal(high[0]), _more(zeros, high[1:])))
+        last -= 1
+    if first <= last:
+        parts.append(sequence(f"[{first}-{last}]", _more(zeros, nines)))
+    return choice(parts)
+
+
+def _more(low: str, high: str) -> str:
+    if not low:
+        return ""
+    return f"({_places(low, high)})?" if not low.strip("0") else _places(low, high)
+
+
+_ROW = re.compile(
+    r"(?P<before>0|\\d\+|\\d\{1,(?P<whole>\d+)\})"
+    r"(?P<after>\(\\\.(\\d\+|\\d\{1,(?P<places>\d+)\})\)\?|\\\.\\d\{1,(?P<needed>\d+)\})?"
+)
+_EXACT = 15
+"""Digits that a JSON number keeps on its way."""
+
+
+def decimal(bounds: Mapping[str, Any] | bool, text: Mapping[str, Any] | bool) -> list[str] | None:
+    """The numbers that fit both, as JSON numbers; None where the two are something else."""
+    if isinstance(bounds, bool) or isinstance(text, bool) or bounds.get("type") != "number":
+        return None
+    regex = str(text.get("pattern", ""))
+    inner = regex.removeprefix("^-?").removesuffix("$").removeprefix("(").removesuffix(")")
+    rows = [_ROW.fullmatch(row) for row in (inner.split("|") if "|" in inner else [regex[3:-1]])]
+    if text.get("type") != "string" or not regex.startswith("^-?") or None in rows:
+        return None
+    return [made for row in rows if row for made in _numbers(bounds, row)]
+
+
+def _numbers(bounds: Mapping[str, Any], row: re.Match[str]) -> Iterator[str]:
+    """The numbers with as many digits as one row of the pattern has room for."""
+    whole = 0 if row["before"] == "0" else min(int(row["whole"] or _EXACT), _EXACT)
+    digits = row["places"] or row["needed"]
+    places = min(int(digits), _EXACT) if digits else None if row["after"] else 0
+    limit = Decimal(10) ** whole - Decimal(1).scaleb(-(places or 0))
+    ranges = [(-limit, limit)]
+    if row["needed"]:  # no digit before the point, not even that of a plain zero
+        ranges = [(Decimal(1).scaleb(-(places or 0)), limit), (-limit, -Decimal(1).scaleb(-(places or 0)))]
+    for low, high in ranges if row["whole"] or row["before"] == "0" else [(None, None)]:
+        made = number(bounds, is_whole=places == 0, most_places=places, within=(low, high))
+        if made is not None:
+            yield made

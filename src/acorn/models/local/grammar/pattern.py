@@ -1,0 +1,420 @@
+"""Regular expressions as grammar: what a schema's `pattern` allows, as JSON text between its quotes.
+
+Reads what can be said by choices, sequences and bounded repetitions, in the dialect of Pydantic. Lookaround,
+backreferences, word boundaries, classes within classes and the names of scripts cannot: those are
+`UnsayableError`, and the builder does without the pattern.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from acorn.models.local.grammar.numbers import choice, literal, repeat, sequence
+
+_ENDLESS = 10**9
+_DEEPEST, _STACKED = 40, 4
+"""How deep groups may stand in groups, and how many repetitions behind one part."""
+_MOST = 20_000
+"""The longest text that a pattern may ask for at least: more than any answer holds."""
+
+
+class UnsupportedPatternError(ValueError):
+    """A pattern that no grammar of ours expresses."""
+
+
+@dataclass(frozen=True)
+class _Chars:
+    """One character of these."""
+
+    allowed: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Row:
+    parts: tuple[_Node, ...]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    options: tuple[_Node, ...]
+
+
+@dataclass(frozen=True)
+class _Repeat:
+    part: _Node
+    low: int
+    high: int
+
+
+_Node = _Chars | _Row | _Choice | _Repeat
+
+_ANY = frozenset(map(chr, range(0x20, 0x7F))) | frozenset("äöüéèàçñßøå")
+"""What `.` and the complements stand for: text that any tokenizer can write."""
+_DIGITS = frozenset("0123456789")
+_WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") | _DIGITS
+_LETTERS = frozenset(sign for sign in _ANY if sign.isalpha())
+_CLASSES = {
+    "d": _DIGITS,
+    "D": _ANY - _DIGITS,
+    "w": _WORD,
+    "W": _ANY - _WORD - _LETTERS,
+    "s": frozenset(" "),
+    "S": _ANY - {" "},
+}
+_ASCII = frozenset(map(chr, range(0x21, 0x7F)))
+_NAMED = {
+    "alpha": _WORD - _DIGITS - {"_"},
+    "alnum": _WORD - {"_"},
+    "digit": _DIGITS,
+    "upper": frozenset(sign for sign in _WORD if sign.isupper()),
+    "lower": frozenset(sign for sign in _WORD if sign.islower()),
+    "punct": _ASCII - _WORD | {"_"},
+    "space": frozenset(" "),
+    "blank": frozenset(" "),
+    "graph": _ASCII,
+    "print": _ASCII | {" "},
+    "word": _WORD,
+    "xdigit": frozenset("0123456789abcdefABCDEF"),
+}
+"""The classes that are written `[:alpha:]` within another."""
+_FLAGS = re.compile(r"\?([imsuU]+)(:|\))")
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
+
+
+Repeated = Callable[[str, int, int], str]
+"""Writes a part that comes from so many to so many times."""
+
+
+def pattern(
+    regex: str, shortest: int, longest: int, repeated: Repeated = repeat, *, is_strict: bool = True
+) -> str | None:
+    """Text that fits a regular expression and the lengths; None where there is none.
+
+    The longest is a matter of taste unless `is_strict`. Some expressions leave no room to keep the lengths in
+    every text; those keep them where they can.
+    """
+    options: list[_Node] = []
+    for node, has_start, has_end in _PatternReader(regex).read():
+        least, most = _length(node)
+        if most < shortest and not (has_start and has_end):
+            anything = _Repeat(_Chars(_ANY), 0, _ENDLESS)
+            options.append(_Row((anything, node) if has_end else (node, anything)))
+        elif most >= shortest and (least <= longest or (not is_strict and least <= _MOST)):
+            options.append(node)
+    if not options:
+        return None
+    node = options[0] if len(options) == 1 else _Choice(tuple(options))
+    return _render(_fitted(node, shortest, max(longest, _length(node)[0])), repeated)
+
+
+class _PatternReader:
+    """Recursive descent over the regular expression."""
+
+    def __init__(self, regex: str) -> None:
+        self._regex = regex
+        self._at = 0
+        self._depth = 0
+        self._is_caseless = False
+        self._has_start = False
+        self._has_end = False
+
+    def read(self) -> list[tuple[_Node, bool, bool]]:
+        """The options at the top, and whether each is held to the beginning and to the end of the text."""
+        options: list[tuple[_Node, bool, bool]] = []
+        while not options or self._take("|"):
+            self._has_start = self._has_end = False
+            options.append((self._row(), self._has_start, self._has_end))
+        if self._at < len(self._regex):
+            raise UnsupportedPatternError(self._regex)
+        return options
+
+    def _peek(self, text: str) -> bool:
+        return self._regex.startswith(text, self._at)
+
+    def _take(self, text: str) -> bool:
+        found = self._peek(text)
+        self._at += len(text) * found
+        return found
+
+    def _next(self) -> str:
+        if self._at >= len(self._regex):
+            raise UnsupportedPatternError(self._regex)
+        self._at += 1
+        return self._regex[self._at - 1]
+
+    def _choice(self) -> _Node:
+        options = [self._row()]
+        while self._take("|"):
+            options.append(self._row())
+        return options[0] if len(options) == 1 else _Choice(tuple(options))
+
+    def _row(self) -> _Node:
+        parts: list[_Node] = []
+        while (is_flag := self._flags()) or self._take("^") or self._take("\\A"):
+            self._has_start |= not is_flag
+        while not self._is_at_end():
+            if self._take("$") or self._take("\\Z") or self._take("\\z"):
+                self._has_end = True
+                if not self._is_at_end() and not any(map(self._peek, ("$", "\\Z", "\\z"))):
+                    raise UnsupportedPatternError(self._regex)
+                continue
+            parts.append(self._repeated(self._atom()))
+        return parts[0] if len(parts) == 1 else _Row(tuple(parts))
+
+    def _is_at_end(self) -> bool:
+        """Of a row."""
+        return self._at >= len(self._regex) or self._peek("|") or self._peek(")")
+
+    def _flags(self) -> bool:
+        """Flags for what follows. What is written is the same under all of these but for what is excluded."""
+        found = _FLAGS.match(self._regex, self._at + 1) if self._peek("(?") else None
+        if found is None or found[2] == ":":
+            return False
+        self._is_caseless |= "i" in found[1]
+        self._at = found.end()
+        return True
+
+    def _atom(self) -> _Node:
+        if self._take("("):
+            return self._group()
+        if self._take("["):
+            return _Chars(self._class())
+        if self._take("."):
+            return _Chars(_ANY)
+        if self._take("\\"):
+            return _Chars(self._escape())
+        if self._peek("^") or self._peek("*") or self._peek("+") or self._peek("?"):
+            raise UnsupportedPatternError(self._regex)
+        return _Chars(frozenset(self._next()))
+
+    def _group(self) -> _Node:
+        if self._take("?P<") or (self._peek("?<") and not self._peek("?<=") and not self._peek("?<!")):
+            while self._next() != ">":
+                pass
+        elif (found := _FLAGS.match(self._regex, self._at)) and found[2] == ":":
+            self._is_caseless |= "i" in found[1]
+            self._at = found.end()
+        elif self._peek("?") and not self._take("?:"):
+            raise UnsupportedPatternError(self._regex)
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise UnsupportedPatternError(self._regex)
+        inner = self._choice()
+        if not self._take(")"):
+            raise UnsupportedPatternError(self._regex)
+        self._depth -= 1
+        return inner
+
+    def _escape(self) -> frozenset[str]:
+        sign = self._next()
+        if sign in _CLASSES:
+            return _CLASSES[sign]
+        if sign in _CONTROLS:
+            return frozenset(_CONTROLS[sign])
+        if sign in "xuU":
+            return frozenset(self._code({"x": 2, "u": 4, "U": 8}[sign]))
+        if sign in "pP":
+            members = self._category(self._enclosed() or self._next())
+            return _ANY - members if sign == "P" else members
+        if sign.isalnum():  # \b, \B, \1
+            raise UnsupportedPatternError(self._regex)
+        return frozenset(sign)
+
+    def _enclosed(self) -> str:
+        """What stands between braces, where there are some."""
+        if not self._take("{"):
+            return ""
+        start, end = self._at, self._regex.find("}", self._at)
+        if end <= start:
+            raise UnsupportedPatternError(self._regex)
+        self._at = end + 1
+        return self._regex[start:end]
+
+    def _code(self, length: int) -> str:
+        """A character by its number."""
+        digits = self._enclosed()
+        if not digits:
+            digits, self._at = self._regex[self._at : self._at + length], self._at + length
+        try:
+            return chr(int(digits, 16))
+        except (ValueError, OverflowError):
+            raise UnsupportedPatternError(self._regex) from None
+
+    def _category(self, name: str) -> frozenset[str]:
+        """The characters of a general category, by its short name."""
+        found = frozenset(sign for sign in _ANY if unicodedata.category(sign).startswith(name))
+        if not found or len(name) > 2:
+            raise UnsupportedPatternError(self._regex)
+        return found
+
+    def _class(self) -> frozenset[str]:
+        is_negated = self._take("^")
+        members: frozenset[str] = frozenset("]") if self._take("]") else frozenset()
+        has_words = False
+        while not self._take("]"):
+            has_words |= self._peek("\\w")
+            if any(map(self._peek, ("&&", "--", "~~"))):  # what is in both, in one only, in either
+                raise UnsupportedPatternError(self._regex)
+            first = self._member()
+            if self._peek("-") and not self._peek("-]") and not self._peek("--"):
+                self._take("-")
+                last = self._member()
+                if len(first) != 1 or len(last) != 1:
+                    raise UnsupportedPatternError(self._regex)
+                first = frozenset(map(chr, _range(*first, *last)))
+            members |= first
+        if not is_negated:
+            return members
+        excluded = members | _LETTERS if has_words else members  # we write some letters of words; there are more
+        return _ANY - excluded - (_in_both_cases(excluded) if self._is_caseless else frozenset())
+
+    def _member(self) -> frozenset[str]:
+        if self._take("\\"):
+            return self._escape()
+        if self._take("[:"):
+            name, end = self._regex[self._at :].partition(":]")[:2]
+            self._at += len(name + end)
+            if name.removeprefix("^") not in _NAMED or not end:
+                raise UnsupportedPatternError(self._regex)
+            return _ANY - _NAMED[name[1:]] if name.startswith("^") else _NAMED[name]
+        if self._peek("["):
+            raise UnsupportedPatternError(self._regex)
+        return frozenset(self._next())
+
+    def _repeated(self, part: _Node, stacked: int = 0) -> _Node:
+        low, high = self._count()
+        if (low, high) == (1, 1):
+            return part
+        if stacked > _STACKED:
+            raise UnsupportedPatternError(self._regex)
+        self._take("?")  # lazy: the same texts
+        if isinstance(part, _Repeat) and part.low < 2 and high == part.high == _ENDLESS:
+            return self._repeated(replace(part, low=part.low * low), stacked + 1)
+        return self._repeated(_Repeat(part, low, high), stacked + 1)
+
+    def _count(self) -> tuple[int, int]:
+        if self._take("*"):
+            return 0, _ENDLESS
+        if self._take("+"):
+            return 1, _ENDLESS
+        if self._take("?"):
+            return 0, 1
+        end = self._regex.find("}", self._at)
+        if not self._peek("{") or end < 0:
+            return 1, 1
+        low, comma, high = self._regex[self._at + 1 : end].partition(",")
+        if not all(part == "" or (part.isdecimal() and len(part) < 10) for part in (low, high)) or not (low or high):
+            raise UnsupportedPatternError(self._regex)
+        self._at = end + 1
+        least, most = int(low or 0), int(high) if high else _ENDLESS if comma else int(low)
+        if least > most:
+            raise UnsupportedPatternError(self._regex)
+        return least, most
+
+
+def _in_both_cases(signs: Iterable[str]) -> frozenset[str]:
+    return frozenset(sign for each in signs for sign in (*each.lower(), *each.upper()))
+
+
+def _range(first: str, last: str) -> Iterator[int]:
+    """The codes of a range; of a huge one the beginning is enough to write with."""
+    return iter(range(ord(first), min(ord(last), ord(first) + 0x250) + 1))
+
+
+# Lengths
+
+
+def _fitted(node: _Node, shortest: int, longest: int) -> _Node:
+    """The node with its repetitions bounded so that no text is too long, and stretched so that none is too short."""
+    slack = longest
+    bounded = _bounded(node, slack)
+    while slack and _length(bounded)[1] > longest:
+        slack = slack * 2 // 3
+        bounded = _bounded(node, slack)
+    return _stretched(bounded, shortest - _length(bounded)[0])
+
+
+def _bounded(node: _Node, slack: int) -> _Node:
+    match node:
+        case _Chars():
+            return node
+        case _Row(parts):
+            return _Row(tuple(_bounded(part, slack) for part in parts))
+        case _Choice(options):
+            return _Choice(tuple(_bounded(option, slack) for option in options))
+        case _Repeat(part, low, high):
+            return _Repeat(_bounded(part, slack), low, min(high, low + slack))
+
+
+def _stretched(node: _Node, missing: int) -> _Node:
+    """At least so many characters more, as far as repetitions can give them."""
+    if missing <= 0:
+        return node
+    match node:
+        case _Repeat(part, low, high) if least := _length(part)[0]:
+            more = min(high, low + -(-missing // least))
+            missing -= (more - low) * least
+            return replace(node, low=more, part=_stretched(part, -(-missing // more) if more else 0))
+        case _Row(parts):
+            longer: list[_Node] = []
+            for part in parts:
+                longer.append(_stretched(part, missing))
+                missing -= _length(longer[-1])[0] - _length(part)[0]
+            return _Row(tuple(longer))
+        case _Choice(options):
+            least = _length(node)[0]
+            return _Choice(tuple(_stretched(option, missing - _length(option)[0] + least) for option in options))
+        case _:
+            return node
+
+
+def _length(node: _Node) -> tuple[int, int]:
+    """How short and how long a text can be."""
+    match node:
+        case _Chars():
+            return 1, 1
+        case _Row(parts):
+            return sum(_length(part)[0] for part in parts), sum(_length(part)[1] for part in parts)
+        case _Choice(options):
+            return min(_length(option)[0] for option in options), max(_length(option)[1] for option in options)
+        case _Repeat(part, low, high):
+            least, most = _length(part)
+            return least * low, most * high
+
+
+# Rendering
+
+
+def _render(node: _Node, repeated: Repeated) -> str:
+    match node:
+        case _Chars(allowed):
+            return _one_of(allowed)
+        case _Row(parts):
+            return f"({sequence(*(_render(part, repeated) for part in parts))})" if parts else '""'
+        case _Choice(options):
+            return choice(_render(option, repeated) for option in options)
+        case _Repeat(part, low, high):
+            return repeated(_render(part, repeated), low, high) if high else '""'
+
+
+_ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\f": "\\f", "\b": "\\b"}
+
+
+def _one_of(allowed: frozenset[str]) -> str:
+    """A character as JSON writes it."""
+    plain = sorted(sign for sign in allowed if sign not in _ESCAPED and ord(sign) >= 0x20 and ord(sign) != 0x7F)
+    plain = [sign for sign in plain if not 0xD800 <= ord(sign) <= 0xDFFF]
+    options = [f"[{''.join(map(_in_class, plain))}]"] if plain else []
+    # Beside other characters a quote or a line end is never needed, and a small model gets lost in escapes.
+    if not plain:
+        options = [literal(_ESCAPED[sign]) for sign in sorted(allowed) if sign in _ESCAPED]
+    if not options:
+        raise UnsupportedPatternError("a character that JSON cannot hold")
+    return choice(options)
+
+
+def _in_class(sign: str) -> str:
+    return f"\\{sign}" if sign in "\\]" else f"\\x{ord(sign):02X}" if sign in "^-[" else sign

@@ -201,10 +201,10 @@ def test_an_interrupted_run_goes_on_where_the_last_may_pass(call: Call, script: 
     with pytest.raises(ModelError) as caught:
         call(Asker(model=[script(Failure(401), name="a")]))
     assert caught.value.run.journal.entries[-1]._fields[0] == "run_id"
-    assert type(caught.value.run.journal.entries[-1]).__name__ == "Failed"
+    assert type(caught.value.run.journal.entries[-1]).__name__ == "RunFailed"
     with pytest.raises(ModelError) as caught:
         call(Asker(model=[script(BUSY, name="a"), script(BUSY, name="b")]))
-    assert type(caught.value.run.journal.entries[-1]).__name__ == "Interrupted"
+    assert type(caught.value.run.journal.entries[-1]).__name__ == "RunInterrupted"
 
 
 # Where a list may stand

@@ -529,7 +529,7 @@ def test_a_run_is_followed_from_anywhere(store: Store) -> None:
     thread.start()
     kinds = [type(entry).__name__ for entry in handle.follow()]
     thread.join()
-    assert (kinds[0], kinds[-1]) == ("RunStarted", "Finished")
+    assert (kinds[0], kinds[-1]) == ("RunStarted", "RunFinished")
 
 
 def test_the_handle_of_the_event_loop_does_the_same(store: Store) -> None:
@@ -541,7 +541,7 @@ def test_the_handle_of_the_event_loop_does_the_same(store: Store) -> None:
             await handle.result(timeout=0.01)
         drives = asyncio.ensure_future(aperform(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Me.")]))))
         assert await handle.result() == Answer(text="Me.")
-        assert type([entry async for entry in handle.follow()][-1]).__name__ == "Finished"
+        assert type([entry async for entry in handle.follow()][-1]).__name__ == "RunFinished"
         assert await drives == "done"
         other = await agent.asubmit(question="Who?")
         await other.cancel()

@@ -359,8 +359,8 @@ def test_the_home_is_in_the_cache_directory_of_the_user(monkeypatch: pytest.Monk
 def test_without_the_extra_the_home_names_what_to_install() -> None:
     script = (
         "import sys; sys.modules['platformdirs'] = None\n"
-        "from acorn import ModelError\nfrom acorn.models.local.download import home\n"
-        "try:\n    home()\nexcept ModelError as error:\n    print(error)"
+        "from acorn import ModelError\nfrom acorn.models.local.download import weights_folder\n"
+        "try:\n    weights_folder()\nexcept ModelError as error:\n    print(error)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "ACORN_HOME"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
@@ -375,6 +375,9 @@ def test_the_table_says_what_is_fetched() -> None:
 
 
 def test_weights_can_be_looked_for_without_loading_anything_heavy() -> None:
-    script = "import sys, acorn.models.local.download; print([name for name in ('xllamacpp', 'asyncio') if name in sys.modules])"
+    script = (
+        "import sys, acorn.models.local.download; "
+        "print([name for name in ('xllamacpp', 'asyncio') if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -49,8 +49,8 @@ def test_a_run_is_streamed_to_its_end(app: Any) -> None:
     run_id = begin(app, "search acorns")
     found = events(app, run_id)
     assert kinds(found)[0] == "reset"
-    told = [kind for kind in kinds(found) if kind in ("ModelResponded", "ToolFinished", "Finished", "end")]
-    assert told == ["ModelResponded", "ToolFinished", "ModelResponded", "Finished", "end"]
+    told = [kind for kind in kinds(found) if kind in ("ModelResponded", "ToolFinished", "RunFinished", "end")]
+    assert told == ["ModelResponded", "ToolFinished", "ModelResponded", "RunFinished", "end"]
     end = found[-1]
     assert end["head"]["status"] == "done"
     assert end["head"]["own"] is True
@@ -258,7 +258,7 @@ def test_a_run_of_another_thread_is_followed_while_it_goes_on() -> None:
 
     rows, told = asyncio.run(followed())
     driven.join(PATIENCE)
-    assert kinds(events_in(told))[-2:] == ["Finished", "end"]
+    assert kinds(events_in(told))[-2:] == ["RunFinished", "end"]
     lines = [line for line in rows.text.splitlines() if line.startswith("data: ")]
     last = httpx.Response(200, text=lines[-1].removeprefix("data: ")).json()
     assert last["head"]["status"] == "done"
@@ -284,7 +284,7 @@ def test_a_run_is_followed_to_its_end_whatever_else_is_looked_at() -> None:
         GATES["others"].set()
         return await asyncio.wait_for(told, PATIENCE)
 
-    assert kinds(events_in(asyncio.run(followed())))[-2:] == ["Finished", "end"]
+    assert kinds(events_in(asyncio.run(followed())))[-2:] == ["RunFinished", "end"]
     driven.join(PATIENCE)
 
 

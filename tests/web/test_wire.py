@@ -21,7 +21,7 @@ EVENTS = st.lists(
         st.fixed_dictionaries({"entry": st.just("answer"), "run_id": RUNS, "v": st.integers()}),
         st.fixed_dictionaries(
             {
-                "entry": st.sampled_from(["ModelRequested", "ModelResponded", "ToolStarted", "Finished"]),
+                "entry": st.sampled_from(["ModelRequested", "ModelResponded", "ToolStarted", "RunFinished"]),
                 "run_id": RUNS,
                 "n": st.integers(),
             }
@@ -100,7 +100,7 @@ def test_a_secret_that_comes_in_pieces_is_not_seen(secret: str, before: str, cut
     for count in cuts:
         pieces, text = [*pieces, text[:count]], text[count:]
     turn = [{"entry": "text", "run_id": "root", "s": piece} for piece in (*pieces, text) if piece]
-    for event in (*turn, {"entry": "Failed", "run_id": "root"}):
+    for event in (*turn, {"entry": "RunFailed", "run_id": "root"}):
         for each in coming.passed([event], veil):
             seen += sent(each, veil).get("s", "")
             hidden = secret.removeprefix("Bearer ")

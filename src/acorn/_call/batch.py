@@ -58,7 +58,7 @@ class Item(Generic[Out]):
 
 
 @dataclass(slots=True)
-class RowProgress:
+class Progress:
     """How far a batch is."""
 
     total: int | None = None
@@ -107,7 +107,7 @@ class BatchProgress(Generic[Out]):
         self._outcomes: dict[int, Any] = {}
         """Of those that have ended, the output or the error: all records together would be too much to keep."""
         self.is_over = False
-        self.progress = RowProgress(total=len(rows) if hasattr(rows, "__len__") else None)  # type: ignore[arg-type]
+        self.progress = Progress(total=len(rows) if hasattr(rows, "__len__") else None)  # type: ignore[arg-type]
 
     @property
     def has_max_cost(self) -> bool:
@@ -156,7 +156,7 @@ class BatchProgress(Generic[Out]):
         self.look()
         return item
 
-    def look(self) -> RowProgress:
+    def look(self) -> Progress:
         """How far it is now."""
         progress = self.progress
         if not self.is_over:
@@ -181,7 +181,7 @@ class Batch(Generic[Out]):
         return self._steps
 
     @property
-    def progress(self) -> RowProgress:
+    def progress(self) -> Progress:
         """How far it is, at this moment."""
         return self._book.look()
 
@@ -286,7 +286,7 @@ class AsyncBatch(Generic[Out]):
         return self._steps
 
     @property
-    def progress(self) -> RowProgress:
+    def progress(self) -> Progress:
         """How far it is, at this moment."""
         return self._book.look()
 

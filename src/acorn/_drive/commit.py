@@ -273,6 +273,7 @@ def read_whole(run_id: str, store: Store) -> Generator[None]:
         raise
     except Exception as error:
         raise StoreError(
-            f"The run {run_id} in {store.name} cannot be read ({shorten(describe_error(error))}); another version of acorn "
+            f"The run {run_id} in {store.name} cannot be read ({shorten(describe_error(error))}); another version of "
+            f"acorn "
             f"may have written it. It was left as it is."
         ) from error

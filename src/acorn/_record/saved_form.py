@@ -67,7 +67,8 @@ def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
         raise
     except Exception as error:  # the text is somebody's, and may hold anything
         raise StoreError(
-            f"The text is no saved run, or a damaged one ({shorten(describe_error(error))}); `run.to_json()` makes them."
+            f"The text is no saved run, or a damaged one ({shorten(describe_error(error))}); `run.to_json()` makes "
+            f"them."
         ) from error
 
 

@@ -221,7 +221,8 @@ def _by_name(name: str) -> Any:
             importlib.import_module(source)
         except (Exception, SystemExit) as error:  # whatever the code there raises
             raise StoreError(
-                f"`{name}`, the class of the run, is not here, and `{source}` cannot be imported ({describe_error(error)}); "
+                f"`{name}`, the class of the run, is not here, and `{source}` cannot be imported "
+                f"({describe_error(error)}); "
                 f"import it before, or give it: `perform(store, run_id, {path})`."
             ) from error
         found = _known(name)

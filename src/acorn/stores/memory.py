@@ -144,7 +144,8 @@ class MemoryStore:
         is_root = change.run_id == commit.root
         is_unwanted = is_root and run is not None and run.is_unwanted
         facts = RunFacts(
-            change.run_id, birth.agent, messages.with_cancelling(change.status, is_unwanted), change.model, change.steps,
+            change.run_id, birth.agent, messages.with_cancelling(change.status, is_unwanted), change.model,
+            change.steps,
             change.usage.copy(), change.cost, birth.started, _moment(now), change.seconds, birth.batch,
             change.stop_reason, change.error, commit.root, birth.parent, birth.item,
         )  # fmt: skip

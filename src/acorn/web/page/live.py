@@ -97,7 +97,7 @@ class Live:
 
     def _hear(self, entry: Entry) -> None:
         event = entry_event(entry)
-        if event["run_id"] == self.run_id and event["entry"] in ("Failed", "Interrupted"):
+        if event["run_id"] == self.run_id and event["entry"] in ("RunFailed", "RunInterrupted"):
             self._has_failed = True
         self._add(event)
 

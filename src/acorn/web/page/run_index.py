@@ -265,7 +265,8 @@ class StoreRunIndex:
                     book.rows.hear(entry)
                 except Exception as error:  # what is kept may be damaged, or of an acorn to come
                     raise StoreError(
-                        f"The run {run_id} in {self.name} cannot be read ({shorten(describe_error(error))}); another version "
+                        f"The run {run_id} in {self.name} cannot be read ({shorten(describe_error(error))}); another "
+                        f"version "
                         f"of acorn may have written it. It was left as it is."
                     ) from error
                 book.position = each.position

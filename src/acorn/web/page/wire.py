@@ -186,7 +186,7 @@ class OpenStream:
         if kind == "ModelRequested":
             self._runs.add(run_id)
         elif kind not in _PIECES:
-            if kind in ("ModelResponded", "Failed", "Interrupted", "Finished"):
+            if kind in ("ModelResponded", "RunFailed", "RunInterrupted", "RunFinished"):
                 self._runs.discard(run_id)
         else:
             return run_id in self._runs

@@ -127,18 +127,18 @@ const HEARD = {
   HistoryEdited(event, run) {
     run.note("note", "the history was edited", "");
   },
-  Finished(event, run) {
+  RunFinished(event, run) {
     const value = event.form === "json" ? (parsed(event.content) ?? event.content) : event.content;
     if (this.isRoot(run)) {
       if (event.form === "error") run.note("bad", "not finished", event.content);
       else this.answer.done(value);
     } else run.answer(value);
   },
-  Failed(event, run) {
+  RunFailed(event, run) {
     run.end();
     run.note("bad", "failed", event.error);
   },
-  Interrupted(event, run) {
+  RunInterrupted(event, run) {
     run.end();
     run.note("stopped", "stopped", /Cancelled|Interrupt/.test(event.error) ? "" : event.error);
   },

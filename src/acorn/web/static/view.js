@@ -682,9 +682,9 @@ const SHOWN = {
   InputReceived: (entry) => part("Answer", eitherView(entry.answer)),
   HistoryEdited: (entry) => part(`In the place of ${many(entry.removed, "message")}`, entry.messages.map((each) => messageView(each))),
   Compacted: (entry) => part("Summary", preView(entry.summary || "none")),
-  Failed: (entry) => part("Error", preView(entry.error)),
-  Interrupted: (entry) => part("Stopped by", preView(entry.error)),
-  Finished: (entry) => (entry.form === "error" ? part("Not finished", preView(entry.content)) : part("Output", valueView(entry.form === "json" ? (parsed(entry.content) ?? entry.content) : entry.content))),
+  RunFailed: (entry) => part("Error", preView(entry.error)),
+  RunInterrupted: (entry) => part("Stopped by", preView(entry.error)),
+  RunFinished: (entry) => (entry.form === "error" ? part("Not finished", preView(entry.content)) : part("Output", valueView(entry.form === "json" ? (parsed(entry.content) ?? entry.content) : entry.content))),
 };
 
 function answerView(args) {

@@ -37,12 +37,13 @@ LAYERS: list[tuple[str, list[str]]] = [
     ),
     ("declaration", ["_declare"]),
     ("machine", ["step", "chunk", "_history", "_machine"]),
-    ("adapters", ["models", "stores", "_telemetry", "testing/scripted"]),
+    ("adapters", ["models", "stores", "_telemetry"]),
     ("drivers", ["_drive"]),
     ("calls", ["_call", "_module", "__init__"]),
     ("inside", ["_inside"]),
     ("surfaces", ["cli", "web", "mcp", "durable", "testing", "__main__"]),
 ]
+SURFACES = ("cli", "web", "mcp", "durable", "testing")
 LEVEL = {prefix: level for level, (_, prefixes) in enumerate(LAYERS) for prefix in prefixes}
 
 # Imports inside functions: optional or heavy packages, each in the file that needs it.
@@ -190,6 +191,15 @@ def test_file_imports_only_its_own_layer_or_lower_ones(file: str) -> None:
     for other in files_imported(file):
         assert level(other) <= level(file), (
             f"{file} ({layer_name(file)}) imports {other} ({layer_name(other)}), which is in a higher layer"
+        )
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.partition("/")[0] in SURFACES])
+def test_surface_imports_only_public_modules_and_inside(file: str) -> None:
+    for other in files_imported(file):
+        own = other.partition("/")[0] == file.partition("/")[0]
+        assert own or other == "_inside" or not other.startswith("_") or other == "__init__", (
+            f"{file} imports the private {other}; use `acorn._inside`"
         )
 
 

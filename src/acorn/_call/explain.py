@@ -28,9 +28,8 @@ from acorn._formats.schema.generate import JsonSchema, inlined
 from acorn._module import module
 from acorn.errors import AcornError, DeclarationError, InputError
 from acorn.models.local.download import too_small_for_tools
-from acorn.models.port import Price, thinks
+from acorn.models.port import ModelRequest, ModelResponse, Price, thinks
 from acorn.models.resolve import model_name, resolve
-from acorn.testing.scripted import ScriptedModel
 
 _HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "on_human", "system_prompt")
 
@@ -92,7 +91,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
     """
     spec = spec_of(agent)
     probe, notes = _probe(agent, spec, opens)
-    model: ScriptedModel = probe.model
+    model: _CapturingModel = probe.model
     with suppress(_CapturedRequest):
         probe.run(*arguments)
     if not model.requests:
@@ -131,7 +130,7 @@ def example_input(spec: Spec) -> Any:
 def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[str]]:
     """A copy that asks nobody, and what is left out of it."""
     notes: list[str] = []
-    changes: dict[str, Any] = {"model": _refuse_human_input(spec)}
+    changes: dict[str, Any] = {"model": _capturing_model(spec)}
     if spec.store is not None:
         changes["store"] = "memory"
     if spec.sources and not opens:
@@ -147,11 +146,38 @@ def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[
     return probe, notes
 
 
-def _refuse_human_input(spec: Spec) -> ScriptedModel:
-    """What takes the place of the model; one that was asked to think is not made to call `__finish__`."""
-    model = ScriptedModel([_CapturedRequest()], price=Price(0.0, 0.0))
-    with suppress(DeclarationError):  # one that is missing, or cannot be used here, forbids nothing
-        vars(model)["thinks"] = thinks(resolve(spec.model, spec.owner))
+class _CapturingModel:
+    """A model that records the first request instead of sending it."""
+
+    name = "explain"
+
+    def __init__(self) -> None:
+        self.requests: list[ModelRequest] = []
+        self.thinks = False
+
+    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+        """Accept every hosted tool: nothing is sent."""
+        return True
+
+    def can_force_tool(self, request: ModelRequest) -> bool:
+        return True
+
+    def price(self) -> Price:
+        return Price(0.0, 0.0)
+
+    def complete(self, request: ModelRequest) -> ModelResponse:
+        self.requests.append(request)
+        raise _CapturedRequest
+
+    async def acomplete(self, request: ModelRequest) -> ModelResponse:
+        return self.complete(request)
+
+
+def _capturing_model(spec: Spec) -> _CapturingModel:
+    """Return the model that replaces the declared one; a thinking model is not forced to call `__finish__`."""
+    model = _CapturingModel()
+    with suppress(DeclarationError):  # A model that is missing or unusable here forbids nothing.
+        model.thinks = thinks(resolve(spec.model, spec.owner))
     return model
 
 

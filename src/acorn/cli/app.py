@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from acorn import __version__
-from acorn._base.startup import raise_when_interrupted
+from acorn._inside import raise_when_interrupted
 from acorn.cli.commands.batch import batch
 from acorn.cli.commands.chat import chat
 from acorn.cli.commands.demo import demo, new, pull

@@ -15,8 +15,7 @@ from pydantic_core import from_json
 from rich.text import Text
 from rich.tree import Tree
 
-from acorn._formats.json import compact
-from acorn._formats.schema.shape import RESULT
+from acorn._inside import RESULT, compact
 from acorn.cli.output import call_text, clean, ending, one_line, seconds_text
 from acorn.cli.view_tree import BranchRow, CallRow, LineRow, TaskRow, TurnRow
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from acorn._formats.schema.generate import JsonSchema, followed
-from acorn._formats.schema.problems import in_words
-from acorn._formats.schema.shape import FORMAT
+from acorn._inside import FORMAT, JsonSchema, followed, in_words
 
 _ALIASES = "acorn-aliases"
 """Where an object keeps the other names of its fields."""

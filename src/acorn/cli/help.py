@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn import module
-from acorn._declare.spec import Spec
-from acorn._formats.json import shorten
+from acorn._inside import Spec, shorten
 from acorn.cli.field_options import Node
 from acorn.cli.options import OWN, TAKES_TEXT, Option, Options, is_ambiguous
 from acorn.cli.output import clean, one_line, write

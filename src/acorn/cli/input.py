@@ -28,9 +28,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from acorn import Audio, File, Image
-from acorn._formats.json import shorten
-from acorn._formats.schema.problems import Problem, problems
-from acorn._formats.schema.shape import RESULT, aliases_of
+from acorn._inside import RESULT, Problem, aliases_of, problems, shorten
 from acorn.cli.field_options import Node
 from acorn.cli.options import Option, Options, ParsedArguments, ValuePath
 from acorn.cli.output import CommandError, error_text, line_reached, write_line

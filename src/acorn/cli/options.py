@@ -13,8 +13,7 @@ from difflib import get_close_matches
 from shlex import quote
 from typing import Any
 
-from acorn._formats.json import shorten
-from acorn._formats.schema.shape import RESULT, Shape, aliases_of
+from acorn._inside import RESULT, Shape, aliases_of, shorten
 from acorn.cli.field_options import Node, with_aliases
 from acorn.cli.output import CommandError
 

@@ -22,9 +22,8 @@ from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
-from acorn._base.startup import INTERRUPTED as INTERRUPTED
-from acorn._formats.json import compact, describe_error, shorten, to_plain, whole_text
-from acorn._formats.redact import redact, secrets_in
+from acorn._inside import INTERRUPTED as INTERRUPTED
+from acorn._inside import compact, describe_error, redact, secrets_in, shorten, to_plain, whole_text
 from acorn.cli.streams import quieten
 
 # An escape sequence as a whole, where it can be recognized; otherwise its first character alone.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from acorn import Run
-from acorn._formats.json import whole_text
+from acorn._inside import whole_text
 from acorn.cli.output import FAILED, CommandError
 from acorn.journal import Entry
 from acorn.thread import dump_events

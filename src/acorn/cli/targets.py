@@ -22,8 +22,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from acorn import AcornError, InputError, StoreError, module
-from acorn._call.start import stored_settings
-from acorn._declare.spec_cache import class_spec
+from acorn._inside import class_spec, stored_settings
 from acorn.cli.output import CommandError, error_text, line_reached, message_of
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun

@@ -14,10 +14,7 @@ from typing import Any, assert_never
 from pydantic_core import from_json
 
 from acorn import StreamChunk
-from acorn._declare.tools.collect import FINISH
-from acorn._formats.content import text_of
-from acorn._formats.xml.encode import INVALID
-from acorn._history.messages import REMINDER, SKIPPED, TOO_LATE
+from acorn._inside import FINISH, INVALID, REMINDER, SKIPPED, TOO_LATE, text_of
 from acorn.journal import (
     BranchFinished,
     BranchStarted,

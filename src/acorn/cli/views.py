@@ -20,7 +20,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from acorn import Run, StreamChunk, listen, module
-from acorn._declare.spec import Spec
+from acorn._inside import Spec
 from acorn.cli.drawing import Pen, draw
 from acorn.cli.output import call_text, clean, one_line, seconds_text, totals_text, write_line
 from acorn.cli.streams import Capture

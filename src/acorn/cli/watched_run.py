@@ -16,10 +16,7 @@ from shlex import quote
 from typing import Any, TextIO
 
 from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, Unfinished, capture, listen
-from acorn._call.call import resume_stream
-from acorn._declare.spec import Spec
-from acorn._formats.json import to_plain
-from acorn._formats.redact import secrets_in
+from acorn._inside import Spec, resume_stream, secrets_in, to_plain
 from acorn.cli.options import OwnOptions
 from acorn.cli.output import (
     FAILED,

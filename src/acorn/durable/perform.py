@@ -13,13 +13,22 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, cast
 
 from acorn import module
-from acorn._call.call import adrive_tree, drive_tree
-from acorn._call.start import load_queued, stored_settings
-from acorn._declare.spec_cache import BASE, agent_name, class_of, instance_of
-from acorn._drive.commit import HandedBackError, status_of
-from acorn._drive.load import build_in_thread
-from acorn._drive.tree import Tree
-from acorn._formats.json import describe_error, excerpt
+from acorn._inside import (
+    BASE,
+    HandedBackError,
+    Tree,
+    adrive_tree,
+    agent_name,
+    build_in_thread,
+    class_of,
+    describe_error,
+    drive_tree,
+    excerpt,
+    instance_of,
+    load_queued,
+    status_of,
+    stored_settings,
+)
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores import messages
 from acorn.stores.lease import claim_process_alone, is_held_by_another, release_process, take_claim, this_process

@@ -20,8 +20,7 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
-from acorn._formats.json import describe_error
-from acorn._record.saved_form import MisfitError
+from acorn._inside import MisfitError, describe_error
 from acorn.durable.perform import DeliverAgainError, Ended, named_agents, perform
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.lease import claim_process, lease, release_process, this_process

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from acorn._formats.redact import redact, secrets_in
+from acorn._inside import redact, secrets_in
 from acorn.errors import AcornError
 from acorn.mcp.process import ServerLog, Watcher, start_process
 

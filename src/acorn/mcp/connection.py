@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from acorn import __version__
-from acorn._formats.json import describe_error, shorten
+from acorn._inside import describe_error, shorten
 from acorn.errors import AcornError
 from acorn.mcp.address import FORGOTTEN, ServerAddress, check_installed
 from acorn.mcp.elicitation import Caller, Silence, answer_address, answer_form

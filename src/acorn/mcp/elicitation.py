@@ -23,10 +23,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any
 
-from acorn._drive.bridge import call_async, call_sync, start_thread
-from acorn._drive.owner_loop import OwnerLoop
-from acorn._formats.json import shorten, to_plain, whole_text
-from acorn._formats.schema.problems import complaints
+from acorn._inside import OwnerLoop, call_async, call_sync, complaints, shorten, start_thread, to_plain, whole_text
 from acorn.mcp.tools import clean, cut, has_unseen
 from acorn.record import current_call_site
 from acorn.types import Request

@@ -18,12 +18,21 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__, listen, module
-from acorn._declare.spec_cache import spec_of
-from acorn._declare.tools.collect import make_tool
-from acorn._formats.json import describe_error, excerpt, shorten, to_plain, to_text, whole_text
-from acorn._formats.redact import redact, secrets_in
-from acorn._formats.schema.generate import schema_of
-from acorn._formats.schema.shape import RESULT, Shape
+from acorn._inside import (
+    RESULT,
+    Shape,
+    describe_error,
+    excerpt,
+    make_tool,
+    redact,
+    schema_of,
+    secrets_in,
+    shorten,
+    spec_of,
+    to_plain,
+    to_text,
+    whole_text,
+)
 from acorn.journal import Entry, ModelRequested, ToolStarted
 from acorn.mcp.address import check_installed
 

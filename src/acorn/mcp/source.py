@@ -18,12 +18,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from acorn._declare.tools.collect import FunctionTool, is_tool_name
-from acorn._declare.tools.decorator import options_of, tool
-from acorn._declare.tools.kinds import Tool
-from acorn._drive.bridge import LoopBoundCall, is_async
-from acorn._drive.owner_loop import OwnerLoop
-from acorn._formats.json import excerpt
+from acorn._inside import (
+    FunctionTool,
+    LoopBoundCall,
+    OwnerLoop,
+    Tool,
+    excerpt,
+    is_async,
+    is_tool_name,
+    options_of,
+    tool,
+)
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.mcp.address import ServerAddress
 from acorn.mcp.connection import Connection, NotCalledError, Progress

@@ -27,8 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import compact, shorten
+from acorn._inside import FINISH, compact, shorten
 from acorn.errors import AcornError, ToolConflictError
 from acorn.media import Audio, File, Image, Media
 

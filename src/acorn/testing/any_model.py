@@ -14,9 +14,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn._declare.tools.collect import FINISH
-from acorn._formats.schema.example_values import value_for
-from acorn._history.messages import FINISHED
+from acorn._inside import FINISH, FINISHED, value_for
 from acorn.models.port import ModelRequest, Price, RawCall
 from acorn.testing.scripted import Reply, ScriptedModel, conversation_of
 

@@ -15,13 +15,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._declare.tools.collect import FINISH
-from acorn._formats.blobs import to_saved
-from acorn._formats.content import text_of
-from acorn._formats.json import to_plain
-from acorn._formats.xml.encode import snake_case
-from acorn._history.compaction import INTRODUCTION
-from acorn._record.saved_form import RecordedError, module_in
+from acorn._inside import FINISH, INTRODUCTION, RecordedError, module_in, snake_case, text_of, to_plain, to_saved
 from acorn.errors import AcornError, LimitError, ModelError
 from acorn.journal import (
     CalledTool,

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._formats.json import compact
+from acorn._inside import compact
 
 
 def literal(plain: Any, hide: Callable[[str], str] = str) -> str:

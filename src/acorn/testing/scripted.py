@@ -19,9 +19,7 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
-from acorn._declare.tools.collect import FINISH
-from acorn._formats.content import text_of
-from acorn._formats.schema.shape import RESULT
+from acorn._inside import FINISH, RESULT, text_of
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
 from acorn.models.request_body import SentMessages

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._declare.spec_cache import CALL_OPTIONS, BatchItem, call_options, spec_of
-from acorn._formats.schema.problems import problems
+from acorn._inside import CALL_OPTIONS, BatchItem, call_options, problems, spec_of
 from acorn.cli.commands.runs import draw_kept
 from acorn.cli.input import is_text
 from acorn.cli.options import OWN, Option, Options, OwnOptions

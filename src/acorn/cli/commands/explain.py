@@ -11,10 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn import AcornError
-from acorn._call.explain import Explanation, example_input, tool_name
-from acorn._call.explain import explain as explain_agent
-from acorn._formats.blobs import describe_blobs
-from acorn._formats.json import to_text
+from acorn._inside import Explanation, describe_blobs, example_input, to_text, tool_name
+from acorn._inside import explain as explain_agent
 from acorn.cli.commands.run import declared
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input

@@ -16,11 +16,7 @@ from pydantic.errors import PydanticUserError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._call.call import resume_stream
-from acorn._declare.spec import Spec
-from acorn._declare.spec_cache import spec_of
-from acorn._formats.blobs import without_data
-from acorn._record.saved_form import module_in, read_entries
+from acorn._inside import Spec, module_in, read_entries, resume_stream, spec_of, without_data
 from acorn.cli.commands.runs import RunArgument, StoreOption, read_kept
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input

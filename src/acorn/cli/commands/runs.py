@@ -24,8 +24,7 @@ from rich.tree import Tree
 
 import acorn
 from acorn import Run
-from acorn._formats.blobs import describe_blobs, without_data
-from acorn._record.saved_form import read_entries
+from acorn._inside import describe_blobs, read_entries, without_data
 from acorn.cli.drawing import Pen, draw
 from acorn.cli.output import (
     FINE,

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import typer
 
 from acorn import AcornError, StoreError
-from acorn._base.log import logger
+from acorn._inside import logger
 from acorn.cli.options import OWN
 from acorn.cli.output import FAILED, FINE, CommandError, message_of, write_line
 from acorn.cli.targets import STORE_HELP, USUAL, Agent, load, named_store, store_of, usable_store

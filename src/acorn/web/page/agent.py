@@ -17,22 +17,22 @@ from pydantic import BaseModel, ValidationError
 
 import acorn
 from acorn import InputError, Run, StreamChunk, module
-from acorn._call.call import aresume_stream
-from acorn._declare.spec import Spec
-from acorn._declare.spec_cache import (
+from acorn._inside import (
     CALL_OPTIONS,
+    FINISH,
     BatchItem,
+    Shape,
+    Spec,
     agent_name,
+    aresume_stream,
     call_options,
+    describe_blobs,
     docstring_of,
     read_spec,
+    secrets_in,
     spec_of,
+    to_plain,
 )
-from acorn._declare.tools.collect import FINISH
-from acorn._formats.blobs import describe_blobs
-from acorn._formats.json import to_plain
-from acorn._formats.redact import secrets_in
-from acorn._formats.schema.shape import Shape
 from acorn.models.resolve import model_name
 from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, MessageEvent, ToolCallEvent, ToolResultEvent

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from acorn._formats.json import compact, to_plain
+from acorn._inside import compact, to_plain
 from acorn.journal import (
     BranchFinished,
     CalledTool,

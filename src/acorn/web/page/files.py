@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from acorn._formats.blobs import describe_blobs
+from acorn._inside import describe_blobs
 from acorn.journal import Message
 from acorn.web.page.rows import Rows
 from acorn.web.page.run_index import RunView

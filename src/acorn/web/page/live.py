@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import Any
 
 from acorn import AcornError, StreamChunk, listen
-from acorn._formats.json import describe_error
+from acorn._inside import describe_error
 from acorn.journal import Entry
 from acorn.web.page.wire import Event, OpenStream, chunk_event, entry_event
 

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 
 import acorn
 from acorn import AcornError, InputError, StoreError, module
-from acorn._formats.blobs import describe_blobs as shortened
-from acorn._formats.json import describe_error, shorten
+from acorn._inside import describe_blobs as shortened
+from acorn._inside import describe_error, shorten
 from acorn.stores.port import Status
 from acorn.web.guard import LOOPBACK, Guard, TooLongError, TooSlowError
 from acorn.web.page.agent import described, wanted

@@ -12,9 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import compact, to_plain
-from acorn._history.history import history_of
+from acorn._inside import FINISH, compact, history_of, to_plain
 from acorn.journal import (
     BranchFinished,
     BranchStarted,

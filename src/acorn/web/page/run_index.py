@@ -21,9 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from acorn import Run, StoreError
-from acorn._formats.blobs import describe_blobs, without_data
-from acorn._formats.json import describe_error, shorten, to_plain
-from acorn._record.saved_form import fields_of, read_entries
+from acorn._inside import describe_blobs, describe_error, fields_of, read_entries, shorten, to_plain, without_data
 from acorn.journal import Entry, RunStarted
 from acorn.stores.port import RunFacts, SearchesRuns, Status, Store, StoredRun
 from acorn.thread import parse_events

@@ -14,8 +14,7 @@ from typing import Any
 
 import acorn
 from acorn import AcornError, DeclarationError, InputError, StoreError, module
-from acorn._declare.spec_cache import BatchItem, agent_name
-from acorn._record.saved_form import written_request
+from acorn._inside import BatchItem, agent_name, written_request
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import Store

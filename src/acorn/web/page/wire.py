@@ -13,10 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from acorn import StreamChunk
-from acorn._formats.blobs import describe_blobs
-from acorn._formats.json import to_plain
-from acorn._formats.redact import redact, secrets_in
-from acorn._record.saved_form import written_entry
+from acorn._inside import describe_blobs, redact, secrets_in, to_plain, written_entry
 from acorn.journal import Entry
 
 Event = dict[str, Any]

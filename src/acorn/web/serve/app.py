@@ -17,8 +17,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acorn import Paused, Run, module
-from acorn._call.call import aresume
-from acorn._formats.schema.shape import RESULT
+from acorn._inside import RESULT, aresume
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.web.guard import (

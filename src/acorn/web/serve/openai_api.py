@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from acorn import Paused, Run
-from acorn._formats.json import excerpt, to_text
-from acorn._formats.schema.shape import Shape
+from acorn._inside import Shape, excerpt, to_text
 from acorn.web.serve.exchange import WrongError, check_finished
 from acorn.web.serve.secrets import RedactedStream, ServiceRedactor
 from acorn.web.serve.streams import Chunk, event, paused

@@ -6,9 +6,7 @@ import re
 from typing import Any
 
 import acorn
-from acorn._declare.spec_cache import docstring_of, spec_of
-from acorn._formats.schema.generate import schema_of
-from acorn._formats.schema.shape import RESULT, Shape
+from acorn._inside import RESULT, Shape, docstring_of, schema_of, spec_of
 
 Plain = dict[str, Any]
 _DEFS = "#/$defs/"

@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from acorn._formats.json import to_plain
-from acorn._formats.redact import redact, secrets_in
+from acorn._inside import redact, secrets_in, to_plain
 from acorn.web.page.wire import dumped
 
 _HIDDEN = "***"

@@ -12,10 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from acorn import DeclarationError, module
-from acorn._base.log import logger
-from acorn._call.plan import checked_plan
-from acorn._declare.spec_cache import spec_of
-from acorn._formats.json import excerpt
+from acorn._inside import checked_plan, excerpt, logger, spec_of
 from acorn.web.page.agent import secrets_of
 from acorn.web.serve.exchange import ClientDisconnectedError, ErrorReply, Exchange, WrongError
 from acorn.web.serve.secrets import ServiceRedactor

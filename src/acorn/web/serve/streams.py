@@ -12,8 +12,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from acorn import Paused, Run, StreamChunk
-from acorn._formats.json import to_plain
-from acorn._record.saved_form import fields_of, written_request
+from acorn._inside import fields_of, to_plain, written_request
 from acorn.web.serve.exchange import check_finished
 from acorn.web.serve.secrets import RedactedStream, ServiceRedactor
 

@@ -35,7 +35,7 @@ from acorn._drive.last_run import LAST, last_run
 from acorn._formats.schema.shape import SHAPES
 from acorn.errors import AcornError, InputError
 from acorn.record import Run, run_of
-from acorn.types import Request
+from acorn.types import JsonObject, Request
 
 if TYPE_CHECKING:
     from acorn._call import call as _call
@@ -154,7 +154,7 @@ class module(Generic[In, Out, Deps]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {_model_id(self.model)}>"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         # What an instance remembers of its spec and its runs, and what it keeps open, is not part of it: copies and
         # pickles begin anew.
         return {name: value for name, value in list(vars(self).items()) if name not in (KEPT, LAST, OPEN)}
@@ -471,18 +471,18 @@ class module(Generic[In, Out, Deps]):
     @property
     def deps(self) -> Deps:
         """What `using(deps=...)` brought along, for the tools and hooks of the run this code belongs to."""
-        run: Run[Any, Any] | None = run_of(self)
+        run: Run | None = run_of(self)
         found: Deps = call_options(self).deps if run is None else run.deps
         return found
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[JsonObject]:
         """The conversation: of the run this code belongs to, else of the last one that ended here."""
         run = run_of(self) or last_run(self)
         return [] if run is None else run.history
 
     @history.setter
-    def history(self, messages: list[dict[str, Any]]) -> None:
+    def history(self, messages: list[JsonObject]) -> None:
         run = run_of(self)
         if run is None:
             raise AttributeError(
@@ -530,7 +530,7 @@ def _make_way(own: dict[str, Any], nearer: Mapping[str, Any]) -> None:
         own.pop(attribute, None)
 
 
-def _local_names(cls: type) -> dict[str, Any]:
+def _local_names(cls: type) -> JsonObject:
     """The types around a class that is defined inside a function, for the hints of its tools."""
     frame = sys._getframe(2)
     while frame.f_globals.get("__name__") != cls.__module__ and frame.f_back is not None:

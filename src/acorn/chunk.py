@@ -18,7 +18,7 @@ from acorn._formats.schema.shape import RESULT, Shape
 from acorn.models.assemble import CallParts
 from acorn.partial import Partial
 from acorn.record import Run
-from acorn.types import ToolResult
+from acorn.types import JsonObject, ToolResult
 
 Out = TypeVar("Out", default=Any)
 
@@ -37,9 +37,9 @@ class AnswerReader:
         self._fed = 0
         self._lock = Lock()  # a chunk may be read in another thread
 
-    def chunk(self) -> StreamChunk[Any]:
+    def chunk(self) -> StreamChunk:
         """The answer as far as it has come, to be parsed when somebody looks."""
-        made: StreamChunk[Any] = _new(StreamChunk)
+        made: StreamChunk = _new(StreamChunk)
         made._answer, made._count = self, len(self._pieces)
         return made
 
@@ -139,7 +139,7 @@ class StreamChunk(Generic[Out]):
         return self._look()[1]
 
     @property
-    def tool_call(self) -> dict[str, Any] | None:
+    def tool_call(self) -> JsonObject | None:
         """The call of another tool so far: `index`, `id`, `name` and the text of its `arguments`."""
         if self._call is None:
             return None

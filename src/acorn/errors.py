@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from acorn.types import JsonObject
+
 
 class AcornError(Exception):
     """Base of all errors that acorn raises."""
@@ -38,10 +40,10 @@ class ToolConflictError(DeclarationError):
 class InputError(AcornError, ValueError):
     """The arguments of a call do not fit the module's `initial_input`."""
 
-    problems: list[dict[str, Any]]
+    problems: list[JsonObject]
     """One entry a wrong field: `path`, `expected`, `received` as in `ParseError.errors`, and the `message`."""
 
-    def __init__(self, message: str, *, problems: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(self, message: str, *, problems: Sequence[JsonObject] = ()) -> None:
         super().__init__(message)
         self.problems = list(problems)
 
@@ -51,7 +53,7 @@ class ParseError(AcornError):
 
     raw_output: str
     """The output as the model wrote it."""
-    errors: list[dict[str, Any]]
+    errors: list[JsonObject]
     """One entry a wrong field: `path`, `expected`, `received`."""
     attempts: int
     """How many outputs the model gave."""
@@ -61,7 +63,7 @@ class ParseError(AcornError):
         message: str,
         *,
         raw_output: str = "",
-        errors: Sequence[dict[str, Any]] = (),
+        errors: Sequence[JsonObject] = (),
         attempts: int = 1,
     ) -> None:
         super().__init__(message)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from acorn.types import Content, Fallback, ForkedFrom, Usage
+from acorn.types import Content, Fallback, ForkedFrom, JsonObject, Usage
 
-Message = dict[str, Any]
+Message = JsonObject
 Form = Literal["text", "json", "error", "skipped", "stopped"]
 """What the text of a result is; a skipped call was never begun, a stopped one never returned."""
 

@@ -24,6 +24,7 @@ from pydantic_core import core_schema
 from acorn._formats.blobs import Data, is_saving, size_text
 from acorn._formats.content import ContentPart, part_schema
 from acorn._formats.schema.shape import FORMAT
+from acorn.types import JsonObject
 
 _TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _BEGINNINGS = (
@@ -231,7 +232,7 @@ class Media(ContentPart):
         given = {"type": self._media_type or self.kind, "name": self._name}
         return {key: value for key, value in given.items() if value is not None}
 
-    def __acorn_part__(self) -> dict[str, Any]:
+    def __acorn_part__(self) -> JsonObject:
         return {"type": "image_url", "image_url": {"url": self._data or self._url}}
 
     # In schemas
@@ -242,7 +243,7 @@ class Media(ContentPart):
         return part_schema(cls, core_schema.no_info_plain_validator_function(cls._read, serialization=serialization))
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> JsonObject:
         return {"type": "string", "format": f"{FORMAT}{cls.kind}"}
 
     @classmethod
@@ -286,9 +287,9 @@ def _again(kind: type[Media], data: Any, url: Any, media_type: Any, name: Any) -
     return kind._made(data, url, media_type, name)
 
 
-def _plain(media: Media) -> dict[str, Any]:
+def _plain(media: Media) -> JsonObject:
     """All of it where it is saved; elsewhere, in a log say, what it is."""
-    made: dict[str, Any] = {"url": media._url} if media._data is None else {}
+    made: JsonObject = {"url": media._url} if media._data is None else {}
     if media._data is not None and is_saving():
         made = {"data": media._data}
     elif media._data is not None:
@@ -318,7 +319,7 @@ class Audio(Media):
     def _head(cls, media_type: str) -> str:
         return ""
 
-    def __acorn_part__(self) -> dict[str, Any]:
+    def __acorn_part__(self) -> JsonObject:
         if self._data is None:
             return {"type": "input_audio", "input_audio": {"url": self._url}}
         given = (self._media_type or "").removeprefix(self._family)
@@ -332,9 +333,9 @@ class File(Media):
     kind = "file"
     _word = "a file"
 
-    def __acorn_part__(self) -> dict[str, Any]:
+    def __acorn_part__(self) -> JsonObject:
         if self._data is None:
-            held: dict[str, Any] = {"file_url": self._url}
+            held: JsonObject = {"file_url": self._url}
         else:
             # Without a name OpenAI refuses it.
             ending = mimetypes.guess_extension(self._media_type or "") or ""

@@ -22,7 +22,7 @@ from typing_extensions import TypeVar
 from acorn._formats.json import describe_error, excerpt, to_plain
 from acorn._history.history import HistoryOwnership
 from acorn.errors import AcornError
-from acorn.types import ForkedFrom, Usage
+from acorn.types import ForkedFrom, JsonObject, Usage
 
 if TYPE_CHECKING:
     from acorn.journal import Entry, Listener
@@ -34,7 +34,7 @@ Deps = TypeVar("Deps", default=Any)
 Made = TypeVar("Made")
 Given_co = TypeVar("Given_co", covariant=True)
 
-Message = dict[str, Any]
+Message = JsonObject
 TOOL = "tool "
 """How the id of an ask begins that is a call of a tool; the step and the call's own id follow."""
 
@@ -108,7 +108,7 @@ class Run(_CachedThread, Generic[Out, Deps]):
     `error`; None while the run goes on."""
     started: datetime | None = None
     seconds: float = 0.0
-    branches: list[Run[Any]] = field(default_factory=list["Run[Any]"], repr=False)
+    branches: list[Run] = field(default_factory=list["Run"], repr=False)
     error: BaseException | None = None
     deps: Deps = field(default=cast(Any, None), repr=False)
     """What `using(deps=...)` brought along."""
@@ -147,12 +147,12 @@ class Run(_CachedThread, Generic[Out, Deps]):
 
     @overload
     @staticmethod
-    def from_json(text: str) -> Run[Any]: ...
+    def from_json(text: str) -> Run: ...
     @overload
     @staticmethod
     def from_json(text: str, agent: type[_BranchRuns[Made]]) -> Run[Made]: ...
     @staticmethod
-    def from_json(text: str, agent: Any = None) -> Run[Any]:
+    def from_json(text: str, agent: Any = None) -> Run:
         """The record that `to_json` wrote; the class of the module gives the types of its input and output.
 
             kept = run.to_json()
@@ -162,7 +162,7 @@ class Run(_CachedThread, Generic[Out, Deps]):
         """
         from acorn._record.saved_form import read_run  # as above
 
-        found: Run[Any] = read_run(Run, text, agent)
+        found: Run = read_run(Run, text, agent)
         return found
 
     def _repr_html_(self) -> str:
@@ -196,7 +196,7 @@ class Run(_CachedThread, Generic[Out, Deps]):
     def __copy__(self) -> Run[Out, Deps]:
         return replace(self)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         # The record hangs on the error of a run, which must reach another process whatever the run was about.
         journal = Journal()
         journal.entries = [_portable_entry(entry) for entry in self.journal.entries]
@@ -211,7 +211,7 @@ class Run(_CachedThread, Generic[Out, Deps]):
             "journal": journal,
         }
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: JsonObject) -> None:
         history = state.pop("history")
         vars(self).update(state)
         self.history = history
@@ -259,8 +259,8 @@ class CallSite:
         self._counter = count()
 
     @property
-    def run(self) -> Run[Any]:
-        found: Run[Any] = self.tree.loops[self.run_id].run
+    def run(self) -> Run:
+        found: Run = self.tree.loops[self.run_id].run
         return found
 
     def next(self) -> str:
@@ -280,10 +280,10 @@ class CallSite:
 
 _current: ContextVar[tuple[CallSite, ...]] = ContextVar("acorn_current_runs", default=())
 """Where the calling code is, innermost last."""
-_captures: ContextVar[tuple[list[Run[Any]], ...]] = ContextVar("acorn_captures", default=())
+_captures: ContextVar[tuple[list[Run], ...]] = ContextVar("acorn_captures", default=())
 
 
-def current_run() -> Run[Any]:
+def current_run() -> Run:
     """The run that called this tool, hook or prompt method.
 
         @tool
@@ -308,7 +308,7 @@ def current_call_site() -> CallSite | None:
     return places[-1] if places else None
 
 
-def call_site_of(agent: object) -> tuple[CallSite, Run[Any]] | None:
+def call_site_of(agent: object) -> tuple[CallSite, Run] | None:
     """The innermost run of this very instance that the calling code is inside of, and where in it or below it."""
     for place in reversed(_current.get()):
         for other, run in place.tree.lineage(place.run_id):
@@ -317,21 +317,21 @@ def call_site_of(agent: object) -> tuple[CallSite, Run[Any]] | None:
     return None
 
 
-def run_of(agent: object) -> Run[Any] | None:
+def run_of(agent: object) -> Run | None:
     """The innermost run of this very instance that the calling code is inside of, if any."""
     found = call_site_of(agent)
     return None if found is None else found[1]
 
 
 @contextmanager
-def capture() -> Generator[list[Run[Any]]]:
+def capture() -> Generator[list[Run]]:
     """Collect the records of every run started in the current context.
 
     with acorn.capture() as runs:
         agent(question="...")
     print(runs[0].usage)
     """
-    runs: list[Run[Any]] = []
+    runs: list[Run] = []
     token = _captures.set((*_captures.get(), runs))
     try:
         yield runs
@@ -339,7 +339,7 @@ def capture() -> Generator[list[Run[Any]]]:
         _captures.reset(token)
 
 
-def announce(run: Run[Any]) -> None:
+def announce(run: Run) -> None:
     """Tell those who capture that a run has begun."""
     for runs in _captures.get():
         runs.append(run)

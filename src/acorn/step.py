@@ -25,7 +25,7 @@ from acorn._machine.finish import judge_fields
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse, is_model
 from acorn.record import Run
-from acorn.types import Content, ToolCall, ToolResult, Usage
+from acorn.types import Content, JsonObject, ToolCall, ToolResult, Usage
 
 _SETTABLE = ("model", "temperature", "max_tokens", "tools", "tool_calls", "tool_results")
 Deps = TypeVar("Deps", default=Any)
@@ -183,10 +183,10 @@ class Step(Generic[Deps]):
         return self._response.cost
 
     @property
-    def response(self) -> dict[str, Any]:
+    def response(self) -> JsonObject:
         """The model's response in OpenAI's chat-completion shape, the same whatever the provider."""
         reply = self._response
-        message: dict[str, Any] = {"role": "assistant", "content": reply.content or None, **reply.extra}
+        message: JsonObject = {"role": "assistant", "content": reply.content or None, **reply.extra}
         if self.tool_calls:
             message["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.raw_arguments}}
@@ -264,7 +264,7 @@ class Step(Generic[Deps]):
     def _branches_left(self) -> list[str]:
         return [name for name in self._branches if name not in self._removed]
 
-    def changes(self) -> dict[str, Any]:
+    def changes(self) -> JsonObject:
         """The settings that the hook set; a model that was only looked at is left out."""
         changed = dict(self._settings)
         if "model" in changed and not self._is_model_set:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-Content = str | list[dict[str, Any]]
+JsonObject = dict[str, Any]
+"""A JSON object: a message part, a schema, the arguments of a call, or the body of a request."""
+
+Content = str | list[JsonObject]
 """What a message holds: text, or parts in OpenAI's format where there is more than text."""
 
 TOOL_ERROR = "Tool error: "
@@ -34,7 +37,7 @@ class ToolCall:
 
     id: str
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    arguments: JsonObject = field(default_factory=JsonObject)
     """As the model gave them; `{}` where they are not a JSON object."""
     raw_arguments: str = "{}"
     """The text as it came."""
@@ -142,7 +145,7 @@ class Request:
     """What `ask_human` was called with; for an approval, what is to be approved, in words."""
     tool: str
     """The tool that the model called."""
-    arguments: dict[str, Any]
+    arguments: JsonObject
     branch: str | None
     """The path of the branch that asks; None for the run itself."""
     asked: datetime

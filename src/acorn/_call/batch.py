@@ -30,7 +30,7 @@ from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import RESULT, Shape
 from acorn.errors import DeclarationError, InputError, LimitError
 from acorn.record import Run
-from acorn.types import Paused, Usage
+from acorn.types import JsonObject, Paused, Usage
 
 Out = TypeVar("Out", default=Any)
 StartRow = Callable[[Any, int, str | None], tuple[Tree, str]]
@@ -135,7 +135,7 @@ class BatchProgress(Generic[Out]):
             return RowJob(index, row, None, None, error)
         return RowJob(index, row, key, run_id, None)
 
-    def end(self, job: RowJob, run: Run[Any] | None, error: BaseException | None) -> Item[Out]:
+    def end(self, job: RowJob, run: Run | None, error: BaseException | None) -> Item[Out]:
         """Count what became of a row."""
         record = run if run is not None else getattr(error, "run", None)
         failure = error if isinstance(error, Exception) else None
@@ -195,9 +195,9 @@ class Batch(Generic[Out]):
 class ThreadedBatch(Generic[Out]):
     """The runs of a batch, each in a thread."""
 
-    def __init__(self, book: BatchProgress[Out], begin: StartRow, drive: Callable[[Tree, str], Run[Any]]) -> None:
+    def __init__(self, book: BatchProgress[Out], begin: StartRow, drive: Callable[[Tree, str], Run]) -> None:
         self._book, self._begin, self._drive = book, begin, drive
-        self._news: queue.SimpleQueue[tuple[RowJob, Run[Any] | None, BaseException | None]] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[tuple[RowJob, Run | None, BaseException | None]] = queue.SimpleQueue()
         self._trees: dict[int, tuple[Tree, str]] = {}
         self._lock = threading.Lock()
         self._beginning: set[int] = set()
@@ -233,7 +233,7 @@ class ThreadedBatch(Generic[Out]):
             book.is_over = True
 
     def _work(self, job: RowJob) -> None:
-        run: Run[Any] | None = None
+        run: Run | None = None
         failure: BaseException | None = None
         try:
             tree, run_id = self._begun(job)
@@ -300,14 +300,12 @@ class AsyncBatch(Generic[Out]):
 class TaskBatch(Generic[Out]):
     """The runs of a batch, each in a task."""
 
-    def __init__(
-        self, book: BatchProgress[Out], begin: StartRow, drive: Callable[[Tree, str], Awaitable[Run[Any]]]
-    ) -> None:
+    def __init__(self, book: BatchProgress[Out], begin: StartRow, drive: Callable[[Tree, str], Awaitable[Run]]) -> None:
         self._book, self._begin, self._drive = book, begin, drive
 
     async def go(self) -> AsyncGenerator[Item[Out]]:
         book, progress = self._book, self._book.progress
-        news: asyncio.Queue[tuple[RowJob, Run[Any] | None, BaseException | None]] = asyncio.Queue()
+        news: asyncio.Queue[tuple[RowJob, Run | None, BaseException | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[None]] = set()
         has_more = True
         try:
@@ -339,7 +337,7 @@ class TaskBatch(Generic[Out]):
             book.is_over = True
 
     async def _work(self, job: RowJob, news: asyncio.Queue[Any]) -> None:
-        run: Run[Any] | None = None
+        run: Run | None = None
         failure: BaseException | None = None
         try:
             run = await self._drive(*await build_in_thread(partial(self._begin, job.row, job.at, job.run_id)))
@@ -384,7 +382,7 @@ def batch_progress(rows: Any, owner: str, options: BatchOptions) -> BatchProgres
     return BatchProgress(rows, concurrency, id, key, max_cost)
 
 
-def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], JsonObject]:
     """A row as the arguments of a call: a dict by name, anything else as the one value."""
     if isinstance(row, Mapping) and (not shape.wrapped or list(row) == [RESULT]):
         return (), {str(name): value for name, value in row.items()}

@@ -141,13 +141,13 @@ def abatch(agent: Agent[Out, Any], rows: Any, options: BatchOptions) -> AsyncBat
     return AsyncBatch(book, TaskBatch(book, begin, adrive_tree).go())
 
 
-def drive_tree(tree: Tree, run_id: str) -> Run[Any, Any]:
+def drive_tree(tree: Tree, run_id: str) -> Run:
     if not _already_finished(tree, run_id):
         drive(tree, run_id)
     return tree.loops[run_id].run
 
 
-async def adrive_tree(tree: Tree, run_id: str) -> Run[Any, Any]:
+async def adrive_tree(tree: Tree, run_id: str) -> Run:
     if not _already_finished(tree, run_id):
         await adrive(tree, run_id)
     return tree.loops[run_id].run
@@ -308,7 +308,7 @@ def _branching(born: _BranchSite, which: Branch, inputs: dict[str, Any]) -> Gene
         raise BranchError(f"The branch failed: {unfinished(context.path)}")
 
 
-def _stream(make: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk[Any]]:
+def _stream(make: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk]:
     tree, run_id = make()  # only now: a stream that nobody reads holds nothing
     if not _already_finished(tree, run_id):
         yield from walk(tree, run_id, iterates=True)
@@ -316,7 +316,7 @@ def _stream(make: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk[Any]]
     yield StreamChunk(result=run.output, run=run)
 
 
-async def _astream(make: Callable[[], tuple[Tree, str]], *, is_named: bool) -> AsyncGenerator[StreamChunk[Any]]:
+async def _astream(make: Callable[[], tuple[Tree, str]], *, is_named: bool) -> AsyncGenerator[StreamChunk]:
     tree, run_id = await build_in_thread(make) if is_named else make()
     if not _already_finished(tree, run_id):
         async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:

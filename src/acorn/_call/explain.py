@@ -30,6 +30,7 @@ from acorn.errors import AcornError, DeclarationError, InputError
 from acorn.models.local.download import too_small_for_tools
 from acorn.models.port import ModelRequest, ModelResponse, Price, thinks
 from acorn.models.resolve import model_name, resolve
+from acorn.types import JsonObject
 
 _HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "on_human", "system_prompt")
 
@@ -51,8 +52,8 @@ class Explanation:
     agent: str
     model: str | None
     input: Any
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]]
+    messages: list[JsonObject]
+    tools: list[JsonObject]
     forced_tool: str | None
     temperature: float
     max_tokens: int
@@ -71,7 +72,7 @@ class Explanation:
     def tokens(self) -> int:
         return sum(part.tokens for part in self.parts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__ if name != "parts"},
             "parts": [vars(part) for part in self.parts],
@@ -130,7 +131,7 @@ def example_input(spec: Spec) -> Any:
 def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[str]]:
     """A copy that asks nobody, and what is left out of it."""
     notes: list[str] = []
-    changes: dict[str, Any] = {"model": _capturing_model(spec)}
+    changes: JsonObject = {"model": _capturing_model(spec)}
     if spec.store is not None:
         changes["store"] = "memory"
     if spec.sources and not opens:
@@ -201,7 +202,7 @@ def tool_name(tool: Mapping[str, Any]) -> str:
     return str(tool["function"]["name"] if "function" in tool else name_of(tool))
 
 
-def _without_secrets(tool: dict[str, Any]) -> dict[str, Any]:
+def _without_secrets(tool: JsonObject) -> JsonObject:
     """A tool of the provider's may hold a key for a server that it is to ask."""
     if "function" in tool:
         return tool

@@ -36,6 +36,7 @@ from acorn.models.resolve import resolve
 from acorn.record import Run
 from acorn.stores.open import open_store
 from acorn.stores.port import SharedLimits
+from acorn.types import JsonObject
 
 if TYPE_CHECKING:
     from acorn._machine.fork import Fork  # the events' classes, which a call that is no fork does not need
@@ -217,7 +218,7 @@ def _tools(agent: Agent[Any, Any], spec: Spec, overrides: Overrides) -> tuple[To
     )
 
 
-def _parameters(overrides: Overrides, agent: Any) -> dict[str, Any]:
+def _parameters(overrides: Overrides, agent: Any) -> JsonObject:
     return spec_within(overrides, agent).input.json_schema
 
 

@@ -140,6 +140,6 @@ class QueuedBatch(Generic[Out]):
             return self._ended(run_id, None, error)
         return None if run is None else self._ended(run_id, run, None)
 
-    def _ended(self, run_id: str, run: Run[Any] | None, error: BaseException | None) -> Item[Out]:
+    def _ended(self, run_id: str, run: Run | None, error: BaseException | None) -> Item[Out]:
         self._book.progress.running -= 1
         return self._book.end(self._out.pop(run_id), run, error)

@@ -66,7 +66,7 @@ class Runs:
                 raise StoreError(f"A run is one of {', '.join(get_args(Status))}; got {excerpt(each)}.")
         return self._store.list(status=wanted, agent=agent, limit=limit, before=before)
 
-    def get(self, run_id: str) -> Run[Any]:
+    def get(self, run_id: str) -> Run:
         """The record of a run, its branches included: of one that goes on or was interrupted, what was committed."""
         kept = self._store.read(run_id)
         if not kept:
@@ -74,7 +74,7 @@ class Runs:
         root, *below = kept
         with read_whole(run_id, self._store):
             shelf = BlobIndex(self._store.media)
-            run: Run[Any] = read_record(Run, saved_of(root, shelf), None)
+            run: Run = read_record(Run, saved_of(root, shelf), None)
             hang_records(run, [saved_of(each, shelf) for each in below])
         return run
 

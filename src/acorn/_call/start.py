@@ -32,6 +32,7 @@ from acorn._machine.state import OBJECT, written_settings
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
+from acorn.types import JsonObject
 
 Arguments = tuple[Any, ...]
 
@@ -77,7 +78,7 @@ def load_queued(agent: Agent[Any, Any], found: Sequence[StoredRun], store: Store
     return load_tree(found, plan, store, origin_of(agent))
 
 
-def stored_settings(kept: StoredRun) -> dict[str, Any]:
+def stored_settings(kept: StoredRun) -> JsonObject:
     """What the instance of a run had set, as far as it was kept."""
     notes = json.loads(kept.birth.overrides) if kept.birth.overrides else {}
     settings = dict(notes.get("settings", {}))

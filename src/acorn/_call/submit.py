@@ -271,7 +271,7 @@ class AsyncHandle(Generic[Out]):
         await asyncio.to_thread(self._store.cancel, self.run_id)
 
 
-def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -> Run[Any] | None:
+def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -> Run | None:
     """The record of a run that has ended or waits for people, its output typed; None: it goes on.
 
     What it failed of is raised, with the record.
@@ -297,7 +297,7 @@ def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -
     return run
 
 
-def _record(plan: Any, kept: Sequence[StoredRun], shelf: BlobIndex) -> Run[Any]:
+def _record(plan: Any, kept: Sequence[StoredRun], shelf: BlobIndex) -> Run:
     run = load(plan, saved_of(kept[0], shelf)).run
     hang_records(run, [saved_of(each, shelf) for each in kept[1:]])
     return run

@@ -16,6 +16,7 @@ from typing_extensions import NoDefault, TypeVar
 from acorn._formats.schema.problems import of_input
 from acorn._formats.schema.shape import filled
 from acorn.errors import DeclarationError, InputError
+from acorn.types import JsonObject
 
 In = TypeVar("In", default=Any)
 Out = TypeVar("Out", default=Any)
@@ -33,7 +34,7 @@ class Generics(NamedTuple):
     output: Any = Out
     deps: Any = Deps
 
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> JsonObject:
         """The attributes that they stand for."""
         found = {"initial_input": _closed(self.input), "final_output": _closed(self.output)}
         return {attribute: kind for attribute, kind in found.items() if kind is not Any}

@@ -29,6 +29,7 @@ from acorn._formats.json import excerpt
 from acorn._formats.xml.parse import is_name
 from acorn.errors import DeclarationError
 from acorn.models.port import is_meant_as_model, is_model, lacks
+from acorn.types import JsonObject
 
 Limit = TypeVar("Limit")
 _KEYS = ("requests", "tokens", "per", "shared")
@@ -150,7 +151,7 @@ def in_force(attribute: str, settings: Mapping[str, Any], spec: Any) -> Any:
     return value_in(settings.get("model", spec.model), attribute, getattr(spec, attribute))
 
 
-def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> JsonObject:
     """Settings with later changes, of which a model dict overrules what was set before it."""
     said = [attribute for attribute, _ in settings_in(changes.get("model"))]
     kept = {name: value for name, value in settings.items() if name not in said}

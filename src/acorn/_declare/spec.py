@@ -30,6 +30,7 @@ from acorn._formats.schema.shape import Shape, shape_of
 from acorn._formats.xml.encode import DescriptionFormat, XmlStyle
 from acorn.errors import DeclarationError
 from acorn.models.port import AUTO_CACHE
+from acorn.types import JsonObject
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,10 +139,10 @@ def _declarer(cls: type, base: type, attribute: str) -> type:
     return next((parent for parent in _ahead(cls, base, attribute) if attribute in vars(parent)), base)
 
 
-def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]) -> dict[str, Any]:
+def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]) -> JsonObject:
     """The fields of a spec that these attributes decide."""
     owner = cls.__name__
-    frozen: dict[str, Any] = {}
+    frozen: JsonObject = {}
     for attribute, value in values.items():
         check_setting(owner, attribute, value)
         if attribute == "tools":

@@ -32,6 +32,7 @@ from acorn._formats.json import excerpt, safe_repr, shorten
 from acorn._formats.schema.shape import Shapes, without_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
+from acorn.types import JsonObject
 
 BASE = "_acorn_base"
 """Where `module` says that it is the class all others derive from; nobody else sets it."""
@@ -67,7 +68,7 @@ class BatchItem(NamedTuple):
 class CallOptions:
     """What `using` brought along for the next call."""
 
-    prior: Sequence[dict[str, Any]] = ()
+    prior: Sequence[JsonObject] = ()
     """An earlier conversation."""
     deps: Any = None
     run_id: str | None = None

@@ -39,7 +39,7 @@ async def adrive(tree: Tree, run_id: str) -> None:
         raise
 
 
-async def awalk(tree: Tree, run_id: str, *, iterates: bool) -> AsyncGenerator[StreamChunk[Any]]:
+async def awalk(tree: Tree, run_id: str, *, iterates: bool) -> AsyncGenerator[StreamChunk]:
     """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
     the_walk = AsyncWalk(tree, run_id, iterates=iterates)
     can_be_woken = tree.keeper is not None and run_id == tree.root
@@ -121,7 +121,7 @@ class AsyncWalk(Walk):
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         super().__init__(tree, run_id, iterates=iterates)
-        self._news: asyncio.Queue[_Outcome | StreamChunk[Any]] = asyncio.Queue()
+        self._news: asyncio.Queue[_Outcome | StreamChunk] = asyncio.Queue()
         self._sources: dict[str, OpenSources] = {}
         self._steps: Any = None
         self._task: asyncio.Task[Any] | None = None
@@ -162,7 +162,7 @@ class AsyncWalk(Walk):
         is_woken = is_ours and isinstance(caught, asyncio.CancelledError) and self.tree.lost is not None
         return self.tree.lost if is_woken and self.tree.lost is not None else caught
 
-    async def steps(self) -> AsyncGenerator[StreamChunk[Any]]:
+    async def steps(self) -> AsyncGenerator[StreamChunk]:
         self.tree.open(self.root)
         while True:
             ready = [] if self.ended else self.ready()
@@ -207,7 +207,7 @@ class AsyncWalk(Walk):
             elif self.has_come_to_rest():
                 return
 
-    async def _take(self, ask: Ask, outcome: _Outcome) -> StreamChunk[Any] | None:
+    async def _take(self, ask: Ask, outcome: _Outcome) -> StreamChunk | None:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""
         run_id = outcome.key[0]
         if outcome.error is not None:
@@ -216,7 +216,7 @@ class AsyncWalk(Walk):
         self.take(*outcome.key, outcome.value)
         return await self._show_result(self.tree.loops[run_id], ask, outcome.value)
 
-    async def _show_result(self, loop: Machine, ask: Ask, result: Any) -> StreamChunk[Any] | None:
+    async def _show_result(self, loop: Machine, ask: Ask, result: Any) -> StreamChunk | None:
         if isinstance(ask, AskTool | AskBranch) and self.streams(loop):
             try:
                 return await self._show(loop, ask.id, StreamChunk(tool_result=replace(result)))
@@ -236,7 +236,7 @@ class AsyncWalk(Walk):
             outcome.error = error
         self._news.put_nowait(outcome)
 
-    async def _perform(self, loop: Machine, ask: Ask, outcome: _Outcome) -> AsyncGenerator[StreamChunk[Any]]:
+    async def _perform(self, loop: Machine, ask: Ask, outcome: _Outcome) -> AsyncGenerator[StreamChunk]:
         place = CallSite(self.tree, *outcome.key)
         match ask:
             case AskModel():
@@ -269,7 +269,7 @@ class AsyncWalk(Walk):
             case _:
                 assert_never(ask)
 
-    async def _stream(self, loop: Machine, ask: AskModel, outcome: _Outcome) -> AsyncGenerator[StreamChunk[Any]]:
+    async def _stream(self, loop: Machine, ask: AskModel, outcome: _Outcome) -> AsyncGenerator[StreamChunk]:
         streamer = Streamer(loop.spec.output)
         async with aclosing(self._deltas(loop, ask)) as deltas:
             async for delta in deltas:
@@ -304,7 +304,7 @@ class AsyncWalk(Walk):
             raise_if_late(loop, error, self.tree.now(loop.run.id))
             raise
 
-    async def _show(self, loop: Machine, ask_id: str, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
+    async def _show(self, loop: Machine, ask_id: str, chunk: StreamChunk) -> StreamChunk:
         """The chunk, when the listener has seen it; in place and in order, so a sync one is simply called."""
         self.marked(loop, chunk)
         listener = loop.plan.on_stream
@@ -354,7 +354,7 @@ class AsyncWalk(Walk):
             if isinstance(news, _Outcome) and news.error is None and news.key in self.busy:
                 yield news.key, news.value
 
-    async def _end_branch(self, run_id: str, error: Exception | None) -> StreamChunk[Any] | None:
+    async def _end_branch(self, run_id: str, error: Exception | None) -> StreamChunk | None:
         shown = self.end_branch(run_id, await self._close_sources(run_id) or error)
         return None if shown is None else await self._show_result(*shown)
 

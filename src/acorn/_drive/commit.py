@@ -23,6 +23,7 @@ from acorn.record import Run
 from acorn.stores.lease import claim_of, claim_process, release_process, this_process
 from acorn.stores.messages import claim_lost
 from acorn.stores.port import Change, Commit, Medium, RunCancelledError, RunHeader, Status, Store, StoredRun
+from acorn.types import JsonObject
 
 _SOON = 5.0
 """Seconds in which a commit comes to something, where all is well."""
@@ -198,7 +199,7 @@ class RunCommitter:
     def _birth(self, loop: Machine) -> RunHeader:
         run, context, origin = loop.run, loop.context, self._origin
         if context is None:
-            notes: dict[str, Any] = {"settings": origin.overrides, "file": origin.file}
+            notes: JsonObject = {"settings": origin.overrides, "file": origin.file}
             if self.first_span is not None:
                 notes["span"] = self.first_span
             return RunHeader(
@@ -216,7 +217,7 @@ class RunCommitter:
         return RunHeader(loop.plan.module, context.parent_id, born, self._text(to_saved(run.input)), started)
 
 
-def notes_of_run(birth: RunHeader) -> dict[str, Any]:
+def notes_of_run(birth: RunHeader) -> JsonObject:
     """What was noted beside a run when it was born; empty where that cannot be read."""
     try:
         found = json.loads(birth.overrides or "{}")
@@ -241,7 +242,7 @@ def status_of(loop: Machine) -> Status:
     return "failed" if isinstance(run.error, Exception) else "stopped"
 
 
-def saved_of(kept: StoredRun, shelf: BlobIndex) -> dict[str, Any]:
+def saved_of(kept: StoredRun, shelf: BlobIndex) -> JsonObject:
     """A run as `_loop/saved_run.py` writes and reads it."""
     record, facts = shelf.read(kept.record) if kept.has_begun else _unbegun(kept, shelf), kept.facts
     if facts.stop_reason is None:  # what it was at its birth, or before it went on
@@ -257,10 +258,10 @@ def saved_of(kept: StoredRun, shelf: BlobIndex) -> dict[str, Any]:
     }
 
 
-def _unbegun(kept: StoredRun, shelf: BlobIndex) -> dict[str, Any]:
+def _unbegun(kept: StoredRun, shelf: BlobIndex) -> JsonObject:
     """The record of a run that nobody has begun yet."""
     facts = kept.facts
-    run: Run[Any] = Run(facts.id, shelf.read(kept.birth.input), started=facts.started)
+    run: Run = Run(facts.id, shelf.read(kept.birth.input), started=facts.started)
     return {"format": FORMAT, "module": facts.agent, "run": written_record(run)}
 
 

@@ -19,14 +19,14 @@ Whereabouts = tuple[Any, ...]
 """What a run belongs to, the nearest first: the task, and the thread."""
 
 
-def open_record(run: Run[Any]) -> tuple[float, Whereabouts]:
+def open_record(run: Run) -> tuple[float, Whereabouts]:
     """Note the beginning; the reading of the clock from which the run's seconds count, and where it began."""
     run.started = run.started or datetime.now(UTC)
     announce(run)
     return time.monotonic() - run.seconds, _whereabouts()
 
 
-def close_record(run: Run[Any], agent: object, began: float, where: Whereabouts) -> None:
+def close_record(run: Run, agent: object, began: float, where: Whereabouts) -> None:
     """Note the end, hang the record on the error, and remember it for the thread and task that made the call.
 
     An iterator that is dropped may be closed in another one.
@@ -37,7 +37,7 @@ def close_record(run: Run[Any], agent: object, began: float, where: Whereabouts)
     _remember(run, agent, where)
 
 
-def hang_on(error: BaseException, run: Run[Any]) -> None:
+def hang_on(error: BaseException, run: Run) -> None:
     """Hang a record on the error that its run has ended with.
 
     What ends a whole tree, such as a store that failed, is also the error of branches, which may end last in threads
@@ -49,17 +49,17 @@ def hang_on(error: BaseException, run: Run[Any]) -> None:
                 error.run = run  # type: ignore[attr-defined]
 
 
-def return_stored(run: Run[Any], agent: object) -> None:
+def return_stored(run: Run, agent: object) -> None:
     """A run that had ended before is the last one here."""
     _remember(run, agent, _whereabouts())
 
 
-def _remember(run: Run[Any], agent: object, where: Whereabouts) -> None:
+def _remember(run: Run, agent: object, where: Whereabouts) -> None:
     last: LastRuns | None = vars(agent).get(LAST)
     (last or vars(agent).setdefault(LAST, LastRuns())).remember(where, run)
 
 
-def last_run(agent: object) -> Run[Any] | None:
+def last_run(agent: object) -> Run | None:
     """The last run of this instance that ended in the calling task, else in the calling thread."""
     last: LastRuns | None = vars(agent).get(LAST)
     return None if last is None else last.find(_whereabouts())
@@ -71,17 +71,17 @@ class LastRuns:
     __slots__ = ("_enough", "_runs")
 
     def __init__(self) -> None:
-        self._runs: WeakKeyDictionary[Any, Run[Any]] = WeakKeyDictionary()
+        self._runs: WeakKeyDictionary[Any, Run] = WeakKeyDictionary()
         self._enough = 8
         """How many are kept before those are dropped whose task or thread is over."""
 
-    def remember(self, where: Whereabouts, run: Run[Any]) -> None:
+    def remember(self, where: Whereabouts, run: Run) -> None:
         for each in where:
             self._runs[each] = run
         if len(self._runs) > self._enough:
             self._drop_ended()
 
-    def find(self, where: Whereabouts) -> Run[Any] | None:
+    def find(self, where: Whereabouts) -> Run | None:
         return next((run for run in map(self._runs.get, where) if run is not None), None)
 
     def _drop_ended(self) -> None:

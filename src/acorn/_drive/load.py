@@ -21,7 +21,7 @@ from acorn.errors import StoreError
 from acorn.record import Run
 from acorn.stores.lease import take_claim, this_process
 from acorn.stores.port import Store, StoredRun
-from acorn.types import Request
+from acorn.types import JsonObject, Request
 
 _SOON = 5.0
 """Seconds in which a run is claimed and given back, where its store is well."""
@@ -146,7 +146,7 @@ def is_final(kept: StoredRun) -> bool:
 def stored_failure(found: Sequence[StoredRun], plan: Plan, store: Store) -> Exception:
     """What a run failed of, with its record."""
     shelf = BlobIndex(store.media)
-    run: Run[Any] = read_record(Run, saved_of(found[0], shelf), None)
+    run: Run = read_record(Run, saved_of(found[0], shelf), None)
     hang_records(run, [saved_of(each, shelf) for each in found[1:]])
     error = run.error
     if not isinstance(error, Exception):
@@ -156,7 +156,7 @@ def stored_failure(found: Sequence[StoredRun], plan: Plan, store: Store) -> Exce
     return error
 
 
-def _answers(store: Store, run_id: str, given: Any, *, is_one: bool) -> dict[str, Any]:
+def _answers(store: Store, run_id: str, given: Any, *, is_one: bool) -> JsonObject:
     """What `resume` was given, by request."""
     if not is_one and not given:
         return {}

@@ -123,9 +123,7 @@ class SyncPerformer(Walk):
         super().__init__(tree, run_id, iterates=iterates)
         self._sources: dict[str, OpenSources] = {}
 
-    def _perform(
-        self, loop: Machine, ask: Ask, aside: WorkerThread | None = None
-    ) -> Generator[StreamChunk[Any], None, Any]:
+    def _perform(self, loop: Machine, ask: Ask, aside: WorkerThread | None = None) -> Generator[StreamChunk, None, Any]:
         if isinstance(ask, AskModel) and not ask.is_quiet and self.streams(loop):
             return (yield from self._stream(loop, ask, aside))
         return self._call(loop, ask, aside)
@@ -168,7 +166,7 @@ class SyncPerformer(Walk):
 
     def _stream(
         self, loop: Machine, ask: AskModel, aside: WorkerThread | None
-    ) -> Generator[StreamChunk[Any], None, ModelResponse]:
+    ) -> Generator[StreamChunk, None, ModelResponse]:
         streamer = Streamer(loop.spec.output)
         with closing(self._deltas(loop, ask, aside)) as deltas:
             for delta in deltas:
@@ -212,7 +210,7 @@ class SyncPerformer(Walk):
             yield first
             yield from deltas
 
-    def _show(self, loop: Machine, ask_id: str, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
+    def _show(self, loop: Machine, ask_id: str, chunk: StreamChunk) -> StreamChunk:
         """A chunk, when the listener of the run has seen it."""
         self.marked(loop, chunk)
         listener = loop.plan.on_stream

@@ -42,7 +42,7 @@ def drive(tree: Tree, run_id: str) -> None:
         raise
 
 
-def walk(tree: Tree, run_id: str, *, iterates: bool) -> Generator[StreamChunk[Any]]:
+def walk(tree: Tree, run_id: str, *, iterates: bool) -> Generator[StreamChunk]:
     """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
     the_walk = SyncWalk(tree, run_id, iterates=iterates)
     if tree.keeper is not None and run_id == tree.root:
@@ -104,7 +104,7 @@ class SyncWalk(SyncPerformer):
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
         super().__init__(tree, run_id, iterates=iterates)
-        self._news: queue.SimpleQueue[_Returned | StreamChunk[Any] | WokenError] = queue.SimpleQueue()
+        self._news: queue.SimpleQueue[_Returned | StreamChunk | WokenError] = queue.SimpleQueue()
         self._aside: WorkerThread | None = None
         """Does what takes long, where somebody may want the run cancelled meanwhile."""
         self._deadlines: list[tuple[float, Key]] = []
@@ -119,7 +119,7 @@ class SyncWalk(SyncPerformer):
 
         self.tree.wake = wake
 
-    def steps(self) -> Generator[StreamChunk[Any]]:
+    def steps(self) -> Generator[StreamChunk]:
         self.tree.open(self.root)
         while True:
             if self.ended:
@@ -152,7 +152,7 @@ class SyncWalk(SyncPerformer):
 
     # In place
 
-    def _do(self, loop: Machine, ask: Ask) -> Generator[StreamChunk[Any]]:
+    def _do(self, loop: Machine, ask: Ask) -> Generator[StreamChunk]:
         run_id = loop.run.id
         self.tree.begin(run_id, ask.id)
         self._keep()
@@ -193,16 +193,16 @@ class SyncWalk(SyncPerformer):
             count += 1
         return count
 
-    def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
+    def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk]:
         """Tell an outcome; a tool's is shown when it is safe in the machine."""
         self.take(run_id, ask.id, outcome)
         yield from self._show_tool(run_id, ask, outcome)
 
-    def _show_tool(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk[Any]]:
+    def _show_tool(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk]:
         if isinstance(ask, AskTool):
             yield from self._show_result(self.tree.loops[run_id], ask.id, outcome)
 
-    def _show_result(self, loop: Machine, ask_id: str, result: ToolResult) -> Generator[StreamChunk[Any]]:
+    def _show_result(self, loop: Machine, ask_id: str, result: ToolResult) -> Generator[StreamChunk]:
         if self.streams(loop):
             try:
                 yield self._show(loop, ask_id, StreamChunk(tool_result=replace(result)))
@@ -255,14 +255,14 @@ class SyncWalk(SyncPerformer):
         except BaseException as error:
             self._return(busy, _Returned(key, None, error))
 
-    def _hear_news(self) -> Generator[StreamChunk[Any]]:
+    def _hear_news(self) -> Generator[StreamChunk]:
         """Wait for the next news; what has come by then is taken in with it, to be kept in one go."""
         yield from self._wait()
         if not self.iterates:
             for _ in range(self._news.qsize()):
                 yield from self._wait()
 
-    def _wait(self) -> Generator[StreamChunk[Any]]:
+    def _wait(self) -> Generator[StreamChunk]:
         """Wait for the next news, and take it in."""
         news = self._next_news()
         if isinstance(news, StreamChunk):
@@ -282,7 +282,7 @@ class SyncWalk(SyncPerformer):
                 self.busy.pop(news.key, None)
                 yield from self._show_tool(run_id, ask, news.outcome)
 
-    def _next_news(self) -> _Returned | StreamChunk[Any] | WokenError | None:
+    def _next_news(self) -> _Returned | StreamChunk | WokenError | None:
         """The next news; None when the time of a tool is up."""
         deadlines, busy = self._deadlines, self.busy
         while deadlines and deadlines[0][1] not in busy:
@@ -293,7 +293,7 @@ class SyncWalk(SyncPerformer):
         except queue.Empty:
             return None
 
-    def _end_late_ones(self) -> Generator[StreamChunk[Any]]:
+    def _end_late_ones(self) -> Generator[StreamChunk]:
         now = time.monotonic()
         while self._deadlines and self._deadlines[0][0] <= now:
             _, key = heapq.heappop(self._deadlines)
@@ -343,7 +343,7 @@ class SyncWalk(SyncPerformer):
 
     # Ends
 
-    def _end_branches(self) -> Generator[StreamChunk[Any]]:
+    def _end_branches(self) -> Generator[StreamChunk]:
         while self.ended:
             run_id, error = self.ended.pop(0)
             shown = self.end_branch(run_id, self._close_sources(run_id) or error)

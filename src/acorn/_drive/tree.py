@@ -344,7 +344,7 @@ class Tree:
             yield branch_id
             yield from self._below(branch_id)
 
-    def lineage(self, run_id: str) -> Iterator[tuple[Any, Run[Any]]]:
+    def lineage(self, run_id: str) -> Iterator[tuple[Any, Run]]:
         """An instance and its run, and then those that it is a branch of."""
         loop: Machine | None = self.loops[run_id]
         while loop is not None:
@@ -447,7 +447,7 @@ def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool
     return bool(is_same and saved["run"]["input"] == to_saved(context.input))
 
 
-def _hang(branches: list[Run[Any]], run: Run[Any]) -> None:
+def _hang(branches: list[Run], run: Run) -> None:
     """Put a run below its parent; where its saved record hangs, in place of that."""
     for at, record in enumerate(branches):
         if record.id == run.id:

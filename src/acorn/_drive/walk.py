@@ -127,7 +127,7 @@ class Walk:
     def streams(self, loop: Machine) -> bool:
         return self.iterates or loop.plan.on_stream is not None
 
-    def marked(self, loop: Machine, chunk: StreamChunk[Any]) -> StreamChunk[Any]:
+    def marked(self, loop: Machine, chunk: StreamChunk) -> StreamChunk:
         """A chunk that says which branch it comes from."""
         if loop.path:
             chunk.branch, chunk.run_id = loop.path, loop.run.id

@@ -22,7 +22,7 @@ from pydantic import GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import PydanticSerializationUnexpectedValue, SchemaSerializer, core_schema
 
 from acorn._formats.json import to_text
-from acorn.types import Content
+from acorn.types import Content, JsonObject
 
 MARK = "media"
 """Under which a placeholder has the number of its part."""
@@ -54,7 +54,7 @@ class ContentPart:
         core_schema.any_schema(serialization=core_schema.plain_serializer_function_ser_schema(_write, when_used="json"))
     )
 
-    def __acorn_part__(self) -> dict[str, Any]:
+    def __acorn_part__(self) -> JsonObject:
         """The content part in OpenAI's format, in dicts that nobody else holds."""
         raise NotImplementedError
 
@@ -90,7 +90,7 @@ class Parts:
     __slots__ = ("_mark", "_token", "found")
 
     def __init__(self, mark: str = MARK) -> None:
-        self.found: list[tuple[dict[str, Any], dict[str, str]]] = []
+        self.found: list[tuple[JsonObject, dict[str, str]]] = []
         """Each as it is sent, and its label."""
         self._mark = mark
 
@@ -106,7 +106,7 @@ class Parts:
     def __exit__(self, *_: object) -> None:
         _collecting.reset(self._token)
 
-    def placeholder(self, part: ContentPart) -> dict[str, Any]:
+    def placeholder(self, part: ContentPart) -> JsonObject:
         """What stands for a part; one that stands in several places has one number, and is sent once."""
         label = part.__acorn_label__()
         made = (part.__acorn_part__(), label)
@@ -149,17 +149,17 @@ def text_of(content: Any) -> str:
 class SavedPart(ContentPart):
     """A part whose class is not known any more: what a tool returned may have been anything."""
 
-    part: dict[str, Any]
+    part: JsonObject
     label: dict[str, str]
 
-    def __acorn_part__(self) -> dict[str, Any]:
+    def __acorn_part__(self) -> JsonObject:
         return deepcopy(self.part)
 
     def __acorn_label__(self) -> dict[str, str]:
         return self.label
 
 
-def save_parts(value: Any) -> tuple[str, dict[str, Any] | None]:
+def save_parts(value: Any) -> tuple[str, JsonObject | None]:
     """A value as JSON text, and what `restore_parts` needs to put its parts back; None where there are none."""
     with Parts() as parts:
         text = to_text(value)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
 
 from acorn._formats.redact import redact, without_secrets
+from acorn.types import JsonObject
 
 _MAX_DEPTH = 150
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
@@ -168,10 +169,10 @@ def _parts(value: Any, inside: tuple[int, ...], foreign: _Foreign) -> Any:
     return foreign(value) if items is None else [_plain(item, inside, foreign) for item in items]
 
 
-def _fields(value: Any, inside: tuple[int, ...], foreign: _Foreign) -> dict[str, Any]:
+def _fields(value: Any, inside: tuple[int, ...], foreign: _Foreign) -> JsonObject:
     """Each field as its class writes it, or by itself; excluded ones stay out either way."""
     described: Mapping[str, Any] = getattr(type(value), "__pydantic_fields__", {})
-    plain: dict[str, Any] = {}
+    plain: JsonObject = {}
     for name, item in list(attributes(value).items()):
         if getattr(described.get(name), "exclude", False):
             continue

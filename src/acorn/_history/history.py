@@ -27,7 +27,7 @@ from acorn.journal import (
     ModelResponded,
     ToolResultsAdded,
 )
-from acorn.types import Content
+from acorn.types import Content, JsonObject
 
 
 def user(content: Content) -> Message:
@@ -168,8 +168,8 @@ class HistoryOwnership:
     __slots__ = ("_borrowed", "messages", "noted")
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self.noted: list[dict[str, Any]] | None = None
+        self.messages: list[JsonObject] = []
+        self.noted: list[JsonObject] | None = None
         """What the messages are if nobody else has written in them; None while nobody else has them."""
         self._borrowed = 0
         """How many of the first messages are another's, who keeps them as they are."""
@@ -179,14 +179,14 @@ class HistoryOwnership:
         """Whether nobody else has it."""
         return self.noted is None
 
-    def begin(self, messages: list[dict[str, Any]], borrowed: int = 0) -> None:
+    def begin(self, messages: list[JsonObject], borrowed: int = 0) -> None:
         """Other messages; so many of the first are copied only when somebody wants to have them."""
         was_out = self.noted is not None
         self.messages, self._borrowed, self.noted = messages, borrowed, None
         if was_out:
             self.hand_out()
 
-    def hand_out(self) -> list[dict[str, Any]]:
+    def hand_out(self) -> list[JsonObject]:
         """The messages for somebody who may keep and change them."""
         if self.noted is None:
             with _lock.handing_out:
@@ -205,7 +205,7 @@ class HistoryOwnership:
         self.hand_out()
         self.messages = messages
 
-    def put(self, at: int, made: Sequence[dict[str, Any]]) -> None:
+    def put(self, at: int, made: Sequence[JsonObject]) -> None:
         """Messages of the loop's."""
         noted = self.noted
         self.messages[at:at] = made

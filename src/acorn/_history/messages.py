@@ -15,7 +15,7 @@ from acorn._history.history import user as user
 from acorn.errors import AcornError
 from acorn.models.request_body import unsigned_id
 from acorn.record import Message
-from acorn.types import TOOL_ERROR, Content, ToolResult
+from acorn.types import TOOL_ERROR, Content, JsonObject, ToolResult
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
 REMINDER_CUT_OFF = f"Your reply was cut off at the token limit. {REMINDER} A shorter reply fits."
@@ -41,7 +41,7 @@ def result_content(result: ToolResult) -> Content:
     return str.__str__(output) if isinstance(output, str) else content_of(output)
 
 
-def sent_result(content: Content, name: str, call_id: str) -> tuple[Content, list[dict[str, Any]]]:
+def sent_result(content: Content, name: str, call_id: str) -> tuple[Content, list[JsonObject]]:
     """What a tool message takes of a content, and the other parts, each behind a line that says where it belongs.
 
     OpenAI's protocol has nothing but text in tool messages; the parts are for a user message behind the results.
@@ -50,7 +50,7 @@ def sent_result(content: Content, name: str, call_id: str) -> tuple[Content, lis
         return content, []
     texts = [part for part in content if part.get("type") == "text"]
     is_plain = len(texts) == 1 and texts[0].keys() == {"type", "text"} and isinstance(texts[0]["text"], str)
-    labelled: list[dict[str, Any]] = []
+    labelled: list[JsonObject] = []
     for number, part in enumerate(others, start=1):
         line = f"Media {number} of the result of `{name}` (call `{unsigned_id(call_id)}`):"
         labelled += [{"type": "text", "text": line}, part]

@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from acorn._formats.json import to_text
 from acorn._history.messages import NO_RESULT, fresh_ids, sent_result, tool, user
 from acorn.record import Message
+from acorn.types import JsonObject
 
 SYSTEM = ("system", "developer")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -95,11 +96,11 @@ def turn_of(message: Message, index: int, answers: dict[int, Message], used: set
     return [*sent, user(beside)] if beside else sent
 
 
-def _call(call: Any, call_id: str) -> dict[str, Any]:
+def _call(call: Any, call_id: str) -> JsonObject:
     """A call in OpenAI's form, whichever form it had, its arguments a JSON object."""
-    source: dict[str, Any] = call if isinstance(call, dict) else {}
+    source: JsonObject = call if isinstance(call, dict) else {}
     function: Any = source.get("function")
-    holder: dict[str, Any] = function if isinstance(function, dict) else source
+    holder: JsonObject = function if isinstance(function, dict) else source
     # Models make up names such as `functions.search`, which no provider takes back.
     name = _NOT_IN_A_NAME.sub("_", str(holder.get("name") or "unknown"))[:_LONGEST_NAME]
     return {

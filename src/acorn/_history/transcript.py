@@ -43,7 +43,7 @@ from acorn.types import Content, ToolCall, ToolResult, Unfinished
 class Transcript:
     """Writes for one run."""
 
-    def __init__(self, run: Run[Any]) -> None:
+    def __init__(self, run: Run) -> None:
         self.run = run
         self.journal = run.journal
         self._id = run.id

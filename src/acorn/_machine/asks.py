@@ -78,5 +78,5 @@ Ask = AskSource | AskModel | AskTool | AskBranch | AskHook
 class BranchEnd:
     """How a branch ended: its record, and what it failed of. One that could not even begin has no record."""
 
-    run: Run[Any] | None
+    run: Run | None
     error: BaseException | None = None

@@ -26,7 +26,7 @@ from acorn._record.saved_form import restored
 from acorn.errors import AcornError, BranchError
 from acorn.journal import BranchFinished, BranchStarted
 from acorn.record import Message, Run
-from acorn.types import ToolCall, ToolResult, Usage
+from acorn.types import JsonObject, ToolCall, ToolResult, Usage
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class Branches(RequestBuilder):
         whole, given = self.branch_plan(context, plan), context.input
         if not isinstance(given, BaseModel):  # it was saved
             given = restored(plan.spec.input.schema, given, "input of a branch")
-        run: Run[Any] = Run(context.run_id, given, deps=whole.deps, branch=context.path)
+        run: Run = Run(context.run_id, given, deps=whole.deps, branch=context.path)
         return type(self)(whole, run, wire=self.wire.fork(context.history) if context.inherits else None)
 
     def branch_begun(self, context: BranchContext, now: float) -> None:
@@ -122,7 +122,7 @@ class Branches(RequestBuilder):
             BranchStarted(self.run.id, journal.step, now, context.run_id, context.path, context.call_id, context.inside)
         )
 
-    def branch_ended(self, context: BranchContext, child: Run[Any], result: ToolResult, now: float) -> None:
+    def branch_ended(self, context: BranchContext, child: Run, result: ToolResult, now: float) -> None:
         """What a branch used is part of what the run used."""
         journal = self.journal
         journal.entries.append(
@@ -171,14 +171,14 @@ class Branches(RequestBuilder):
         except AcornError:
             return list(self.state.results.values())
 
-    def _as_changed(self) -> tuple[dict[str, Any], tuple[Tool, ...]]:
+    def _as_changed(self) -> tuple[JsonObject, tuple[Tool, ...]]:
         """The settings that were changed during the run, and the tools, as `on_step` has left them by now."""
         if self._step is None:
             return self.state.settings, self.toolset.tools
         return merge_settings(self.state.settings, self._step.changes()), self._step.chosen_tools()
 
 
-def used_below(run: Run[Any]) -> Iterator[tuple[Usage, float | None]]:
+def used_below(run: Run) -> Iterator[tuple[Usage, float | None]]:
     """What the branches of a run have used that it does not count yet, since they have not ended for it."""
     if not run.branches:
         return

@@ -21,6 +21,7 @@ from acorn._formats.schema.shape import Shape, _part
 from acorn._formats.xml.decode import read
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn.errors import ParseError
+from acorn.types import JsonObject
 
 _INSTRUCTION = "You must provide your final answer now. Respond with your answer in the following XML structure:"
 _CLOSING = "Fill in the values. Do not repeat the descriptions."
@@ -120,7 +121,7 @@ def form(shape: Shape, root: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def finish_definition(shape: Shape, *, strict: bool = False) -> dict[str, Any]:
+def finish_definition(shape: Shape, *, strict: bool = False) -> JsonObject:
     """The tool that ends the run, as in a request's `function`."""
     described = {"name": FINISH, "description": "Call this with your final answer. It ends the task."}
     if strict:

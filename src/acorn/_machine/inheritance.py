@@ -25,7 +25,7 @@ from acorn._machine.plan import BranchTool
 from acorn.errors import InputError
 from acorn.journal import RunFailed, RunInterrupted
 from acorn.record import Message
-from acorn.types import ToolCall, ToolResult, Unfinished
+from acorn.types import JsonObject, ToolCall, ToolResult, Unfinished
 
 NOT_YET = "This call has not returned yet."
 
@@ -93,7 +93,7 @@ def conversation(
     Calls of earlier turns are left as they are: what the parent sends for them, the branch sends too.
     """
     if at is not None:
-        answers: dict[str, Any] = {call_id: f"The branch `{name}` has begun." for call_id, name in begun.items()}
+        answers: JsonObject = {call_id: f"The branch `{name}` has begun." for call_id, name in begun.items()}
         answers |= {result.id: messages.result_content(result) for result in results}
         behind = takewhile(lambda message: message.get("role") == "tool", copies[at + 1 :])
         answered = {message.get("tool_call_id") for message in behind}

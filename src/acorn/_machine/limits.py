@@ -180,9 +180,7 @@ class Budgets:
             f"limit, or use a faster model."
         )
 
-    def pay(
-        self, response: ModelResponse, model: Model, run: Run[Any], seconds: float, *, is_aside: bool = False
-    ) -> None:
+    def pay(self, response: ModelResponse, model: Model, run: Run, seconds: float, *, is_aside: bool = False) -> None:
         """Count a response, on the record and in every budget; one aside of it all says nothing of the next."""
         usage = response.usage
         if response.cost is None and (price := model.price()) is not None:

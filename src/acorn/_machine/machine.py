@@ -33,9 +33,7 @@ from acorn.types import Paused, Request
 class Machine(Phases):
     """One run of one module."""
 
-    def __init__(
-        self, plan: Plan, run: Run[Any], state: State | None = None, wire: RequestMessages | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, run: Run, state: State | None = None, wire: RequestMessages | None = None) -> None:
         super().__init__(plan, run, state, wire)
         self._is_torn = False
         """Whether something is being told, or was interrupted in the middle of it."""

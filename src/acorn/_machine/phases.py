@@ -43,9 +43,7 @@ from acorn.types import Content, ToolCall, ToolResult, Unfinished, Usage
 class Phases(ToolCalls):
     """A run on its way through its phases."""
 
-    def __init__(
-        self, plan: Plan, run: Run[Any], state: State | None = None, wire: RequestMessages | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, run: Run, state: State | None = None, wire: RequestMessages | None = None) -> None:
         super().__init__(plan, run, state, wire)
         self._asks: dict[str, Ask] | None = None
         """What is listed now, by the ids; None where it has to be listed anew."""

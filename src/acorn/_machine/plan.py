@@ -20,7 +20,7 @@ from acorn.errors import AcornError
 from acorn.models.port import Model
 from acorn.record import Message
 from acorn.step import Step
-from acorn.types import Request
+from acorn.types import JsonObject, Request
 
 if TYPE_CHECKING:
     from acorn._machine.fork import Fork  # the events' classes, which a run that is no fork does not need
@@ -41,7 +41,7 @@ class BranchTool:
     """Whether it goes on with its parent's conversation; an agent that is a tool has its own."""
 
     @cached_property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JsonObject:
         whose = f"The input of `{self.spec.owner}`, which is the branch `{self.name}`,"
         description = self.described or first_paragraph(self.doc)
         described = {"description": description} if description else {}
@@ -64,7 +64,7 @@ class Plan:
     on_start: Callable[[Step], Any] | None = None
     on_step: Callable[[Step], Any] | None = None
     on_finish: Callable[[Any], Any] | None = None
-    on_stream: Callable[[StreamChunk[Any]], Any] | None = None
+    on_stream: Callable[[StreamChunk], Any] | None = None
     on_human: Callable[[Request], Any] | None = None
     """The nearest one: a branch without its own asks the run above."""
     prior: Sequence[Message] = ()
@@ -101,7 +101,7 @@ class Toolset:
 
     tools: tuple[Tool, ...]
     branches: Mapping[str, BranchTool]
-    finish: dict[str, Any]
+    finish: JsonObject
     named: dict[str, Tool] = field(init=False)
     repeatable: frozenset[str] = field(init=False)
     asking: frozenset[str] = field(init=False)
@@ -128,7 +128,7 @@ class _Schemas:
 
     __slots__ = ("ids", "schemas")
 
-    def __init__(self, schemas: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, schemas: Sequence[JsonObject]) -> None:
         self.schemas = schemas
         self.ids = tuple(map(id, schemas))
 
@@ -142,7 +142,7 @@ class _Schemas:
 class Described:
     """Tools as a request has them."""
 
-    def __init__(self, schemas: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, schemas: Sequence[JsonObject]) -> None:
         # What a provider runs itself is said in its own words, and has no parameters of ours.
         self.definitions = [
             {"type": "function", "function": schema} if "parameters" in schema else schema for schema in schemas

@@ -25,14 +25,13 @@ from acorn.errors import DeclarationError, ToolConflictError
 from acorn.models.port import ModelRequest, models_of, takes_strict, takes_tool, thinks
 from acorn.record import Message, Run
 from acorn.step import Step
+from acorn.types import JsonObject
 
 
 class RequestBuilder:
     """What one run has at hand to talk with its model."""
 
-    def __init__(
-        self, plan: Plan, run: Run[Any], state: State | None = None, wire: RequestMessages | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, run: Run, state: State | None = None, wire: RequestMessages | None = None) -> None:
         self.plan = plan
         self.spec = plan.spec
         self.run = run
@@ -133,7 +132,7 @@ class RequestBuilder:
                     f"it: OpenAI's are for `openai/responses/...`, Anthropic's for `anthropic/...`."
                 )
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self) -> JsonObject:
         """The tool that ends the run; where nobody says how strict it is, it depends on its schema and on the model."""
         output, strict = self.spec.output, self.spec.strict
         if strict is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from pydantic_core import from_json
 
@@ -60,7 +59,7 @@ def may_go_on(error: BaseException) -> bool:
 
 
 def prepare(
-    call: ToolCall, toolset: Toolset, run: Run[Any], was_cut: bool, start: Callable[[AgentTool], BranchTool] | None
+    call: ToolCall, toolset: Toolset, run: Run, was_cut: bool, start: Callable[[AgentTool], BranchTool] | None
 ) -> AskTool | ToolResult | BranchTool:
     """The function and its arguments, a branch to begin, or the error that the model will read."""
     tool = toolset.named.get(call.name) or toolset.branches.get(call.name)

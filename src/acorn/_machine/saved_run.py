@@ -50,7 +50,7 @@ from acorn.journal import (
     ToolStarted,
 )
 from acorn.record import TOOL, Run
-from acorn.types import ToolCall, Usage
+from acorn.types import JsonObject, ToolCall, Usage
 
 MANY = 8
 """Calls in a step from which on it is worth it."""
@@ -102,13 +102,13 @@ def continue_progress(
     return StepProgress(before.calls, before.rest, *now)
 
 
-def _rest(state: State, turn: int | None) -> dict[str, Any]:
+def _rest(state: State, turn: int | None) -> JsonObject:
     # What was spent is counted anew by whoever loads it.
     meter = {name: value for name, value in vars(state.meter).items() if name != "spent"}
     return {**state.small(), "meter": meter, "turn": turn}
 
 
-def written_with_result(entry: Entry, state: State) -> dict[str, Any]:
+def written_with_result(entry: Entry, state: State) -> JsonObject:
     """An entry as plain data; one of a result has with it what the memory would have of it."""
     plain = written_entry(entry)
     if isinstance(entry, ToolFinished | BranchFinished) and entry.call_id is not None:
@@ -131,7 +131,7 @@ def replay_step(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
             state.results[call_id] = read_result(plain[_RESULT])
 
 
-def save(loop: Machine, since: int = 0) -> dict[str, Any]:
+def save(loop: Machine, since: int = 0) -> JsonObject:
     """Everything that is needed to go on, but for functions and keys; of the journal the entries from `since` on."""
     context = loop.context
     entries, state = save_new(loop, since)[:2]
@@ -146,7 +146,7 @@ def save(loop: Machine, since: int = 0) -> dict[str, Any]:
 
 def save_new(
     loop: Machine, since: int, before: StepProgress | None = None
-) -> tuple[list[dict[str, Any]], dict[str, Any] | None, StepProgress | None]:
+) -> tuple[list[JsonObject], JsonObject | None, StepProgress | None]:
     """Of this, what is new at each step: entries, and the machine's memory; None where the entries tell all of it.
 
     What comes last is for the next time.
@@ -165,7 +165,7 @@ def save_new(
     return [written_entry(entry) for entry in new], memory, after
 
 
-def save_record(loop: Machine) -> dict[str, Any]:
+def save_record(loop: Machine) -> JsonObject:
     """And the rest, which is small."""
     record = {**written_record(loop.run), "seconds": loop.journal.now}
     return {"format": FORMAT, "module": loop.plan.module, "run": record}
@@ -181,7 +181,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
     state = State.from_json(memory)
     if length is not None:
         replay_step(state, saved["journal"][length:])
-    run: Run[Any] = Run(
+    run: Run = Run(
         kept["id"],
         given,
         model=kept["model"],
@@ -228,7 +228,7 @@ def _count_again(loop: Machine) -> None:
         budget.spent.add(tokens, cost)
 
 
-def _close(run: Run[Any], plan: Plan, kept: Mapping[str, Any]) -> None:
+def _close(run: Run, plan: Plan, kept: Mapping[str, Any]) -> None:
     """What became of a run that was over."""
     run.usage, run.cost = Usage(**kept["usage"]), kept["cost"]
     run.stop_reason = kept["stop_reason"]
@@ -242,13 +242,13 @@ def _close(run: Run[Any], plan: Plan, kept: Mapping[str, Any]) -> None:
         restored(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
 
 
-def hang_records(run: Run[Any], saved: Iterable[Mapping[str, Any]]) -> None:
+def hang_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:
     """Put the records of saved branches below the run, as plain data, in the order in which they were begun."""
-    below: dict[str, list[Run[Any]]] = {}
+    below: dict[str, list[Run]] = {}
     for each in saved:
         context = each["branch"]
         check_format(each)
-        record: Run[Any] = read_record(Run, each, None)
+        record: Run = read_record(Run, each, None)
         record.branch = context["path"]
         below.setdefault(context["parent_id"], []).append(record)
     parents = [run]

@@ -25,7 +25,7 @@ from acorn._record.saved_form import fields_of, read_request, read_result, writt
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
 from acorn.record import Message
-from acorn.types import Fallback, Request, ToolCall, ToolResult, Usage
+from acorn.types import Fallback, JsonObject, Request, ToolCall, ToolResult, Usage
 
 _HARMLESS = (
     "model", "id", "base_url", "api_base", "api_version", "custom_llm_provider", "num_retries", "retry_delay",
@@ -38,7 +38,7 @@ OBJECT = "(an object)"
 """What is written of a model that is neither an id nor a dict."""
 
 
-def written_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def written_settings(settings: Mapping[str, Any]) -> JsonObject:
     """Settings as plain data, without a key."""
     written = dict(settings)
     if "model" in written:
@@ -46,7 +46,7 @@ def written_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return written
 
 
-def read_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def read_settings(settings: Mapping[str, Any]) -> JsonObject:
     """Settings as they were written; a model that was an object is not among them."""
     model = settings.get("model")
     if OBJECT in (model if isinstance(model, list) else [model]):
@@ -94,14 +94,14 @@ class BranchContext:
     """The parent's conversation at birth, its pending calls answered."""
     openings: tuple[Message, ...] = ()
     """The inputs of the runs above, the nearest first."""
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    settings: Mapping[str, Any] = field(default_factory=JsonObject)
     """What was changed of the parent's settings by then."""
     tools: tuple[str, ...] = ()
     """The names of the parent's tools by then."""
     limits: Limits = field(default_factory=Limits)
     """What was left for it."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             **vars(self),
             "input": to_saved(self.input),
@@ -150,7 +150,7 @@ class State:
     """Whether the request under way forces `__finish__`."""
     reason: str = "finish"
     """What `stop_reason` will be when an answer comes."""
-    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    settings: dict[str, Any] = field(default_factory=JsonObject)
     """`model`, `temperature` and `max_tokens` as a hook set them; what it left alone is not here."""
     tools: list[str] | None = None
     """The names of the tools as a hook left them."""
@@ -164,7 +164,7 @@ class State:
     """The branches that were born in this step and have not ended, by the id of their call."""
     requests: dict[str, Request] = field(default_factory=dict[str, Request])
     """What people are asked in this step, by the id of the call that waits."""
-    answers: dict[str, Any] = field(default_factory=dict[str, Any])
+    answers: JsonObject = field(default_factory=JsonObject)
     """What they have said, as plain data."""
     passed: list[str] = field(default_factory=list[str])
     """The calls that `on_human` had no answer to."""
@@ -182,7 +182,7 @@ class State:
     noticed: bool = False
     meter: Meter = field(default_factory=Meter)
 
-    def to_json(self, turn: int | None) -> dict[str, Any]:
+    def to_json(self, turn: int | None) -> JsonObject:
         """As plain data; what the model would read of a tool's output is the same afterwards.
 
         `turn` is where the last response stands in the history: when the model is asked again, that tells all of it.
@@ -206,7 +206,7 @@ class State:
         }
         return plain
 
-    def small(self) -> dict[str, Any]:
+    def small(self) -> JsonObject:
         """What does not grow with the calls of the step, to compare."""
         plain = {name: value for name, value in vars(self).items() if name not in _OF_CALLS}
         return {**plain, "requests": {call_id: each.id for call_id, each in self.requests.items()}}
@@ -236,6 +236,6 @@ class State:
         return cls(**fields)
 
 
-def _response(response: ModelResponse) -> dict[str, Any]:
+def _response(response: ModelResponse) -> JsonObject:
     calls = [fields_of(call) for call in response.tool_calls]
     return {**vars(response), "tool_calls": calls, "usage": fields_of(response.usage)}

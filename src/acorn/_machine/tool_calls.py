@@ -104,9 +104,7 @@ _LONG_AGO = datetime.fromtimestamp(0, UTC)
 class ToolCalls(Branches):
     """A run with the calls of its step."""
 
-    def __init__(
-        self, plan: Plan, run: Run[Any], state: State | None = None, wire: RequestMessages | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, run: Run, state: State | None = None, wire: RequestMessages | None = None) -> None:
         super().__init__(plan, run, state, wire)
         self._prepared: dict[str, AskTool | BranchTool] = {}
         """The calls of this step that can be performed, by their ids."""

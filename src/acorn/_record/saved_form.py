@@ -21,7 +21,7 @@ from acorn._formats.schema.shape import SHAPES, Shape, Shapes
 from acorn._history.history import history_of
 from acorn.errors import AcornError, ModelError, StoreError
 from acorn.journal import CalledTool, Entry, ModelResponded, ResultMessage, RunFailed, RunInterrupted, RunStarted
-from acorn.types import Fallback, ForkedFrom, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Fallback, ForkedFrom, JsonObject, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
 FORMAT = 2
 """The version of what is written here; a reader knows its own and those before it."""
@@ -37,7 +37,7 @@ def write_run(run: Any) -> str:
     return as_one_text(lambda: _with_branches(run))
 
 
-def _with_branches(run: Any) -> dict[str, Any]:
+def _with_branches(run: Any) -> JsonObject:
     entries = tuple(run.journal.entries)  # the run may be going on
     return {
         "format": FORMAT,
@@ -103,7 +103,7 @@ def module_in(entries: Any) -> str | None:
     return next((entry.module for entry in entries if isinstance(entry, RunStarted)), None)
 
 
-def written_record(run: Any) -> dict[str, Any]:
+def written_record(run: Any) -> JsonObject:
     """All of a record but the two books and the branches, as plain data without secrets."""
     output = run.output
     is_unfinished, is_paused = isinstance(output, Unfinished), isinstance(output, Paused)
@@ -223,7 +223,7 @@ def read_output(kept: Mapping[str, Any], shape: Shape | None, *, may_differ: boo
     return output
 
 
-def _written_unfinished(output: Unfinished) -> dict[str, Any]:
+def _written_unfinished(output: Unfinished) -> JsonObject:
     return {
         "owner": output._owner,
         "content": output.content,
@@ -237,7 +237,7 @@ def _read_unfinished(plain: Mapping[str, Any]) -> Unfinished:
     return Unfinished(plain["owner"], plain["content"], calls, list(map(read_result, plain["tool_results"])))
 
 
-def written_request(request: Request) -> dict[str, Any]:
+def written_request(request: Request) -> JsonObject:
     """What people are asked, as plain data."""
     return {**fields_of(request), "asked": request.asked.isoformat()}
 
@@ -249,12 +249,12 @@ def read_request(plain: Mapping[str, Any]) -> Request:
     return Request(**fields)
 
 
-def fields_of(record: Any) -> dict[str, Any]:
+def fields_of(record: Any) -> JsonObject:
     """The fields of a dataclass with slots; nothing in it is copied."""
     return {name: getattr(record, name) for name in record.__slots__}
 
 
-def written_result(result: ToolResult) -> dict[str, Any]:
+def written_result(result: ToolResult) -> JsonObject:
     """A string as it is, anything else as JSON; what JSON writes as a string keeps its quotes, as a model reads it."""
     plain = fields_of(result)
     if isinstance(result.output, str):
@@ -297,7 +297,7 @@ def _words_in(entries: Any) -> str | None:
     return next(ends, None)
 
 
-def _written_error(error: BaseException, known: str | None = None, depth: int = 0) -> dict[str, Any]:
+def _written_error(error: BaseException, known: str | None = None, depth: int = 0) -> JsonObject:
     """An error by its class, its words and its public fields; `known` are its words as the journal has them."""
     secrets = secrets_in({})
     kind, name, words = (
@@ -372,9 +372,9 @@ def _is_public(name: str) -> bool:
 # Entries
 
 
-def written_entry(entry: Entry) -> dict[str, Any]:
+def written_entry(entry: Entry) -> JsonObject:
     """An entry as plain data, with the name of its class."""
-    plain: dict[str, Any] = {"entry": type(entry).__name__, **entry._asdict()}
+    plain: JsonObject = {"entry": type(entry).__name__, **entry._asdict()}
     if isinstance(entry, RunStarted):
         plain["input"] = to_saved(entry.input)
     if "usage" in plain:

@@ -17,7 +17,7 @@ from acorn._formats.json import to_plain
 from acorn._formats.redact import redact, secrets_in, without_secrets
 from acorn.journal import ModelResponded
 from acorn.models.request_body import unsigned_id
-from acorn.types import Content
+from acorn.types import Content, JsonObject
 
 # Spans
 INVOKE_AGENT = "invoke_agent"
@@ -127,7 +127,7 @@ def finish_reason(stop_reason: str) -> str:
     return "tool_call" if stop_reason == "tool_calls" else stop_reason
 
 
-Part = dict[str, Any]
+Part = JsonObject
 _DATA = re.compile(r"(data:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*;base64,)[A-Za-z0-9+/_=-]+")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}={0,2}")
 """Nobody writes so long a word."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from acorn._telemetry import conventions
-from acorn.types import Usage
+from acorn.types import JsonObject, Usage
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -56,7 +56,7 @@ class Meters:
         buckets = {"explicit_bucket_boundaries_advisory": conventions.COUNTS}
         self._tokens = meter.create_histogram(conventions.TOKENS, "{token}", told, **buckets)
 
-    def record(self, attributes: dict[str, Any], seconds: float, usage: Usage | None) -> None:
+    def record(self, attributes: JsonObject, seconds: float, usage: Usage | None) -> None:
         """A request is over; one that failed has used nothing that we know of."""
         if self._duration is not None:
             self._duration.record(seconds, attributes)

@@ -51,14 +51,14 @@ from acorn.journal import (
 )
 from acorn.models.port import RetryEvent, setbacks
 from acorn.record import TOOL
-from acorn.types import Usage
+from acorn.types import JsonObject, Usage
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
 Key = tuple[str, str]
 """A run and one of its asks."""
-Attributes = dict[str, Any]
+Attributes = JsonObject
 
 
 class _OpenRequest(NamedTuple):

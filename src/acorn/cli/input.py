@@ -33,6 +33,7 @@ from acorn.cli.field_options import Node
 from acorn.cli.options import Option, Options, ParsedArguments, ValuePath
 from acorn.cli.output import CommandError, error_text, line_reached, write_line
 from acorn.cli.streams import descriptor_of
+from acorn.types import JsonObject
 
 _CLASSES: dict[str, type[Image | Audio | File]] = {"image": Image, "audio": Audio, "file": File}
 
@@ -219,7 +220,7 @@ def _raises(schema: type[BaseModel], values: dict[str, Any], kind: type[BaseExce
     return False
 
 
-def _read_input(source: str, options: Options) -> dict[str, Any]:
+def _read_input(source: str, options: Options) -> JsonObject:
     try:
         found = json.loads(_standard_input() if source == "-" else Path(source).read_bytes())
     except OSError as error:
@@ -242,7 +243,7 @@ def _standard_input() -> str | bytes:
     return found
 
 
-def _named(values: dict[str, Any], options: Options) -> dict[str, Any]:
+def _named(values: dict[str, Any], options: Options) -> JsonObject:
     """Every field under its own name, so that an option can win over it."""
     fields = options.shape.schema.model_fields
     names = {alias: name for name, info in fields.items() for alias in _other_names(info)}

@@ -16,6 +16,7 @@ from typing import Any
 from acorn._inside import RESULT, Shape, aliases_of, shorten
 from acorn.cli.field_options import Node, with_aliases
 from acorn.cli.output import CommandError
+from acorn.types import JsonObject
 
 _DEEPEST = 4
 _UNSET: Any = object()
@@ -200,7 +201,7 @@ def _listed(node: Node, path: ValuePath, prefix: str, above: tuple[str, ...], is
             yield from _listed(inner, option.path, deeper, (*above, inner.name or ""), is_opened)
 
 
-def _definition(node: Node) -> dict[str, Any]:
+def _definition(node: Node) -> JsonObject:
     """What the class of a nested model says of itself."""
     members = [member for member in node.members if member.get("type") != "null"]
     return members[0] if len(members) == 1 else {}

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from acorn import Run
 from acorn._inside import whole_text
@@ -36,7 +36,7 @@ _DESCRIPTOR = re.compile(r"/dev/(?:fd/(?P<dev>\d+)|(?P<name>stdout|stderr))|/pro
 class Saver:
     """Writes the thread of a run to its target."""
 
-    def __init__(self, target: SaveTarget, file: str, run: Callable[[], Run[Any] | None]) -> None:
+    def __init__(self, target: SaveTarget, file: str, run: Callable[[], Run | None]) -> None:
         self._target = target
         self._file = file
         self._run = run

@@ -38,7 +38,7 @@ from acorn.journal import (
 )
 from acorn.types import TOOL_ERROR, Usage
 
-Chunk = StreamChunk[Any]
+Chunk = StreamChunk
 
 
 @dataclass(eq=False, kw_only=True)

@@ -38,8 +38,8 @@ class View(Protocol):
         """What happened before, in a run that goes on."""
         ...
 
-    def feed(self, chunk: StreamChunk[Any], run: Run[Any] | None) -> None: ...
-    def end(self, how: str, run: Run[Any] | None) -> None: ...
+    def feed(self, chunk: StreamChunk, run: Run | None) -> None: ...
+    def end(self, how: str, run: Run | None) -> None: ...
 
 
 @contextmanager
@@ -84,7 +84,7 @@ class LiveView:
         self._lock = threading.Lock()  # rich draws in a thread of its own, and so may branches run
         self._began = time.monotonic()
         """The reading of the clock from which the run's seconds count."""
-        self._run: Run[Any] | None = None
+        self._run: Run | None = None
         self._end: str | None = None
         self._live = Live(self, console=console, refresh_per_second=_PER_SECOND, vertical_overflow="crop")
 
@@ -111,12 +111,12 @@ class LiveView:
                 self._tree.root.parts.clear()
                 self._tree.root.was_interrupted = False
 
-    def feed(self, chunk: StreamChunk[Any], run: Run[Any] | None) -> None:
+    def feed(self, chunk: StreamChunk, run: Run | None) -> None:
         with self._lock:
             self._run = run
             self._tree.grow(chunk)
 
-    def end(self, how: str, run: Run[Any] | None) -> None:
+    def end(self, how: str, run: Run | None) -> None:
         with self._lock:
             self._run, self._end = run, how
 
@@ -192,10 +192,10 @@ class PlainView:
         for entry in entries:
             self._tree.hear(entry)
 
-    def feed(self, chunk: StreamChunk[Any], run: Run[Any] | None) -> None:
+    def feed(self, chunk: StreamChunk, run: Run | None) -> None:
         """What is still coming in is no line yet."""
 
-    def end(self, how: str, run: Run[Any] | None) -> None:
+    def end(self, how: str, run: Run | None) -> None:
         if run is None:
             self._say(how)
             return

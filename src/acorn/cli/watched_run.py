@@ -42,6 +42,7 @@ from acorn.cli.streams import descriptor_of
 from acorn.cli.targets import Agent, named_store, short
 from acorn.cli.views import View, view_of
 from acorn.journal import Entry
+from acorn.types import JsonObject
 
 Start = Callable[[], Any]
 """Begins the run, or goes on with it; the chunks."""
@@ -62,14 +63,14 @@ class WatchedRun:
         self.prints_text = prints_text
         """Whether an output that is text is printed as it is, for people."""
         self.secrets = _secrets_of(agent.model)
-        self.runs: Sequence[Run[Any]] = ()
+        self.runs: Sequence[Run] = ()
         self.saver: Saver | None = None
         if own.save is not None:
             target = save_target(own.save, descriptor_of(out))
             self.saver = Saver(target, own.save, lambda: self.run)
 
     @property
-    def run(self) -> Run[Any] | None:
+    def run(self) -> Run | None:
         return self.runs[0] if self.runs else None
 
     def perform(self, start: Start, past: Sequence[Entry] = ()) -> int:
@@ -236,7 +237,7 @@ class WatchedRun:
         write(sys.stderr, f"{question}{clean(choices)} ")
         return _line()
 
-    def _print_error(self, error: dict[str, Any]) -> None:
+    def _print_error(self, error: JsonObject) -> None:
         """For machines; if it cannot be written, the line for people still comes."""
         if not self.own.json:
             return
@@ -254,7 +255,7 @@ class WatchedRun:
         return without_keys(text, self.secrets)
 
 
-def _entries_of(run: Run[Any] | None) -> list[Entry]:
+def _entries_of(run: Run | None) -> list[Entry]:
     """What has happened in a run and its branches, each behind its parent's."""
     if run is None:
         return []
@@ -305,7 +306,7 @@ def _secrets_of(model: Any) -> set[str]:
     return secrets_in(model) if isinstance(model, dict) else set()
 
 
-def report(run: Run[Any] | None, error: dict[str, Any] | None = None) -> dict[str, Any]:
+def report(run: Run | None, error: JsonObject | None = None) -> JsonObject:
     """Everything about a run, for `--json`."""
     usage = {} if run is None else {name: getattr(run.usage, name) for name in run.usage.__slots__}
     return {
@@ -321,9 +322,9 @@ def report(run: Run[Any] | None, error: dict[str, Any] | None = None) -> dict[st
     }
 
 
-def described(error: BaseException, message: str, hide: Callable[[str], str]) -> dict[str, Any]:
+def described(error: BaseException, message: str, hide: Callable[[str], str]) -> JsonObject:
     """A failure for machines."""
-    found: dict[str, Any] = {"type": type(error).__name__, "message": message}
+    found: JsonObject = {"type": type(error).__name__, "message": message}
     if isinstance(error, ModelError):
         found |= {"provider": error.provider, "status": error.status, "retryable": error.retryable}
     if isinstance(error, ParseError):

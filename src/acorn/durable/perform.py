@@ -34,6 +34,7 @@ from acorn.stores import messages
 from acorn.stores.lease import claim_process_alone, is_held_by_another, release_process, take_claim, this_process
 from acorn.stores.open import open_store
 from acorn.stores.port import RunClaimedError, Status, Store, StoredRun
+from acorn.types import JsonObject
 
 Ended = Literal["done", "waiting", "failed", "cancelled"]
 """What a run is at when nobody needs to deliver it again, unless people answer what it waits for."""
@@ -208,9 +209,9 @@ def _lookup(agents: Any) -> Lookup:
     return named_agents(several).get
 
 
-def named_agents(agents: Iterable[Any]) -> dict[str, Any]:
+def named_agents(agents: Iterable[Any]) -> JsonObject:
     """Agents by what every process calls their classes, which is all that a run says of its own."""
-    named: dict[str, Any] = {}
+    named: JsonObject = {}
     for each in agents:
         name = agent_name(class_of(each))
         if named.setdefault(name, each) is not each:

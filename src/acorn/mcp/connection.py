@@ -22,6 +22,7 @@ from acorn.mcp.address import FORGOTTEN, ServerAddress, check_installed
 from acorn.mcp.elicitation import Caller, Silence, answer_address, answer_form
 from acorn.mcp.process import ErrorRedactor, ServerLog
 from acorn.mcp.tools import Definition, ServerError, check_apart, clean, cut, define
+from acorn.types import JsonObject
 
 Progress = Callable[[str, float, float | None, str | None], object]
 """Hears the tool, how much is done, of how much in all, and what the server says to it."""
@@ -183,7 +184,7 @@ class Connection:
             self.is_lost = True
             raise await self._failure(*_why(error)) from error
 
-    async def call(self, definition: Definition, arguments: dict[str, Any], caller: Caller) -> Any:
+    async def call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
         """Call a tool once; whatever goes wrong is a `ServerError`."""
         task = asyncio.current_task()
         assert task is not None

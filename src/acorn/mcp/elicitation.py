@@ -26,7 +26,7 @@ from typing import Any
 from acorn._inside import OwnerLoop, call_async, call_sync, complaints, shorten, start_thread, to_plain, whole_text
 from acorn.mcp.tools import clean, cut, has_unseen
 from acorn.record import current_call_site
-from acorn.types import Request
+from acorn.types import JsonObject, Request
 
 Call = asyncio.Task[Any]
 
@@ -112,7 +112,7 @@ class Caller:
     """Who calls a tool: the event loop and the context of the call, and the run that it belongs to."""
 
     tool: str
-    arguments: dict[str, Any]
+    arguments: JsonObject
     home: OwnerLoop | None
     """None where the caller has no event loop, and waits in a thread."""
     context: contextvars.Context
@@ -126,7 +126,7 @@ class Caller:
     """Why a person could not be asked, or the answer not be used. That is for the run, and not for the server."""
 
     @classmethod
-    def here(cls, tool: str, arguments: dict[str, Any], home: OwnerLoop | None) -> Caller:
+    def here(cls, tool: str, arguments: JsonObject, home: OwnerLoop | None) -> Caller:
         """The code that is running now, and the loop on which it waits, if it is on one."""
         context, place = contextvars.copy_context(), current_call_site()
         if place is None:
@@ -188,7 +188,7 @@ def asks_people_here() -> bool:
     return place is not None and place.tree.loops[place.run_id].plan.on_human is not None
 
 
-async def answer_form(caller: Caller, message: str, schema: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
+async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple[str, JsonObject | None]:
     """What the server is told: `accept` with the answers, `decline`, or `cancel` where nobody is here."""
     properties = schema.get("properties")
     fields: dict[str, Any] = properties if isinstance(properties, dict) else {}
@@ -215,7 +215,7 @@ async def answer_address(caller: Caller, message: str, address: str) -> str:
     return "cancel" if said is None else "accept" if said is True else "decline"
 
 
-def _question(message: str, fields: dict[str, Any], defaults: dict[str, Any]) -> str:
+def _question(message: str, fields: dict[str, Any], defaults: JsonObject) -> str:
     """The message, what is to be filled in where that is more than one answer, and what a field left out has."""
     shown = {name: f" (default: {_shown(default)})" for name, default in defaults.items()}
     if len(fields) < 2:
@@ -229,7 +229,7 @@ def _question(message: str, fields: dict[str, Any], defaults: dict[str, Any]) ->
     return "\n".join([message, "Answer with a dict of:", *wanted])
 
 
-def _defaults(fields: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+def _defaults(fields: dict[str, Any], schema: JsonObject) -> JsonObject:
     """Those of the server's defaults that fit their fields, and that a person can see."""
     found = {name: field["default"] for name, field in fields.items() if "default" in field}
     if not found:
@@ -259,7 +259,7 @@ def _choices(fields: dict[str, Any]) -> tuple[str, ...] | None:
     return None if field.get("type") == "array" else tuple(_offered(field)) or None
 
 
-def _offered(field: dict[str, Any]) -> dict[str, str]:
+def _offered(field: JsonObject) -> dict[str, str]:
     """What may be chosen in a field, or put in its list, each with what the server calls it."""
     inner = field.get("items", {}) if field.get("type") == "array" else field
     values, titles = inner.get("enum"), inner.get("enumNames")
@@ -274,11 +274,11 @@ def _offered(field: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _has_titles(field: dict[str, Any]) -> bool:
+def _has_titles(field: JsonObject) -> bool:
     return any(value != title for value, title in _offered(field).items())
 
 
-def _told(field: dict[str, Any]) -> str:
+def _told(field: JsonObject) -> str:
     offered = [value if value == title else f"{value} = {title}" for value, title in _offered(field).items()]
     how_many = "any of" if field.get("type") == "array" else "one of"
     return f" ({how_many}: {', '.join(offered)})" if offered else ""
@@ -288,7 +288,7 @@ def _takes_bool(fields: dict[str, Any]) -> bool:
     return len(fields) == 1 and next(iter(fields.values())).get("type") == "boolean"
 
 
-def _check(answers: dict[str, Any], fields: dict[str, Any], schema: dict[str, Any], said: Any) -> None:
+def _check(answers: JsonObject, fields: dict[str, Any], schema: JsonObject, said: Any) -> None:
     """Raise a `ValueError` where an answer does not fit the form."""
     if not isinstance(said, dict) and len(fields) != 1:
         raise ValueError(f"the form has the fields {', '.join(fields)}; answer with a dict of them")
@@ -297,7 +297,7 @@ def _check(answers: dict[str, Any], fields: dict[str, Any], schema: dict[str, An
         raise ValueError(shorten("; ".join(map(str, found)), 500))
 
 
-def _validator(schema: dict[str, Any]) -> Any:
+def _validator(schema: JsonObject) -> Any:
     from jsonschema import Draft202012Validator
     from referencing import Registry
 

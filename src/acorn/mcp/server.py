@@ -35,6 +35,7 @@ from acorn._inside import (
 )
 from acorn.journal import Entry, ModelRequested, ToolStarted
 from acorn.mcp.address import check_installed
+from acorn.types import JsonObject
 
 Agent = module[Any, Any]
 
@@ -64,9 +65,9 @@ class _Offer:
     agent: Agent
     name: str
     description: str
-    input: dict[str, Any]
+    input: JsonObject
     output: Shape
-    promised: dict[str, Any] | None
+    promised: JsonObject | None
     """The schema of its data, where there is one."""
 
 
@@ -134,7 +135,7 @@ def _server(offers: dict[str, _Offer]) -> Any:
     return Server("acorn", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def _promised(shape: Shape) -> dict[str, Any] | None:
+def _promised(shape: Shape) -> JsonObject | None:
     if shape.is_empty:
         return None
     try:
@@ -146,9 +147,7 @@ def _promised(shape: Shape) -> dict[str, Any] | None:
 # A call
 
 
-async def _run(
-    offer: _Offer, arguments: dict[str, Any], report: Callable[..., Any]
-) -> tuple[str, dict[str, Any] | None, bool]:
+async def _run(offer: _Offer, arguments: JsonObject, report: Callable[..., Any]) -> tuple[str, JsonObject | None, bool]:
     """What a run comes to: its text, its data, and whether it failed."""
     try:
         async with _reported(report) as hear:
@@ -175,7 +174,7 @@ async def _run(
     return text, data if isinstance(data, dict) else None, False
 
 
-def _fits(data: Any, schema: dict[str, Any]) -> bool:
+def _fits(data: Any, schema: JsonObject) -> bool:
     """NaN does not, nor what an `on_finish` has put in the place of an output."""
     from jsonschema import Draft202012Validator
 

@@ -45,9 +45,10 @@ from acorn.mcp.tools import (
     tool_names,
 )
 from acorn.record import current_call_site
+from acorn.types import JsonObject
 
 _NO_HEADER = re.compile(r"[\x00\r\n]")
-Approve = Callable[[str, dict[str, Any]], object]
+Approve = Callable[[str, JsonObject], object]
 """Whether a call of the tool, by the server's name, with these arguments needs a person's yes."""
 
 
@@ -295,14 +296,14 @@ class MCPServer:
             ) from error
         return made
 
-    async def _call(self, definition: Definition, arguments: dict[str, Any], caller: Caller) -> Any:
+    async def _call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
         try:
             result = await self._call_once(definition, arguments, caller)
         except NotCalledError:
             result = await self._call_once(definition, arguments, caller)
         return output_of(result, definition, self.max_result, self.address.hidden)
 
-    async def _call_once(self, definition: Definition, arguments: dict[str, Any], caller: Caller) -> Any:
+    async def _call_once(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
         connection = await self._connected(caller.on_human is not None)
         now = connection.definitions.get(definition.name)
         if now is None or now.fingerprint != definition.fingerprint:

@@ -30,6 +30,7 @@ from typing import Any
 from acorn._inside import FINISH, compact, shorten
 from acorn.errors import AcornError, ToolConflictError
 from acorn.media import Audio, File, Image, Media
+from acorn.types import JsonObject
 
 # Control characters but tab and newline, halves of surrogate pairs, and what leaves no mark on the page: joiners,
 # fillers, changes of direction, selectors of variants, and the tags in which whole sentences can be hidden.
@@ -83,7 +84,7 @@ def check_pinned(path: Path, key: str, definitions: Sequence[Definition]) -> Non
         )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> JsonObject:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -95,7 +96,7 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _write(path: Path, whole: dict[str, Any]) -> None:
+def _write(path: Path, whole: JsonObject) -> None:
     """At once or not at all: another process may read it."""
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
@@ -137,13 +138,13 @@ class Definition:
 
     name: str
     description: str
-    schema: dict[str, Any]
-    output: dict[str, Any] | None = None
-    veiled: dict[str, Any] | None = None
+    schema: JsonObject
+    output: JsonObject | None = None
+    veiled: JsonObject | None = None
     """The schema for others to read, where it has keys of the user in it: a hash stands for each."""
 
     @cached_property
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonObject:
         """What the model's reading depends on, word for word."""
         return {"description": self.description, "schema": self.schema if self.veiled is None else self.veiled}
 
@@ -259,7 +260,7 @@ def safe_description(definition: Definition, limit: int) -> str:
     return cut(clean(definition.description), limit).strip()
 
 
-def safe_schema(definition: Definition, limit: int, server: str) -> dict[str, Any]:
+def safe_schema(definition: Definition, limit: int, server: str) -> JsonObject:
     """The schema as it is, but for what it says in words, which is cleaned and cut like any description.
 
     In the rest nothing can be changed, for the server expects it so; what is unseen there is refused.
@@ -270,7 +271,7 @@ def safe_schema(definition: Definition, limit: int, server: str) -> dict[str, An
             f"The MCP server `{server}` describes the arguments of `{clean(definition.name)}` in {size} characters, "
             f"and at most {_LARGEST_SCHEMA} are taken; leave the tool out by `allow=[...]`."
         )
-    made: dict[str, Any] = _safe(definition.schema, "", limit, definition, server)
+    made: JsonObject = _safe(definition.schema, "", limit, definition, server)
     return made
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from weakref import ref
 
 from acorn._base.log import logger
+from acorn.types import JsonObject
 
 FAILURES = 3
 """How many in a row open a circuit."""
@@ -146,7 +147,7 @@ class Circuits:
         self._of_objects.clear()
 
 
-def key_of(declared: str | dict[str, Any]) -> tuple[str, str]:
+def key_of(declared: str | JsonObject) -> tuple[str, str]:
     """A model's id and where it is asked."""
     config = {"model": declared} if isinstance(declared, str) else declared
     address = config.get("base_url") or config.get("api_base") or ""

@@ -24,6 +24,7 @@ from acorn._declare.tools.collect import FINISH
 from acorn._formats.redact import redact, secrets_in, without_secrets
 from acorn.models.port import ModelRequest
 from acorn.models.retry import is_retryable
+from acorn.types import JsonObject
 
 BROKEN = "no connection"
 """It failed before the whole answer was there."""
@@ -227,15 +228,15 @@ def strict_by_user(request: ModelRequest) -> bool:
 _STRICT_PREFIX = "strict "
 
 
-def _unasked(request: ModelRequest) -> dict[str, Any] | None:
+def _unasked(request: ModelRequest) -> JsonObject | None:
     """The definition of `__finish__` where it is strict and nobody has asked for that."""
     if not request.tools or "strict" in request.declared:
         return None
-    function: dict[str, Any] = request.tools[-1].get("function") or {}
+    function: JsonObject = request.tools[-1].get("function") or {}
     return function if function.get("strict") and function.get("name") == FINISH else None
 
 
-def _mark(function: dict[str, Any]) -> str:
+def _mark(function: JsonObject) -> str:
     # It is this schema that was refused: another may well be taken.
     return _STRICT_PREFIX + sha256(to_json(function)).hexdigest()[:16]
 

@@ -45,7 +45,7 @@ from acorn.models.port import (
     takes_strict,
     thinks,
 )
-from acorn.types import Fallback, Usage
+from acorn.types import Fallback, JsonObject, Usage
 
 _MOST = 10_000
 _ONE_FAMILY = ("anthropic", "openai")
@@ -72,14 +72,12 @@ class ReasoningOwner:
             while len(self._wrote) > _MOST:
                 del self._wrote[next(iter(self._wrote))]
 
-    def readable(
-        self, messages: Sequence[dict[str, Any]], reader: Hashable, first: Hashable
-    ) -> list[dict[str, Any]] | None:
+    def readable(self, messages: Sequence[JsonObject], reader: Hashable, first: Hashable) -> list[JsonObject] | None:
         """The messages without what the reader did not write; None where that is all of them."""
         if reader == first and self._authors <= {first}:
             return None
         names = tuple(self._names)
-        found: dict[int, dict[str, Any]] = {}
+        found: dict[int, JsonObject] = {}
         for at in {at for name in names for at, message in enumerate(messages) if name in message}:
             message = messages[at]
             foreign = [name for name in names if name in message and self._author(name, message, first) != reader]
@@ -125,7 +123,7 @@ class Link:
     circuit: Circuit
     reader: Hashable
     """Whose thoughts it can read."""
-    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sampling: Mapping[str, Any] = field(default_factory=JsonObject)
     """The `temperature` and `max_tokens` that were set for it alone."""
     place: str = ""
     """Where it stands, if others of the chain have the same name."""

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 
 from acorn.errors import ModelError
 from acorn.models.request_body import SentMedium, SentPart, media_of, message_json
-from acorn.types import Fallback, Usage
+from acorn.types import Fallback, JsonObject, Usage
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ AUTO_CACHE: tuple[Mapping[str, Any], ...] = ({"location": "request"},)
 class ModelRequest:
     """One request, as the loop means it."""
 
-    messages: list[dict[str, Any]]
+    messages: list[JsonObject]
     """Of a request that the loop has made, a list when somebody first wants one."""
-    tools: list[dict[str, Any]]
+    tools: list[JsonObject]
     """Function definitions in OpenAI's format; beside them, as the user wrote them, tools that the provider runs."""
     temperature: float
     max_tokens: int
@@ -90,7 +90,7 @@ class ModelRequest:
     def of(
         cls,
         sent: SentPart,
-        tools: list[dict[str, Any]],
+        tools: list[JsonObject],
         temperature: float,
         max_tokens: int,
         forced_tool: str | None,
@@ -129,7 +129,7 @@ class ModelRequest:
         made.__dict__ = {**vars(self), **changes}
         return made
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         # What writes it is bound to the run, and a copy can do without.
         return {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None}
 
@@ -178,7 +178,7 @@ class ModelRequest:
 @lru_cache(maxsize=256, typed=True)
 def _head(model: str, temperature: float, max_tokens: int, forced_tool: str | None) -> bytes:
     """How the body of a request begins, which is the same at every step."""
-    rest: dict[str, Any] = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
+    rest: JsonObject = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
     if forced_tool:
         rest["tool_choice"] = {"type": "function", "function": {"name": forced_tool}}
     return to_json(rest)[:-1]
@@ -209,7 +209,7 @@ class ModelResponse:
     """Thinking text."""
     refusal: str | None = None
     """Why the model would not answer."""
-    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+    extra: JsonObject = field(default_factory=JsonObject)
     """Further fields of the assistant message that must be sent back, such as signed thinking blocks."""
     attempts: int = 1
     """How many requests it took."""
@@ -242,7 +242,7 @@ class Delta:
     cost: float | None = None
     model: str = ""
     refusal: str | None = None
-    extra: dict[str, Any] | None = None
+    extra: JsonObject | None = None
     attempts: int = 1
     waits: tuple[float, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()

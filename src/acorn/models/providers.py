@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from acorn.errors import ModelError
+from acorn.types import JsonObject
 
 
 class _Provider(NamedTuple):
@@ -150,6 +151,6 @@ def prices_of(provider: str, name: str) -> Prices | None:
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[str, dict[str, dict[str, Any]]]:
-    table: dict[str, dict[str, dict[str, Any]]] = from_json(Path(__file__).with_name("prices.json").read_bytes())
+def _table() -> dict[str, dict[str, JsonObject]]:
+    table: dict[str, dict[str, JsonObject]] = from_json(Path(__file__).with_name("prices.json").read_bytes())
     return table

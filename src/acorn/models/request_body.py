@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from pydantic_core import to_json
 
 from acorn._formats.blobs import Data
+from acorn.types import JsonObject
 
 
 def message_json(message: Mapping[str, Any]) -> bytes:
@@ -44,7 +45,7 @@ def common_id(call_id: str) -> str:
     return plain if _COMMON_ID.fullmatch(plain) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
 
 
-def with_common_ids(message: Mapping[str, Any]) -> dict[str, Any]:
+def with_common_ids(message: Mapping[str, Any]) -> JsonObject:
     """A message whose calls, or whose call, every provider takes."""
     made = dict(message)
     if calls := made.get("tool_calls"):
@@ -64,14 +65,14 @@ class SentMessages:
     __slots__ = ("_ends", "_text", "_thoughtless", "kept", "lock", "media", "messages")
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self.messages: list[JsonObject] = []
         self._text = bytearray()
         """The first of them as JSON, commas between."""
         self._ends: list[int] = []
         """Where each of those ends."""
         self._thoughtless = 0
         """How many of the first are known to have no thoughts in them."""
-        self.kept: dict[str, Any] = {}
+        self.kept: JsonObject = {}
         """What adapters have made of them for their next request, by the name of the form; it has a `copy`."""
         self.media: list[SentMedium] = []
         """What of them is no text."""
@@ -88,7 +89,7 @@ class SentMessages:
             other.media = self.media.copy()
         return other
 
-    def with_first(self, message: dict[str, Any], *, is_new: bool) -> SentMessages:
+    def with_first(self, message: JsonObject, *, is_new: bool) -> SentMessages:
         """Another that begins with this message, instead of the first or before it."""
         other = SentMessages()
         after = 0 if is_new else 1
@@ -146,8 +147,8 @@ class SentPart:
         sent: SentMessages,
         count: int,
         at: int = 0,
-        inserted: dict[str, Any] | None = None,
-        last: dict[str, Any] | None = None,
+        inserted: JsonObject | None = None,
+        last: JsonObject | None = None,
     ) -> None:
         self.sent = sent
         self.count = count
@@ -170,7 +171,7 @@ class SentPart:
             return self.sent.media
         return [*media_of(self.inserted), *self.sent.media]
 
-    def messages(self) -> list[dict[str, Any]]:
+    def messages(self) -> list[JsonObject]:
         """They all, in a new list."""
         made = self.sent.messages[: self.count]
         if self.inserted is not None:
@@ -235,7 +236,7 @@ def _parts(content: list[Any]) -> list[SentMedium]:
     return found
 
 
-def _medium(part: dict[str, Any], place: str) -> SentMedium:
+def _medium(part: JsonObject, place: str) -> SentMedium:
     given = str(part.get("type"))
     holder, key = _HOLDERS.get(given, ("", ""))
     inside = part.get(holder)

@@ -17,6 +17,7 @@ from pydantic_core import to_json
 from acorn._inside import FINISH, FINISHED, value_for
 from acorn.models.port import ModelRequest, Price, RawCall
 from acorn.testing.scripted import Reply, ScriptedModel, conversation_of
+from acorn.types import JsonObject
 
 
 class AnyModel(ScriptedModel):
@@ -42,7 +43,7 @@ def _reply(request: ModelRequest) -> Reply:
     return Reply(calls=calls)
 
 
-def _called(messages: list[dict[str, Any]]) -> set[str]:
+def _called(messages: list[JsonObject]) -> set[str]:
     """The tools that were called since the last answer: what is before it was another run."""
     called: set[str] = set()
     finishes: set[Any] = set()

@@ -29,14 +29,14 @@ from acorn.journal import (
 from acorn.record import Run
 from acorn.testing.literals import arguments_of, is_exact, is_identifier, is_name, literal
 from acorn.thread import dump_events
-from acorn.types import Paused, Unfinished, Usage
+from acorn.types import JsonObject, Paused, Unfinished, Usage
 
 _UNKNOWN = "your_project"
 _TAB = "    "
 
 
 def as_python(
-    run: Run[Any],
+    run: Run,
     *,
     module: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -57,7 +57,7 @@ class _Class:
     name: str
     source: str
     """Where it is imported from."""
-    runs: list[tuple[Run[Any], list[Any]]] = field(default_factory=list[tuple[Run[Any], list[Any]]])
+    runs: list[tuple[Run, list[Any]]] = field(default_factory=list[tuple[Run, list[Any]]])
     """Each with its turns."""
     variable: str = "model"
 
@@ -72,9 +72,7 @@ class _Class:
 
 
 class _TestWriter:
-    def __init__(
-        self, run: Run[Any], module: str | None, settings: Mapping[str, Any], hide: Callable[[str], str]
-    ) -> None:
+    def __init__(self, run: Run, module: str | None, settings: Mapping[str, Any], hide: Callable[[str], str]) -> None:
         self.run = run
         self._hide = hide
         self.settings = {name: value for name, value in settings.items() if name not in ("model", "store")}
@@ -92,7 +90,7 @@ class _TestWriter:
         self.testing = {"ScriptedModel"}
         self.needs: set[str] = set()
 
-    def _add(self, run: Run[Any], module: str | None) -> _Class:
+    def _add(self, run: Run, module: str | None) -> _Class:
         source, name = _names(module or module_in(run.journal.entries) or "")
         if source is None:
             self.is_named = False
@@ -292,7 +290,7 @@ class _TestWriter:
         if prior:
             yield "history", self._literal(to_plain(prior))
 
-    def _kept(self, before: int) -> list[dict[str, Any]]:
+    def _kept(self, before: int) -> list[JsonObject]:
         """The events that a fork began with, without when they happened."""
         kept = [event for event in self.run.thread if event.branch is None and event.iteration < before]
         times = ("timestamp", "seconds")
@@ -343,7 +341,7 @@ def _public(kind: type[AcornError]) -> set[str]:
 _ERRORS = _public(AcornError)
 
 
-def _why_not(run: Run[Any]) -> str | None:
+def _why_not(run: Run) -> str | None:
     """Why a script alone cannot make the run again."""
     open_ones = [request_id for _, request_id, _ in _asked_people(run) if request_id not in _said(run)]
     if open_ones and (run.stop_reason != "paused" or _said(run)):
@@ -359,7 +357,7 @@ def _why_not(run: Run[Any]) -> str | None:
     return None
 
 
-def _asked_people(run: Run[Any]) -> list[tuple[float, str, str]]:
+def _asked_people(run: Run) -> list[tuple[float, str, str]]:
     """What people were asked in all runs of a tree: when, by which request, and whether for an approval."""
     asked = (
         (_began(each) + entry.at, entry.request_id, entry.kind)
@@ -370,12 +368,12 @@ def _asked_people(run: Run[Any]) -> list[tuple[float, str, str]]:
     return sorted(asked)
 
 
-def _said(run: Run[Any]) -> dict[str, str]:
+def _said(run: Run) -> dict[str, str]:
     entries = (entry for each in _tree(run) for entry in each.journal.entries)
     return {entry.request_id: entry.answer for entry in entries if isinstance(entry, InputReceived)}
 
 
-def _answers(run: Run[Any]) -> list[Any]:
+def _answers(run: Run) -> list[Any]:
     """What people answered, in the order in which they were asked; the journal has it as text, or else as JSON."""
     said = _said(run)
     known = [(said[request_id], kind) for _, request_id, kind in _asked_people(run) if request_id in said]
@@ -391,7 +389,7 @@ def _plain(text: str) -> Any:
     return found if isinstance(found, bool | dict) else None
 
 
-def _is_failed_request(run: Run[Any]) -> bool:
+def _is_failed_request(run: Run) -> bool:
     """Whether the last request was answered by an error of the provider."""
     if not isinstance(run.error, ModelError):
         return False
@@ -399,28 +397,28 @@ def _is_failed_request(run: Run[Any]) -> bool:
     return not (answers and answers[-1].refusal is not None)
 
 
-def _tree(run: Run[Any]) -> list[Run[Any]]:
+def _tree(run: Run) -> list[Run]:
     return [run, *_below(run)]
 
 
-def _below(run: Run[Any]) -> list[Run[Any]]:
+def _below(run: Run) -> list[Run]:
     return [each for branch in run.branches for each in _tree(branch)]
 
 
-def _is_below(one: Run[Any], other: Run[Any]) -> bool:
+def _is_below(one: Run, other: Run) -> bool:
     return any(each is other for each in _tree(one)) or any(each is one for each in _tree(other))
 
 
-def _began(run: Run[Any]) -> float:
+def _began(run: Run) -> float:
     return 0.0 if run.started is None else run.started.timestamp()
 
 
-def _asked(run: Run[Any], turn: Any) -> float:
+def _asked(run: Run, turn: Any) -> float:
     at = turn.asked if isinstance(turn, ModelResponded | Compacted) else run.seconds
     return _began(run) + at
 
 
-def _opening(run: Run[Any]) -> str:
+def _opening(run: Run) -> str:
     """The last message that a run began with."""
     first = next((entry for entry in run.journal.entries if isinstance(entry, MessagesAdded)), None)
     return text_of(first.messages[-1].get("content")) if first is not None and first.messages else ""

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from acorn._inside import compact
+from acorn.types import JsonObject
 
 
 def literal(plain: Any, hide: Callable[[str], str] = str) -> str:
@@ -35,7 +36,7 @@ def is_name(text: Any) -> bool:
     return isinstance(text, str) and text.isascii() and is_identifier(text)
 
 
-def arguments_of(text: str) -> dict[str, Any] | None:
+def arguments_of(text: str) -> JsonObject | None:
     """The arguments where they can be written as Python's, to the letter."""
     try:
         found = from_json(text, allow_inf_nan=False)

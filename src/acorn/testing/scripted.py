@@ -25,7 +25,7 @@ from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Pri
 from acorn.models.request_body import SentMessages
 from acorn.models.retry import is_retryable
 from acorn.thread import parse_thread_xml, to_messages
-from acorn.types import Usage
+from acorn.types import JsonObject, Usage
 
 
 @dataclass
@@ -129,10 +129,10 @@ class ScriptedModel:
         self._counted: tuple[SentMessages | None, int, int] = (None, 0, 0)
         """Of the last conversation: how many messages, and how many characters in them."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_counted")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: JsonObject) -> None:
         vars(self).update(state, _lock=threading.Lock(), _counted=(None, 0, 0))
 
     def __repr__(self) -> str:
@@ -278,20 +278,20 @@ class ScriptedModel:
         )
 
 
-def conversation_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def conversation_of(messages: list[JsonObject]) -> list[JsonObject]:
     """The messages; those that a document tells of, where it is sent instead."""
     text = text_of(messages[-1].get("content")) if messages else ""
     return list(to_messages(parse_thread_xml(text))) if text.startswith("<thread>") else messages
 
 
-def _turns(messages: list[dict[str, Any]]) -> int:
+def _turns(messages: list[JsonObject]) -> int:
     """How many turns of the model stand behind the last input, or behind all where inputs look otherwise."""
     told = conversation_of(messages)
     inputs = [at for at, message in enumerate(told) if _is_input(message)]
     return sum(message["role"] == "assistant" for message in told[inputs[-1] if inputs else 0 :])
 
 
-def _is_input(message: dict[str, Any]) -> bool:
+def _is_input(message: JsonObject) -> bool:
     return message["role"] == "user" and text_of(message.get("content")).startswith(("<input>", "<input ", "<input/"))
 
 

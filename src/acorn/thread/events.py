@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from acorn._formats.json import to_plain
+from acorn.types import JsonObject
 
 _SCALARS = {str, int, bool, type(None)}
 
@@ -41,7 +42,7 @@ class Spoken(Event):
     The two attributes are set on the first event of a message that holds more, or less, than its events say.
     """
 
-    rest: dict[str, Any] | None = None
+    rest: JsonObject | None = None
     """Further keys of the message, such as signed thinking blocks."""
     left_out: list[str] | None = None
     """Keys that the message lacks."""
@@ -61,7 +62,7 @@ class ToolCallEvent(Spoken):
     type: Literal["tool_call"] = "tool_call"
     tool_name: str
     tool_call_id: str
-    args: dict[str, Any] = Field(default_factory=dict[str, Any])
+    args: JsonObject = Field(default_factory=JsonObject)
     raw_arguments: str | None = None
     """The text of the arguments, where it is not the compact JSON of `args`."""
 
@@ -171,14 +172,14 @@ def as_events(source: Iterable[Any]) -> list[AgentEvent]:
     return parse_events(listed) if any(type(event) is dict for event in listed) else listed
 
 
-def dump_events(events: Iterable[AgentEvent], *, camel: bool = True) -> list[dict[str, Any]]:
+def dump_events(events: Iterable[AgentEvent], *, camel: bool = True) -> list[JsonObject]:
     """The events as plain data for `json.dumps`: the lossless form. `camel=False` spells it Python's way."""
     return [_dump(event, camel) for event in events]
 
 
-def _dump(event: AgentEvent, camel: bool) -> dict[str, Any]:
+def _dump(event: AgentEvent, camel: bool) -> JsonObject:
     # What is not set is left out. A `result` that is null reads the same as none.
-    plain: dict[str, Any] = {"type": event.type}
+    plain: JsonObject = {"type": event.type}
     for name, written in _names(type(event)).items():
         value = getattr(event, name)
         if value is not None:

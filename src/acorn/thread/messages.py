@@ -28,9 +28,9 @@ from acorn.thread.events import (
     as_events,
     plain_of,
 )
-from acorn.types import TOOL_ERROR
+from acorn.types import TOOL_ERROR, JsonObject
 
-Message = dict[str, Any]
+Message = JsonObject
 Said = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
 
 
@@ -107,7 +107,7 @@ def called(call_id: str, name: str, arguments: str, iteration: int) -> ToolCallE
         parsed = from_json(arguments, allow_inf_nan=False)
     except (ValueError, TypeError):  # no JSON, or half a surrogate pair in it
         parsed = None
-    args: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
+    args: JsonObject = parsed if isinstance(parsed, dict) else {}
     if to_text(args) == arguments:
         return ToolCallEvent(iteration=iteration, tool_name=name, tool_call_id=call_id, args=args)
     return ToolCallEvent(
@@ -215,7 +215,7 @@ def _message(made: Sequence[Said]) -> Message:
     return message
 
 
-def _function(call: ToolCallEvent) -> dict[str, Any]:
+def _function(call: ToolCallEvent) -> JsonObject:
     arguments = to_text(call.args) if call.raw_arguments is None else call.raw_arguments
     return {
         "id": call.tool_call_id,

@@ -47,7 +47,7 @@ from acorn.thread.events import (
 )
 from acorn.thread.from_journal import read_json
 from acorn.thread.messages import Said, called, goes_on, messages_of, outcome, read_call, sum_up, to_messages, whole
-from acorn.types import TOOL_ERROR, Usage
+from acorn.types import TOOL_ERROR, JsonObject, Usage
 
 _QUESTION = "ask_human"
 _TURN_KEYS = ("role", "content", "tool_calls")
@@ -212,7 +212,7 @@ def close_calls(events: Sequence[AgentEvent]) -> None:
     _settle_calls(turn)
 
 
-def _is_text_of(raw: str | None, args: dict[str, Any]) -> bool:
+def _is_text_of(raw: str | None, args: JsonObject) -> bool:
     return raw is None or bool(called("", "", raw, 0).args == plain_of(args))
 
 

@@ -28,12 +28,13 @@ from acorn.thread.events import (
     as_events,
     plain_of,
 )
+from acorn.types import JsonObject
 
 Names = dict[tuple[str, str | None], str]
 UNKNOWN = "unknown"
 _OPEN, _CLOSE = "<thread>\n", "</thread>"
 _TYPES = {"user": "human", "assistant": "ai", "system": "system"}
-_ROLES: dict[str, Any] = {kind: role for role, kind in _TYPES.items()}
+_ROLES: JsonObject = {kind: role for role, kind in _TYPES.items()}
 
 _REFERENCE = re.compile("&(amp|lt|gt|quot|apos);")
 _MEANINGS = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}

@@ -24,6 +24,7 @@ from acorn._formats.schema.generate import closed
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.record import Run
+from acorn.types import JsonObject
 
 FINISH = "__finish__"
 """The tool that ends a run; every module has it."""
@@ -47,7 +48,7 @@ class FunctionTool:
     method: str | None = None
     """The attribute to take it from on an instance, for methods."""
     drop_first: bool = False
-    local_names: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    local_names: Mapping[str, Any] = field(default_factory=JsonObject, repr=False)
 
     @cached_property
     def _doc(self) -> tuple[str, dict[str, str]]:
@@ -73,12 +74,12 @@ class FunctionTool:
         )
 
     @property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JsonObject:
         """Name, description and parameters, as in a request's `function`; the same object each time."""
         return self._schema
 
     @cached_property
-    def _schema(self) -> dict[str, Any]:
+    def _schema(self) -> JsonObject:
         description = self.options.description or self._doc[0]
         described = {"description": description} if description else {}
         schema = self.binding.schema
@@ -88,7 +89,7 @@ class FunctionTool:
         sent = schema if self.options.schema is not None else closed(schema)
         return {"name": self.name, **described, "parameters": sent, "strict": True}
 
-    def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
+    def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         """The call that the model's JSON asks for."""
         return self.binding.bind(arguments, run)
 

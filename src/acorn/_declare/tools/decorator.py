@@ -16,10 +16,11 @@ from typing import Any, TypeVar, overload
 
 from acorn._formats.json import safe_repr, shorten
 from acorn.errors import DeclarationError
+from acorn.types import JsonObject
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Approval = Callable[[dict[str, Any]], object]
+Approval = Callable[[JsonObject], object]
 """Whether these arguments need a person's yes."""
 
 _MARK = "__acorn_tool__"
@@ -57,7 +58,7 @@ def tool(
     timeout: float | None = None,
     parallel: bool = True,
     repeatable: bool = False,
-    schema: dict[str, Any] | None = None,
+    schema: JsonObject | None = None,
     once: bool = False,
     approval: bool | Approval = False,
     strict: bool = False,
@@ -71,7 +72,7 @@ def tool(
     timeout: float | None = None,
     parallel: bool = True,
     repeatable: bool = False,
-    schema: dict[str, Any] | None = None,
+    schema: JsonObject | None = None,
     once: bool = False,
     approval: bool | Approval = False,
     strict: bool = False,

@@ -39,8 +39,9 @@ from acorn._formats.json import shorten
 from acorn._formats.schema.generate import JsonSchema, closed
 from acorn.errors import AcornError, DeclarationError
 from acorn.record import Run
+from acorn.types import JsonObject
 
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arguments = tuple[tuple[Any, ...], JsonObject]
 """What to call a function with: by position and by name."""
 
 
@@ -54,7 +55,7 @@ class Tool(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JsonObject:
         """Name, description and parameters, as in a request's `function`."""
         ...
 
@@ -70,7 +71,7 @@ class Tool(Protocol):
         """What is called."""
         ...
 
-    def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
+    def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         """The call that the model's JSON asks for; raises `ArgumentError` where it does not fit."""
         ...
 
@@ -85,7 +86,7 @@ class Binding(Protocol):
     @property
     def schema(self) -> JsonSchema: ...
 
-    def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments: ...
+    def bind(self, arguments: str, run: Run | None = None) -> Arguments: ...
 
 
 @runtime_checkable
@@ -129,11 +130,11 @@ class AgentTool:
     options: ToolOptions
     where: str
     doc: str | None
-    parameters: Callable[[], dict[str, Any]] = field(repr=False)
+    parameters: Callable[[], JsonObject] = field(repr=False)
     """The schema of its input."""
 
     @cached_property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JsonObject:
         """Name, description and parameters, as in a request's `function`."""
         description = self.options.description or first_paragraph(self.doc)
         described = {"description": description} if description else {}
@@ -141,7 +142,7 @@ class AgentTool:
             return {"name": self.name, **described, "parameters": closed(self.parameters()), "strict": True}
         return {"name": self.name, **described, "parameters": self.parameters()}
 
-    def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
+    def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         raise ArgumentError(f"`{self.name}` is an agent: it is walked, not called.")
 
     def bound_to(self, instance: object) -> AgentTool:
@@ -161,14 +162,14 @@ class HostedTool:
     """A tool that a provider runs."""
 
     name: str
-    schema: dict[str, Any] = field(repr=False)
+    schema: JsonObject = field(repr=False)
     """What is sent, as the user wrote it."""
     where: str
     function: Callable[..., Any] = field(repr=False)
     """The user's own dict, by which it is known in `step.tools`."""
     options: ToolOptions = _OPTIONS
 
-    def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
+    def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         raise ArgumentError(f"`{self.name}` is run by the provider and cannot be called like this")
 
     def bound_to(self, instance: object) -> HostedTool:
@@ -249,7 +250,7 @@ def needs_approval(tool: Tool, arguments: Arguments) -> bool:
     return bool(approval(named_arguments(tool, arguments)))
 
 
-def named_arguments(tool: Tool, arguments: Arguments) -> dict[str, Any]:
+def named_arguments(tool: Tool, arguments: Arguments) -> JsonObject:
     """What the function would be called with, by name and with its defaults, but for the run."""
     args, kwargs = arguments
     if tool.options.schema is not None:
@@ -260,7 +261,7 @@ def named_arguments(tool: Tool, arguments: Arguments) -> dict[str, Any]:
     except (TypeError, ValueError):  # a builtin without one
         return dict(kwargs)
     bound.apply_defaults()
-    named: dict[str, Any] = {}
+    named: JsonObject = {}
     for name, value in bound.arguments.items():
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_KEYWORD:

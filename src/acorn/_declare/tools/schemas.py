@@ -44,7 +44,7 @@ class SchemaBinding:
     known: frozenset[str] | None = None
     """The keywords that the function takes; None where it takes any."""
 
-    def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
+    def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         """Keyword arguments from JSON text, as the model gave them: "5" does not become 5."""
         arguments = arguments or "{}"
         try:

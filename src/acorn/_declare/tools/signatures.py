@@ -33,6 +33,7 @@ from acorn._formats.schema.problems import problems
 from acorn._formats.schema.shape import without_media
 from acorn.errors import DeclarationError
 from acorn.record import Run
+from acorn.types import JsonObject
 
 _GOOGLE = re.compile(
     r"^(?:Args|Arguments|Parameters|Params|Attributes|Returns?|Yields?|Raises|Exceptions|Except|Examples?|Notes?|"
@@ -131,13 +132,13 @@ class SignatureBinding:
     def _validate(self) -> Callable[[str], Any]:
         return self._built[1].validator.validate_json
 
-    def bind(self, arguments: str, run: Run[Any] | None = None) -> Arguments:
+    def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         """Positional and keyword arguments from JSON text, converted by the type hints."""
         arguments = arguments or "{}"
         if arguments.lstrip().startswith("["):  # which Pydantic would take for positional arguments
             raise ArgumentError(no_object(arguments))
         try:
-            named: dict[str, Any] = self._validate(arguments)
+            named: JsonObject = self._validate(arguments)
         except ValidationError as error:
             raise ArgumentError(self._complaint(error, arguments)) from error
         if self.filled and (taken := self.filled & named.keys()):
@@ -196,7 +197,7 @@ def binding_of(
 
 def _build(
     parameters: list[inspect.Parameter],
-    hints: dict[str, Any],
+    hints: JsonObject,
     label: str,
     descriptions: Callable[[], Mapping[str, str]],
 ) -> tuple[JsonSchema, TypeAdapter[Any]]:
@@ -245,7 +246,7 @@ def undecorated(function: Any) -> Any:
     """
     if isinstance(function, functools.partial):
         return functools.partial(undecorated(function.func), *function.args, **function.keywords)
-    about: dict[str, Any] = {} if inspect.ismethod(function) else getattr(function, "__dict__", {})
+    about: JsonObject = {} if inspect.ismethod(function) else getattr(function, "__dict__", {})
     if "__wrapped__" in about and "__signature__" not in about:
         return undecorated(about["__wrapped__"])
     return function
@@ -281,7 +282,7 @@ def hints_of(
     parameters: list[inspect.Parameter],
     label: str,
     local_names: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> JsonObject:
     """The annotations as types; the return type stays unread, for it may not exist at run time."""
     inner: Any = function
     while isinstance(inner, functools.partial):
@@ -289,7 +290,7 @@ def hints_of(
     if not inspect.isroutine(inner):
         inner = type(inner).__call__
     inner = inspect.unwrap(inner)
-    space: dict[str, Any] = {**local_names, **getattr(inner, "__globals__", {})}
+    space: JsonObject = {**local_names, **getattr(inner, "__globals__", {})}
     holder = typing.cast(Any, type("hints", (), {"__annotations__": {p.name: p.annotation for p in parameters}}))
     try:
         hints = typing.get_type_hints(holder, globalns=space, localns=dict(local_names), include_extras=True)
@@ -345,10 +346,10 @@ def _unresolved(label: str, error: Exception) -> UnresolvedError:
     )
 
 
-def _shim(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> Any:
+def _shim(parameters: list[inspect.Parameter], hints: JsonObject) -> Any:
     """A function that gives back what it is called with, under the tool's signature."""
 
-    def collect(**arguments: Any) -> dict[str, Any]:
+    def collect(**arguments: Any) -> JsonObject:
         return arguments
 
     signature = [
@@ -363,7 +364,7 @@ def _shim(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> Any:
     return collect
 
 
-def _culprit(parameters: list[inspect.Parameter], hints: dict[str, Any]) -> str:
+def _culprit(parameters: list[inspect.Parameter], hints: JsonObject) -> str:
     """The first parameter that Pydantic cannot describe by itself."""
     for parameter in parameters:
         try:

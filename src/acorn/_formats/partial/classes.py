@@ -23,11 +23,12 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
 from acorn._formats.partial.frames import HIDDEN, Frame, Mark, Text
 from acorn._formats.schema.shape import fields_of, has_fields
+from acorn.types import JsonObject
 
 LISTS = (list, Sequence, MutableSequence)
 DICTS = (dict, Mapping, MutableMapping)
 
-_slots: dict[str, Any] = dict(vars(BaseModel))
+_slots: JsonObject = dict(vars(BaseModel))
 _dict = _slots["__dict__"]
 _fields_set, _extra, _private = (
     _slots[name] for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
@@ -55,12 +56,12 @@ class PartialModel(BaseModel):
     if not TYPE_CHECKING:  # to a checker `__dict__` is what it always is
 
         @property
-        def __dict__(self) -> dict[str, Any]:
+        def __dict__(self) -> JsonObject:
             _fill(self)
             return _dict.__get__(self)
 
         @__dict__.setter
-        def __dict__(self, value: dict[str, Any]) -> None:
+        def __dict__(self, value: JsonObject) -> None:
             _dict.__set__(self, value)
             _open.__set__(self, None)
 
@@ -113,7 +114,7 @@ class ModelFrame:
         self.done: tuple[str, ...] = ()
         """The fields whose values are complete."""
         self.values: dict[str, Any] = dict.fromkeys(cls.__pydantic_fields__)
-        self.extra: dict[str, Any] | None = {} if cls.model_config.get("extra") == "allow" else None
+        self.extra: JsonObject | None = {} if cls.model_config.get("extra") == "allow" else None
 
     def enter(self, key: str) -> Any:
         found = self.fields.get(key)
@@ -159,7 +160,7 @@ def _instance(
     cls: type[PartialModel],
     values: dict[str, Any],
     seen: set[str],
-    extra: dict[str, Any] | None,
+    extra: JsonObject | None,
     pending: tuple[str, Mark] | None,
 ) -> PartialModel:
     # What `model_construct` does, without its cost.
@@ -339,7 +340,7 @@ def _partial_type(annotation: Any, batch: dict[Any, str]) -> Any:
             return part
         return Union[part, annotation]  # the latter once it is complete  # noqa: UP007
     if typing_extensions.is_typeddict(get_origin(annotation) or annotation):
-        return Union[annotation, dict[str, Any]]  # noqa: UP007
+        return Union[annotation, JsonObject]  # noqa: UP007
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is typing.Annotated:
         inner = _partial_type(arguments[0], batch)

@@ -21,6 +21,7 @@ from acorn._formats.partial.classes import (
     RootText,
 )
 from acorn._formats.partial.frames import HIDDEN, DictFrame, Frame, KeysFrame, ListFrame, Text
+from acorn.types import JsonObject
 
 
 class Expectation:
@@ -118,7 +119,7 @@ class Leaf(Expectation):
         return _may_be(self.adapter.json_schema(), form)
 
 
-def _may_be(schema: dict[str, Any], form: str) -> bool:
+def _may_be(schema: JsonObject, form: str) -> bool:
     if "anyOf" in schema:
         return any(_may_be(option, form) for option in schema["anyOf"])
     if "type" in schema:
@@ -335,7 +336,7 @@ class Undecided:
     def __init__(self, models: list[Fields], choice: Choice) -> None:
         self.models = models
         self.choice = choice
-        self.raw: dict[str, Any] = {}
+        self.raw: JsonObject = {}
         self.key = ""
         self.chosen: Frame | None = None
 

@@ -16,6 +16,7 @@ from typing import Any
 from acorn._formats.schema.example_texts import FORMATS, fits_pattern, texts_for
 from acorn._formats.schema.generate import JsonSchema, inlined, resolve
 from acorn.errors import AcornError
+from acorn.types import JsonObject
 
 _MOST = 64
 """So many candidates are tried, and no more."""
@@ -164,7 +165,7 @@ class _Search:
 
     def _objects(self, schema: JsonSchema, path: str) -> Iterator[Any]:
         known = schema.get("properties", {})
-        made: dict[str, Any] = {}
+        made: JsonObject = {}
         needed = list(schema.get("required", []))
         least = int(schema.get("minProperties", 0))
         needed += [name for name in known if name not in needed][: max(0, least - len(needed))]

@@ -21,7 +21,9 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import PydanticSerializationError, core_schema, to_jsonable_python
 
-JsonSchema = dict[str, Any]
+from acorn.types import JsonObject
+
+JsonSchema = JsonObject
 
 _NAIVE = r"^[^Zz+]*$"
 """A time without a zone. The grammar of the embedded model knows it by this text."""
@@ -150,7 +152,7 @@ class _Generator(GenerateJsonSchema):
         return super().encode_default(dft)
 
 
-class _Methods(dict[str, Any]):
+class _Methods(JsonObject):
     """A generator's methods, each looked up when its kind of schema comes: there are many, and few are called."""
 
     def __init__(self, generator: _Generator) -> None:

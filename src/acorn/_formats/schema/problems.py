@@ -28,6 +28,7 @@ from pydantic_core import ErrorDetails, core_schema
 
 from acorn._formats.json import compact, excerpt, shorten
 from acorn._formats.schema.generate import JsonSchema, followed, resolve
+from acorn.types import JsonObject
 
 _TYPES = {
     "string": "string",
@@ -173,7 +174,7 @@ class Problem(TypedDict):
     """Whether `expected` is a user's own sentence about the value."""
 
 
-def public(found: Sequence[Problem]) -> list[dict[str, Any]]:
+def public(found: Sequence[Problem]) -> list[JsonObject]:
     """The problems as `ParseError.errors` tells them."""
     return [{key: wrong[key] for key in ("path", "expected", "received")} for wrong in found]
 

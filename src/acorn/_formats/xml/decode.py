@@ -23,6 +23,7 @@ from acorn._formats.schema.generate import JsonSchema, followed
 from acorn._formats.schema.shape import Shape
 from acorn._formats.xml.parse import MAX_DEPTH, Element, check_bounds, parse, refuse_depth, refuse_dtd, unescape
 from acorn.errors import ParseError
+from acorn.types import JsonObject
 
 _FENCE = "```"
 _HALF_TAG = re.compile(r"</[\w.\-]*\s*")
@@ -200,7 +201,7 @@ class _XmlReader:
             return found, 1.5 * _LIKING
         properties: JsonSchema = node.get("properties", {})
         others = unlisted(node)
-        value: dict[str, Any] = {}
+        value: JsonObject = {}
         misfit = self._text_around(element)
         for child in element.children:
             name = child.attributes.get("key", child.name) if child.name == "entry" else child.name
@@ -214,7 +215,7 @@ class _XmlReader:
             misfit += 3 * _LIKING  # rather a list
         return value, misfit + self._fill(value, node)
 
-    def _fill(self, value: dict[str, Any], node: JsonSchema) -> float:
+    def _fill(self, value: JsonObject, node: JsonSchema) -> float:
         """Add the required fields that may be None, which is left out in writing; say what the others cost."""
         misfit = 0.0
         for name in node.get("required", []):

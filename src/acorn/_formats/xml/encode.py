@@ -29,6 +29,7 @@ from acorn._formats.schema.shape import fields_of
 from acorn._formats.xml.decode import unlisted
 from acorn._formats.xml.parse import escape_attribute, escape_comment, escape_text, is_name
 from acorn.errors import AcornError
+from acorn.types import JsonObject
 
 DescriptionFormat = Literal["attribute", "comment"]
 
@@ -119,7 +120,7 @@ class _XmlWriter:
         lines.append(indent + end)
         return True
 
-    def _members(self, plain: dict[str, Any], source: Any, depth: int) -> None:
+    def _members(self, plain: JsonObject, source: Any, depth: int) -> None:
         """The fields of an object or the keys of a dict."""
         lines, indent = self.lines, "  " * depth
         kind: Any = type(source)
@@ -171,7 +172,7 @@ def _scalar(value: Any) -> str:
         return to_json(value).decode()
 
 
-def _attributes(placeholder: dict[str, Any]) -> str:
+def _attributes(placeholder: JsonObject) -> str:
     return "".join([f' {name}="{escape_attribute(str(value))}"' for name, value in placeholder.items()])
 
 
@@ -186,7 +187,7 @@ def _originals(source: Any, plain: list[Any]) -> list[Any]:
     return plain if found is None or len(found) != len(plain) else found
 
 
-def _originals_by_key(source: Any, plain: dict[str, Any]) -> dict[str, Any]:
+def _originals_by_key(source: Any, plain: JsonObject) -> JsonObject:
     """The objects under the keys as they are written (`1` becomes `"1"`), order being kept."""
     found = list(dict.values(source)) if isinstance(source, dict) else []
     return dict(zip(plain, found, strict=True)) if len(found) == len(plain) else plain
@@ -198,7 +199,7 @@ def _tags(cls: type, format: DescriptionFormat | None) -> dict[str, _ElementTag]
     if issubclass(cls, RootModel) or not (issubclass(cls, BaseModel) or is_dataclass(cls)):
         return None
     try:
-        described: dict[str, Any] = dict(fields_of(cls))
+        described: JsonObject = dict(fields_of(cls))
     except NameError:  # a type hint of a dataclass that cannot be read; its names can
         described = dict.fromkeys(field.name for field in fields(cls))
     computed = getattr(getattr(cls, "__pydantic_decorators__", None), "computed_fields", {})

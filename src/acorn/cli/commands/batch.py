@@ -32,6 +32,7 @@ from acorn.cli.output import (
     write_line,
 )
 from acorn.cli.targets import load, named_store
+from acorn.types import JsonObject
 
 
 def batch(
@@ -118,8 +119,8 @@ def _opened(file: str | None, out: TextIO) -> Generator[TextIO]:
         yield opened
 
 
-def _line(item: Item[Any]) -> dict[str, Any]:
-    line: dict[str, Any] = {"index": item.index}
+def _line(item: Item[Any]) -> JsonObject:
+    line: JsonObject = {"index": item.index}
     if item.key is not None:
         line["key"] = item.key
     if item.error is not None:

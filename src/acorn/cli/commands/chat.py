@@ -81,7 +81,7 @@ class Chat:
             before = store.list(batch=name, limit=None)
         done = [facts for facts in before if facts.status == "done"]
         self._count = len(before)
-        self._runs: list[Run[Any]] = [acorn.runs(store).get(done[0].id)] if done else []
+        self._runs: list[Run] = [acorn.runs(store).get(done[0].id)] if done else []
         """Those that the conversation is made of, the last one last."""
         self._said: str | None = None
 

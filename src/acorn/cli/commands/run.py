@@ -28,6 +28,7 @@ from acorn.journal import BranchStarted
 from acorn.models.local.download import too_small_for_tools
 from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, ToolCallEvent, ToolResultEvent
+from acorn.types import JsonObject
 
 
 def run(
@@ -135,7 +136,7 @@ def _value(answer: str | None, yes: bool, no: str | None) -> Any:
     return value_of(answer) if answer is not None else True if yes else no or False
 
 
-def _answers(store: Any, run_id: str, value: Any) -> dict[str, Any]:
+def _answers(store: Any, run_id: str, value: Any) -> JsonObject:
     """The answer for the one request that is open."""
     requests = store.requests(run_id)
     if len(requests) == 1:
@@ -190,7 +191,7 @@ def fork(
     """
     out = context.obj.set_aside()
     events, run, found = _found(source, store, agent, debug)
-    changes: dict[str, Any] = {} if model is None else {"model": model}
+    changes: JsonObject = {} if model is None else {"model": model}
     if prompt is not None:
         changes["system_prompt"] = Path(prompt).resolve()
     try:
@@ -208,7 +209,7 @@ def fork(
 
 def _found(
     source: str, option: str | None, target: str | None, debug: bool
-) -> tuple[list[AgentEvent], Run[Any] | None, Agent]:
+) -> tuple[list[AgentEvent], Run | None, Agent]:
     """The events to fork, the record where there is one, and the agent."""
     if not Path(source).is_file():
         if named_store(option) is None:
@@ -244,7 +245,7 @@ def _refuse_branch(book: Store, run_id: str) -> None:
     )
 
 
-def _agent_of_file(source: str, record: Run[Any] | None, option: str | None, target: str | None, debug: bool) -> Agent:
+def _agent_of_file(source: str, record: Run | None, option: str | None, target: str | None, debug: bool) -> Agent:
     if target is None:  # a file may come from anywhere, so nothing is imported because it says so
         named = None if record is None else module_in(record.journal.entries)
         of_what = f" (it says `{one_line(named)}`)" if named else ""

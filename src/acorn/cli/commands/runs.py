@@ -48,7 +48,7 @@ from acorn.stores.port import RunFacts, Store
 from acorn.testing.as_python import as_python
 from acorn.thread import AgentEvent, dump_events, parse_events, serialize_thread_to_xml
 from acorn.thread.to_journal import entries_of
-from acorn.types import ForkedFrom, Request
+from acorn.types import ForkedFrom, JsonObject, Request
 
 
 def show_fleet(book: Store, *, json: bool) -> int:
@@ -205,7 +205,7 @@ def _where(store: str | None) -> str:
     return "" if store is None else f" --store {store}"
 
 
-def _plain(facts: RunFacts) -> dict[str, Any]:
+def _plain(facts: RunFacts) -> JsonObject:
     plain = {each.name: getattr(facts, each.name) for each in fields(facts)}
     usage = {name: getattr(facts.usage, name) for name in facts.usage.__slots__}
     return {**plain, "usage": usage, "started": facts.started.isoformat(), "updated": facts.updated.isoformat()}
@@ -263,7 +263,7 @@ def show(
     store: StoreOption = None,
 ) -> int:
     """Show a run that was kept step by step, its branches as a tree."""
-    run: Run[Any] | None
+    run: Run | None
     wanted = (("--xml", xml), ("--json", as_json), ("--python", python), ("--html", html), ("--follow", follow))
     forms = [name for name, is_wanted in wanted if is_wanted]
     if len(forms) > 1:
@@ -327,9 +327,9 @@ def _write_html(source: str, option: str | None, out: str) -> int:
     return FINE
 
 
-def _print_python(run: Run[Any], store: Store | None) -> int:
+def _print_python(run: Run, store: Store | None) -> int:
     """The run as a test; a store knows where the class is, and what the instance had set."""
-    module, settings = None, dict[str, Any]()
+    module, settings = None, JsonObject()
     if store is not None:
         with as_usage_error():
             birth = store.read(run.id)[0].birth
@@ -340,7 +340,7 @@ def _print_python(run: Run[Any], store: Store | None) -> int:
     return FINE
 
 
-def draw_kept(store: Store, run: Run[Any], *, is_whole: bool, out: TextIO) -> None:
+def draw_kept(store: Store, run: Run, *, is_whole: bool, out: TextIO) -> None:
     """A run of a store as a tree, and what it came to."""
     with as_usage_error():
         status, heard = store.follow(run.id)
@@ -369,7 +369,7 @@ def _follow(store: Store, run_id: str) -> int:
     return FINE
 
 
-def read_kept(file: str) -> tuple[list[AgentEvent], Run[Any] | None]:
+def read_kept(file: str) -> tuple[list[AgentEvent], Run | None]:
     """The events in a file, and the record where it holds one."""
     try:
         text = Path(file).read_bytes()

@@ -26,7 +26,7 @@ from acorn.models.lanes.native import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.providers import Tokens, check_key, key_of, prices_of
 from acorn.models.request_body import no_kind
-from acorn.types import Usage
+from acorn.types import JsonObject, Usage
 
 _ADDRESS = "https://api.anthropic.com"
 _VERSION = "2023-06-01"
@@ -118,18 +118,18 @@ class Anthropic:
             parts.append(b'"tools":' + self._tools_of(request))
         return b",".join(parts) + b"}"
 
-    def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> dict[str, Any]:
+    def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> JsonObject:
         length = request.max_tokens
         if "max_tokens" in left_out and "max_tokens" not in request.declared:  # something must be said
             known = prices_of(self.provider, self.name)
             length = known.longest or length if known else length
-        made: dict[str, Any] = {"model": self.name, "max_tokens": length}
+        made: JsonObject = {"model": self.name, "max_tokens": length}
         if "temperature" in request.declared or "temperature" not in left_out:
             made["temperature"] = request.temperature
         if request.is_auto_cached and "cache_control" not in left_out:
             made["cache_control"] = {"type": "ephemeral"}
         made |= self._settings
-        choice: dict[str, Any] = {}
+        choice: JsonObject = {}
         if request.forced_tool and "tool_choice" not in left_out:
             choice = {"type": "tool", "name": request.forced_tool}
         if self._config.get("parallel_tool_calls") is False and request.tools:
@@ -154,7 +154,7 @@ class Anthropic:
         if not blocks and not reason:
             raise ValueError("there is nothing in it")
         texts: list[str] = []
-        thoughts: list[dict[str, Any]] = []
+        thoughts: list[JsonObject] = []
         calls: list[RawCall] = []
         for block in blocks:
             kind = block["type"]
@@ -180,9 +180,9 @@ class Anthropic:
         return _AnthropicReader()
 
 
-def _extra(blocks: list[dict[str, Any]], thoughts: list[dict[str, Any]]) -> dict[str, Any]:
+def _extra(blocks: list[JsonObject], thoughts: list[JsonObject]) -> JsonObject:
     """What of an answer must be sent back beside its text and its calls."""
-    found: dict[str, Any] = {"thinking_blocks": thoughts} if thoughts else {}
+    found: JsonObject = {"thinking_blocks": thoughts} if thoughts else {}
     kept = kept_blocks(blocks)
     return found if kept is None else {**found, BLOCKS: kept}
 
@@ -195,11 +195,11 @@ class _AnthropicReader:
         self.stop_reason = ""
         self.used: Tokens | None = None
         self._model = ""
-        self._usage: dict[str, Any] = {}
-        self._calls: dict[int, tuple[int, dict[str, Any], bool]] = {}
+        self._usage: JsonObject = {}
+        self._calls: dict[int, tuple[int, JsonObject, bool]] = {}
         """By the index of its block: which call it is, what the block began with, and whether more of it came."""
-        self._thoughts: dict[int, dict[str, Any]] = {}
-        self._others: dict[int, dict[str, Any]] = {}
+        self._thoughts: dict[int, JsonObject] = {}
+        self._others: dict[int, JsonObject] = {}
         """Blocks of text, and of what the provider has run."""
         self._pieces: dict[int, list[str]] = {}
         """What has come of their text, or of what they were called with."""
@@ -282,7 +282,7 @@ class _AnthropicReader:
         extra = _extra(self._blocks(kept), list(kept.values()))
         return Delta(extra=extra) if extra else None
 
-    def _blocks(self, thoughts: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    def _blocks(self, thoughts: dict[int, JsonObject]) -> list[JsonObject]:
         """All of them, as they would have come in one piece."""
         found = thoughts | {index: block for index, (_, block, _) in self._calls.items()}
         for index, block in self._others.items():
@@ -294,7 +294,7 @@ class _AnthropicReader:
         return [found[index] for index in sorted(found)]
 
 
-def json_object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> JsonObject:
     """What a tool of the provider's was called with, which may have been broken off."""
     try:
         found = from_json(text)

@@ -14,6 +14,7 @@ from pydantic_core import from_json, to_json
 from acorn.models.lanes.lane import BLOCKS, held, marks, sent_blocks
 from acorn.models.port import ModelRequest
 from acorn.models.request_body import common_id
+from acorn.types import JsonObject
 
 _TEXTS = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 
@@ -34,7 +35,7 @@ class _Written:
         other._text, other._turns = self._text.copy(), self._turns.copy()
         return other
 
-    def of(self, messages: list[dict[str, Any]], count: int, marked: Mapping[int, Any]) -> bytes:
+    def of(self, messages: list[JsonObject], count: int, marked: Mapping[int, Any]) -> bytes:
         """The first so many messages; those that were written before are the same ones."""
         changed = [at for at in self._marked.keys() | marked.keys() if self._marked.get(at) != marked.get(at)]
         same = min([self._count if self._count <= count else 0, *changed])
@@ -58,7 +59,7 @@ def written(request: ModelRequest) -> tuple[bytes, bytes]:
     is_shared = part is not None and not part.is_completed
     messages = part.sent.messages if part is not None and is_shared else request.messages
     first, count = 0, request.message_count
-    system: list[dict[str, Any]] = []
+    system: list[JsonObject] = []
     while first < count and messages[first]["role"] == "system":
         system += _with_mark(_blocks(messages[first]["content"]), marked.get(first))
         first += 1
@@ -70,15 +71,13 @@ def written(request: ModelRequest) -> tuple[bytes, bytes]:
     return to_json(system) if system else b"", text
 
 
-def _turns(
-    messages: list[dict[str, Any]], start: int, count: int, marked: Mapping[int, Any]
-) -> list[tuple[int, bytes]]:
+def _turns(messages: list[JsonObject], start: int, count: int, marked: Mapping[int, Any]) -> list[tuple[int, bytes]]:
     """Messages from here on as turns, the user's and the model's after each other."""
     if not start:  # the prompt is sent elsewhere
         while start < count and messages[start]["role"] == "system":
             start += 1
     found: list[tuple[int, bytes]] = []
-    role, begun, blocks = "", start, list[dict[str, Any]]()
+    role, begun, blocks = "", start, list[JsonObject]()
     for at in range(start, count):
         message = messages[at]
         speaker = "assistant" if message["role"] == "assistant" else "user"  # what is said in the midst, by the user
@@ -92,7 +91,7 @@ def _turns(
     return found
 
 
-def _blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _blocks_of(message: Mapping[str, Any]) -> list[JsonObject]:
     content = message.get("content")
     if message["role"] == "tool":
         told = content if isinstance(content, str) else _blocks(content)
@@ -108,12 +107,12 @@ def _blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return blocks
 
 
-def _use(call: Mapping[str, Any]) -> dict[str, Any]:
+def _use(call: Mapping[str, Any]) -> JsonObject:
     function = call["function"]
     return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": from_json(function["arguments"])}
 
 
-def _blocks(content: Any) -> list[dict[str, Any]]:
+def _blocks(content: Any) -> list[JsonObject]:
     if content is None:
         return []
     if isinstance(content, str):
@@ -122,7 +121,7 @@ def _blocks(content: Any) -> list[dict[str, Any]]:
     return [block_of(part) for part in content if part.get("type") != "text" or str(part.get("text") or "").strip()]
 
 
-def block_of(part: Mapping[str, Any]) -> dict[str, Any]:
+def block_of(part: Mapping[str, Any]) -> JsonObject:
     """A part of a message as Anthropic has it."""
     kind = part.get("type")
     rest = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
@@ -136,7 +135,7 @@ def block_of(part: Mapping[str, Any]) -> dict[str, Any]:
     return dict(part)
 
 
-def _source(url: str) -> dict[str, Any]:
+def _source(url: str) -> JsonObject:
     head, comma, data = url.partition(",") if url.startswith("data:") else ("", "", "")
     media_type, is_base64 = head.removeprefix("data:").removesuffix(";base64"), head.endswith(";base64")
     if not comma or not is_base64:
@@ -146,7 +145,7 @@ def _source(url: str) -> dict[str, Any]:
     return {"type": "base64", "media_type": media_type, "data": data}
 
 
-def _with_mark(blocks: list[dict[str, Any]], mark: Any) -> list[dict[str, Any]]:
+def _with_mark(blocks: list[JsonObject], mark: Any) -> list[JsonObject]:
     """Blocks with a mark on the last of them; of a result in parts, on the last of these."""
     if not blocks or not mark:
         return blocks
@@ -156,7 +155,7 @@ def _with_mark(blocks: list[dict[str, Any]], mark: Any) -> list[dict[str, Any]]:
     return [*blocks[:-1], {**last, "cache_control": mark}]
 
 
-def tool_of(function: Mapping[str, Any]) -> dict[str, Any]:
+def tool_of(function: Mapping[str, Any]) -> JsonObject:
     described = {"description": function["description"]} if function.get("description") else {}
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     strict = {"strict": True} if function.get("strict") else {}

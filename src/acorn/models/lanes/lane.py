@@ -22,6 +22,7 @@ from acorn.models.lanes.http import basic_of, is_address, split
 from acorn.models.port import PRICES as PRICES
 from acorn.models.port import Delta, ModelRequest, ModelResponse
 from acorn.models.providers import Tokens
+from acorn.types import JsonObject
 
 OURS = (
     *("model", "id", "lane", "timeout", "request_timeout", "num_retries", "retry_delay", "max_retries"),
@@ -119,7 +120,7 @@ def with_own(url: str, headers: dict[str, str], config: Mapping[str, Any]) -> tu
 # Parts of messages
 
 
-def held(part: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+def held(part: Mapping[str, Any], *keys: str) -> JsonObject:
     """What a part has in it, by one of these keys: a user may have written the part, and forgotten it."""
     kind = str(part.get("type"))
     found: Any = part.get(kind)
@@ -136,7 +137,7 @@ def held(part: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 _MOST_MARKS = 4
 
 
-def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
+def marks(request: ModelRequest) -> dict[int, JsonObject]:
     """Which messages are marked for the provider's cache, and how; a point counts from behind the system message.
 
     A point by a role may be that of many messages, and no provider takes more than a few marks: the first and the last
@@ -146,7 +147,7 @@ def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
     before = 0
     while before < len(messages) and messages[before]["role"] in ("system", "developer"):
         before += 1
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, JsonObject] = {}
     for point in request.cache_points:
         mark = point.get("control") or {"type": "ephemeral"}
         index = point.get("index")
@@ -162,7 +163,7 @@ def marks(request: ModelRequest) -> dict[int, dict[str, Any]]:
     return {at: found[at] for at in (first, *rest[1 - _MOST_MARKS :])}
 
 
-def marked(message: dict[str, Any], mark: dict[str, Any]) -> dict[str, Any]:
+def marked(message: JsonObject, mark: JsonObject) -> JsonObject:
     """A message with a mark: on the last of its parts, or on itself."""
     content = message.get("content")
     if isinstance(content, list) and content:
@@ -170,7 +171,7 @@ def marked(message: dict[str, Any], mark: dict[str, Any]) -> dict[str, Any]:
     return {**message, "cache_control": mark}
 
 
-Json = dict[str, Any]
+Json = JsonObject
 _DATED = re.compile(r"_\d{8}$")
 _THOUGHTS = frozenset(("thinking", "redacted_thinking"))
 _OURS = _THOUGHTS | {"text", "tool_use"}

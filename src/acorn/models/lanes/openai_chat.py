@@ -35,7 +35,7 @@ from acorn.models.lanes.openai_shared import (
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.providers import Tokens, own_address
 from acorn.models.request_body import no_url, with_common_ids
-from acorn.types import Usage
+from acorn.types import JsonObject, Usage
 
 _SETTINGS = (
     *("top_p", "top_k", "stop", "seed", "user", "store"),
@@ -102,7 +102,7 @@ class OpenAIChat:
         is_openai = own_address(self.provider, self._config) is None
         return b'%s,"messages":%s}' % (before, _messages(request, is_openai=is_openai))
 
-    def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> dict[str, Any]:
+    def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> JsonObject:
         made = {"model": self.name, **sampling(request, left_out, self.name, self._length)}
         made |= self._settings
         if request.forced_tool and "tool_choice" not in left_out:
@@ -141,7 +141,7 @@ def _messages(request: ModelRequest, *, is_openai: bool) -> bytes:
     return to_json(messages)
 
 
-def _sendable(message: dict[str, Any]) -> dict[str, Any]:
+def _sendable(message: JsonObject) -> JsonObject:
     """Without another provider's thoughts, and without a content that is none."""
     return {
         key: value for key, value in message.items() if key not in THOUGHTS and (value is not None or key != "content")

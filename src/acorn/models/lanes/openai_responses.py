@@ -45,6 +45,7 @@ from acorn.models.lanes.openai_shared import (
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse
 from acorn.models.providers import Tokens, own_address
 from acorn.models.request_body import common_id, no_kind
+from acorn.types import JsonObject
 
 _SETTINGS = (
     *("top_p", "top_logprobs", "user", "safety_identifier", "store", "include", "truncation", "prompt_cache_key"),
@@ -86,7 +87,7 @@ class OpenAIResponses:
         self.thinks = (self._settings.get("reasoning") or {}).get("effort") not in (None, "", "none")
         self._is_stored = self._settings.get("store") is not False
         self._heads = Heads(self._settings_of)
-        self._written: list[tuple[dict[str, Any], bytes]] = []
+        self._written: list[tuple[JsonObject, bytes]] = []
         """The messages of the last request, each with the items it became.
 
         Set as a whole: a model may serve many conversations at once, each from its thread.
@@ -116,7 +117,7 @@ class OpenAIResponses:
             parts.append(b'"tools":' + self._tools_of(request))
         return b",".join(parts) + b"}"
 
-    def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> dict[str, Any]:
+    def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> JsonObject:
         made = {"model": self.name, **sampling(request, left_out, self.name, "max_output_tokens"), **self._settings}
         if request.forced_tool and "tool_choice" not in left_out:
             made["tool_choice"] = {"type": "function", "name": request.forced_tool}
@@ -131,14 +132,14 @@ class OpenAIResponses:
             self._tools = (request.tools, written)
         return written
 
-    def _input(self, messages: list[dict[str, Any]]) -> tuple[str, bytes]:
+    def _input(self, messages: list[JsonObject]) -> tuple[str, bytes]:
         """What the system says first, as instructions; and the items of the rest."""
         first, said = 0, list[str]()
         while first < len(messages) and messages[first]["role"] == "system":
             if isinstance(content := messages[first].get("content"), str):
                 said.append(content)
             first += 1
-        known, found, is_same = self._written, list[tuple[dict[str, Any], bytes]](), True
+        known, found, is_same = self._written, list[tuple[JsonObject, bytes]](), True
         is_openai = own_address(self.provider, self._config) is None
         for at, message in enumerate(messages):
             is_same = is_same and at < len(known) and known[at][0] is message
@@ -157,7 +158,7 @@ class OpenAIResponses:
             return " ".join(said), written
         return "", to_json(message_of("system", " ".join(said)))  # it takes no empty input
 
-    def _items_of(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _items_of(self, message: JsonObject) -> Iterator[JsonObject]:
         items = items_of(message, is_stored=self._is_stored)
         return (item for item in items if item["type"] != "reasoning") if never_reasons(self.name) else items
 
@@ -187,14 +188,14 @@ class OpenAIResponses:
         return _ResponsesReader()
 
 
-def _with_common_id(item: dict[str, Any]) -> dict[str, Any]:
+def _with_common_id(item: JsonObject) -> JsonObject:
     return {**item, "call_id": common_id(item["call_id"])} if "call_id" in item else item
 
 
 # Settings
 
 
-def _settings(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _settings(config: Mapping[str, Any], name: str) -> JsonObject:
     made = {key: config[key] for key in _SETTINGS if config.get(key) is not None}
     if effort := config.get("reasoning_effort"):
         made["reasoning"] = effort if isinstance(effort, dict) else {"effort": effort}
@@ -209,7 +210,7 @@ def _settings(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return made
 
 
-def _shape(wanted: Any) -> dict[str, Any] | None:
+def _shape(wanted: Any) -> JsonObject | None:
     """The format of a text, as chat completions have it."""
     if not wanted or wanted.get("type") != "json_schema":
         return wanted or None
@@ -227,7 +228,7 @@ def _choice(choice: Any) -> Any:
     return {"type": "function", "name": inner["name"]} if inner else choice
 
 
-def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(function: Mapping[str, Any]) -> JsonObject:
     described = {"description": function["description"]} if function.get("description") else {}
     # Where nothing is said of it, what need not be given must be: it then takes a schema for a strict one.
     strict = bool(function.get("strict"))
@@ -247,7 +248,7 @@ class _ResponsesReader:
         self.called = ""
         self.stop_reason = ""
         self.used: Tokens | None = None
-        self._items: dict[int, dict[str, Any]] = {}
+        self._items: dict[int, JsonObject] = {}
         """What is done, by its index."""
         self._calls: dict[int, int] = {}
         """By the index of its item: which call it is."""

@@ -19,7 +19,7 @@ from pydantic_core import to_json
 from acorn.models.lanes.lane import ITEMS, ProviderError, held, kept_items, sent_items, with_own
 from acorn.models.port import ModelRequest, RawCall
 from acorn.models.providers import Tokens, check_key, key_of, prices_of
-from acorn.types import Usage
+from acorn.types import JsonObject, Usage
 
 _ADDRESS = "https://api.openai.com/v1"
 _REASONING = re.compile(r"(?:^|/)o\d|gpt-[56](?!-chat)")
@@ -54,9 +54,9 @@ def takes_effort(name: str) -> bool:
     return reasons(name) or prices_of("openai", name) is None
 
 
-def sampling(request: ModelRequest, left_out: Collection[str], name: str, length: str) -> dict[str, Any]:
+def sampling(request: ModelRequest, left_out: Collection[str], name: str, length: str) -> JsonObject:
     """Temperature and length of an answer, which goes by a name of the protocol's, as far as the model takes them."""
-    made: dict[str, Any] = {}
+    made: JsonObject = {}
     if "temperature" in request.declared and request.temperature != 1 and _ONE_TEMPERATURE.search(name):
         raise ProviderError(f"It takes no `temperature` but 1, and {request.temperature:g} was set.")
     if "temperature" in request.declared or not ("temperature" in left_out or reasons(name)):
@@ -69,7 +69,7 @@ def sampling(request: ModelRequest, left_out: Collection[str], name: str, length
 class Heads:
     """How bodies begin: the settings as JSON without its end, which is the same at every step."""
 
-    def __init__(self, make: Callable[[ModelRequest, Collection[str], bool], dict[str, Any]]) -> None:
+    def __init__(self, make: Callable[[ModelRequest, Collection[str], bool], JsonObject]) -> None:
         self._make = make
         self._known: dict[tuple[Any, ...], bytes] = {}
 
@@ -142,7 +142,7 @@ BETWEEN = "\n\n"
 # Messages
 
 
-def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[dict[str, Any]]:
+def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[JsonObject]:
     """A message as items of the input."""
     role, content = message["role"], message.get("content")
     if role == "tool":
@@ -165,24 +165,24 @@ def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[dict[st
         yield _call_item(call)
 
 
-def _call_item(call: Mapping[str, Any]) -> dict[str, Any]:
+def _call_item(call: Mapping[str, Any]) -> JsonObject:
     function = call["function"]
     made = {"name": function["name"], "arguments": function["arguments"]}
     return {"type": "function_call", "call_id": call["id"], **made}
 
 
-def message_of(role: str, content: Any) -> dict[str, Any]:
+def message_of(role: str, content: Any) -> JsonObject:
     kind = "output_text" if role == "assistant" else "input_text"
     return {"type": "message", "role": role, "content": _parts(content, kind)}
 
 
-def _parts(content: Any, kind: str) -> list[dict[str, Any]]:
+def _parts(content: Any, kind: str) -> list[JsonObject]:
     if isinstance(content, str):
         return [{"type": kind, "text": content}]
     return [_part(part, kind) for part in content]
 
 
-def _part(part: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def _part(part: Mapping[str, Any], kind: str) -> JsonObject:
     if part.get("type") == "text":
         return {"type": kind, "text": part.get("text") or ""}
     if part.get("type") == "image_url":
@@ -194,7 +194,7 @@ def _part(part: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {key: value for key, value in part.items() if key != "cache_control"}
 
 
-def _thought(item: Mapping[str, Any]) -> dict[str, Any]:
+def _thought(item: Mapping[str, Any]) -> JsonObject:
     """A thought to send back; its text in the clear is refused, and a summary is always wanted."""
     kept = {key: item[key] for key in ("id", "encrypted_content") if item.get(key)}
     return {"type": "reasoning", "summary": item.get("summary") or [], **kept}
@@ -203,7 +203,7 @@ def _thought(item: Mapping[str, Any]) -> dict[str, Any]:
 # Items of an answer
 
 
-def extra_of(items: list[Any]) -> dict[str, Any]:
+def extra_of(items: list[Any]) -> JsonObject:
     """What of an answer must be sent back beside its text and its calls."""
     if (kept := kept_items(items, _call_id)) is not None:
         return {ITEMS: kept}
@@ -211,10 +211,10 @@ def extra_of(items: list[Any]) -> dict[str, Any]:
     return {"reasoning_items": thoughts} if thoughts else {}
 
 
-def thoughts_of(items: list[Any]) -> list[dict[str, Any]]:
+def thoughts_of(items: list[Any]) -> list[JsonObject]:
     """The thoughts of an answer; one that comes behind something else says which call it is before."""
-    found: list[dict[str, Any]] = []
-    waiting: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
+    waiting: list[JsonObject] = []
     is_first = True
     for item in items:
         if item["type"] == "reasoning":

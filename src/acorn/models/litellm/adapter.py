@@ -73,6 +73,7 @@ from acorn.models.port import (
 )
 from acorn.models.providers import check_key, own_address, provider_by_name
 from acorn.models.retry import TIMEOUT, connect_seconds, retry_after, seconds_of
+from acorn.types import JsonObject
 
 # What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.
 _OURS = (
@@ -80,7 +81,7 @@ _OURS = (
     *("num_retries", "retry_delay", "max_retries", *PRICES),
     *("temperature", "max_tokens", "max_completion_tokens"),
 )
-_STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+_STREAMED: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 @dataclass
@@ -255,15 +256,15 @@ class LiteLLMModel:
                 self._refusals.remember(attempt.left_out)
                 return raw
 
-    async def _client(self) -> dict[str, Any]:
+    async def _client(self) -> JsonObject:
         """Our own HTTP client where LiteLLM takes one: its async one sends twice when a connection breaks."""
         is_free = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
         return {"client": await http_client()} if is_free and takes_client(self.provider) else {}
 
-    def _call(self, attempt: _LiteLLMAttempt) -> dict[str, Any]:
+    def _call(self, attempt: _LiteLLMAttempt) -> JsonObject:
         left_out = self._refusals.known | attempt.left_out
         request = as_taken(attempt.request, left_out)
-        call: dict[str, Any] = {"temperature": request.temperature, "max_tokens": request.max_tokens}
+        call: JsonObject = {"temperature": request.temperature, "max_tokens": request.max_tokens}
         call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
         if "max_completion_tokens" in self._config and "max_tokens" in call:
             call["max_completion_tokens"] = call.pop("max_tokens")  # the name that the user knows the model to take
@@ -286,11 +287,11 @@ class LiteLLMModel:
         return call
 
     @cached_property
-    def _fitting(self) -> dict[str, Any]:
+    def _fitting(self) -> JsonObject:
         return fit_request(self._arguments, self.provider)
 
-    def _messages(self, request: ModelRequest) -> list[dict[str, Any]]:
-        messages: list[dict[str, Any]] = _own(request.messages, request.messages_json)
+    def _messages(self, request: ModelRequest) -> list[JsonObject]:
+        messages: list[JsonObject] = _own(request.messages, request.messages_json)
         if self.provider == "anthropic":
             messages = [
                 with_blocks(message) if message.get(BLOCKS) else with_documents(message) for message in messages
@@ -300,8 +301,8 @@ class LiteLLMModel:
                 message.pop(name, None)
         return messages
 
-    def _tools(self, request: ModelRequest) -> list[dict[str, Any]]:
-        tools: list[dict[str, Any]] = _own(request.tools, request.tools_json)
+    def _tools(self, request: ModelRequest) -> list[JsonObject]:
+        tools: list[JsonObject] = _own(request.tools, request.tools_json)
         if self.provider == "anthropic":
             return [anthropic_tool(each) if each.get("function", {}).get("strict") else each for each in tools]
         return tools

@@ -38,6 +38,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from acorn.types import JsonObject
+
 
 def quieten(library: Any) -> None:
     """Make LiteLLM keep to itself, for as long as the process lives."""
@@ -258,8 +260,8 @@ def _listing() -> bytes | None:
 
 
 @lru_cache(maxsize=1)
-def _known() -> dict[str, Any]:
-    read: dict[str, Any] = from_json(_listing() or b"{}")
+def _known() -> JsonObject:
+    read: JsonObject = from_json(_listing() or b"{}")
     return read
 
 

@@ -27,7 +27,7 @@ from acorn.models.lanes.lane import BLOCKS, blocks_of, marks, sent_blocks
 from acorn.models.litellm.library import library
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.request_body import SentMedium, no_kind, no_url
-from acorn.types import Usage
+from acorn.types import JsonObject, Usage
 
 _STOPS = {
     "tool_calls": "tool_calls",
@@ -37,7 +37,7 @@ _STOPS = {
 }
 
 
-def fit_request(arguments: Mapping[str, Any], provider: str) -> dict[str, Any]:
+def fit_request(arguments: Mapping[str, Any], provider: str) -> JsonObject:
     """The user's arguments, with those that LiteLLM's own HTTP code loses or garbles in a form that it does not."""
     found = dict(arguments)
     headers: dict[str, str] = {}
@@ -63,7 +63,7 @@ def within(timeout: Any, left: float) -> Any:
     return type(timeout)(**{name: max(0.001, part) for name, part in parts.items()})
 
 
-def anthropic_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def anthropic_tool(tool: Mapping[str, Any]) -> JsonObject:
     """A strict tool as Anthropic has it; in OpenAI's form LiteLLM forgets that it is strict."""
     function = tool["function"]
     described = {"description": function["description"]} if function.get("description") else {}
@@ -71,7 +71,7 @@ def anthropic_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "custom", "name": function["name"], **described, "input_schema": schema, "strict": True}
 
 
-def cache_points(request: ModelRequest) -> list[dict[str, Any]]:
+def cache_points(request: ModelRequest) -> list[JsonObject]:
     """LiteLLM counts from the system message on, we from the message behind it."""
     return [{"location": "message", "index": at, "control": mark} for at, mark in marks(request).items()]
 
@@ -80,7 +80,7 @@ def read_response(raw: Any) -> ModelResponse:
     """A whole answer; it has a choice."""
     choice = raw.choices[0]
     message = _reasoning_text(choice.message)
-    extra: dict[str, Any] = {}
+    extra: JsonObject = {}
     specific = message.get("provider_specific_fields") or {}
     # Without a signature nobody takes one back.
     thoughts = [
@@ -118,16 +118,16 @@ class LiteLLMStreamReader:
         """Whether LiteLLM knows what it costs."""
         self._thought: list[str] = []
         """The thinking that is not signed yet."""
-        self._blocks: list[dict[str, Any]] = []
+        self._blocks: list[JsonObject] = []
         """Thinking blocks to send back."""
-        self._items: list[dict[str, Any]] = []
+        self._items: list[JsonObject] = []
         """The same, as OpenAI's Responses have them."""
         self._text: list[str] = []
         self._hosted: list[list[str]] = []
         """Calls of tools that the provider has run: id, name and arguments in pieces."""
         self._open: dict[int, list[str]] = {}
         """Those of them that may grow, by their index."""
-        self._specific: dict[str, Any] = {}
+        self._specific: JsonObject = {}
         self.called = ""
         """The names of the tools that were called, one behind the other: a name may come in pieces."""
         self.stop_reason = ""
@@ -208,7 +208,7 @@ class LiteLLMStreamReader:
             yield Delta(extra={"reasoning_items": self._items})
 
 
-def with_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
+def with_blocks(message: Mapping[str, Any]) -> JsonObject:
     """A message in which the provider has run a tool, as LiteLLM takes it: calls of ours stay beside its blocks."""
     content = message.get("content")
     said = [{"type": "text", "text": content}] if isinstance(content, str) and content.strip() else []
@@ -219,7 +219,7 @@ def with_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def with_documents(message: dict[str, Any]) -> dict[str, Any]:
+def with_documents(message: JsonObject) -> JsonObject:
     """A message whose files are as Anthropic has them: LiteLLM sends all as PDF is sent, and none by its URL."""
     content = message.get("content")
     if not isinstance(content, list) or all(part.get("type") != "file" for part in content):
@@ -231,7 +231,7 @@ def _is_hosted(call_id: Any) -> bool:
     return isinstance(call_id, str) and call_id.startswith("srvtoolu_")
 
 
-def _use(call_id: str, name: str, arguments: str | None) -> dict[str, Any]:
+def _use(call_id: str, name: str, arguments: str | None) -> JsonObject:
     try:
         given = from_json(arguments or "{}")
     except ValueError:  # it was broken off
@@ -239,16 +239,16 @@ def _use(call_id: str, name: str, arguments: str | None) -> dict[str, Any]:
     return {"type": "server_tool_use", "id": call_id, "name": name, "input": given}
 
 
-def _results(specific: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _results(specific: Mapping[str, Any]) -> list[JsonObject]:
     return [*(specific.get("web_search_results") or ()), *(specific.get("tool_results") or ())]
 
 
-def _reasoning_items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _reasoning_items(message: Mapping[str, Any]) -> list[JsonObject]:
     items = message.get("reasoning_items") or []
     return [{key: value for key, value in item.items() if value is not None} for item in items]
 
 
-def _reasoning_text(message: Any) -> dict[str, Any]:
+def _reasoning_text(message: Any) -> JsonObject:
     """What a message holds. Asking it for what it does not hold is slow: Pydantic words an error each time."""
     return {**vars(message), **(message.model_extra or {})}
 

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from acorn.errors import ModelError
+from acorn.types import JsonObject
 
 PROVIDER = "local"
 _CONTEXT = 8192
@@ -31,7 +32,7 @@ _PATIENCE = 60.0
 class EngineJob:
     """One request. What comes of it is handed to `give`, in the engine's thread: pieces, then None or an error."""
 
-    def __init__(self, body: dict[str, Any], give: Callable[[dict[str, Any] | ModelError | None], None]) -> None:
+    def __init__(self, body: JsonObject, give: Callable[[JsonObject | ModelError | None], None]) -> None:
         self.body = body
         self.give = give
         self.is_stopped = False
@@ -94,7 +95,7 @@ class Engine:
         try:
             self._server = self._server or self._load()
 
-            def take(piece: dict[str, Any]) -> bool:
+            def take(piece: JsonObject) -> bool:
                 if not job.is_stopped:
                     job.give(piece)
                 return job.is_stopped or self._is_closed

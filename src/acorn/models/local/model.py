@@ -28,7 +28,7 @@ from acorn.models.local.grammar.schema import UnreadableError
 from acorn.models.local.prompt import flatten
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RequestNotSupportedError
 from acorn.models.request_body import no_text
-from acorn.types import Usage
+from acorn.types import JsonObject, Usage
 
 PREFIX = "local/"
 SETTINGS = {
@@ -48,7 +48,7 @@ _UNREPEATED = {"dry_multiplier": 0.8, "dry_base": 1.3, "dry_allowed_length": 16,
 name, and what goes on after them the same way becomes less likely. A quote or a colon begins anew, so that the keys
 of JSON are never meant. The plain penalty on every token that was there hinders it from writing a name at all."""
 
-_Piece = dict[str, Any] | ModelError | None
+_Piece = JsonObject | ModelError | None
 
 
 class LocalModel:
@@ -152,7 +152,7 @@ class LocalModel:
         finally:
             job.stop()
 
-    def _prepared(self, request: ModelRequest) -> tuple[_Reply, dict[str, Any]]:
+    def _prepared(self, request: ModelRequest) -> tuple[_Reply, JsonObject]:
         """How the answer will be read, and what is asked."""
         for medium in request.media:
             raise RequestNotSupportedError(
@@ -163,9 +163,9 @@ class LocalModel:
         tools = [tool["function"] for tool in request.tools]
         if request.forced_tool:
             tools = [tool for tool in tools if tool["name"] == request.forced_tool]
-        schemas: dict[str, Any] = {tool["name"]: tool.get("parameters") or {"type": "object"} for tool in tools}
+        schemas: JsonObject = {tool["name"]: tool.get("parameters") or {"type": "object"} for tool in tools}
         held = {"grammar": self._grammar(schemas)} if schemas else {}  # first: it knows whether they are schemas at all
-        body: dict[str, Any] = {
+        body: JsonObject = {
             "messages": self._checked_length(flatten(request.messages, tools, is_small=self._is_small)),
             # It is at its best where nothing is left to chance, and 0.7 is nobody's choice.
             "temperature": request.temperature if "temperature" in request.declared else 0.0,
@@ -179,7 +179,7 @@ class LocalModel:
         }
         return _Reply(self.name, list(schemas)), body
 
-    def _grammar(self, schemas: dict[str, Any]) -> str:
+    def _grammar(self, schemas: JsonObject) -> str:
         try:
             if len(schemas) == 1:
                 return _known_grammar(_text_of(next(iter(schemas.values()))), self._limits, is_named=False)
@@ -238,7 +238,7 @@ class _Reply:
         """The last character: of several tools it may be the bracket around the call."""
         self._has_begun = False
 
-    def read(self, piece: dict[str, Any] | ModelError) -> Iterator[Delta]:
+    def read(self, piece: JsonObject | ModelError) -> Iterator[Delta]:
         if isinstance(piece, ModelError):
             raise piece
         if "error" in piece:

@@ -24,6 +24,7 @@ from acorn.stores.database import SharedConnection
 from acorn.stores.lease import lease
 from acorn.stores.rules import bindable
 from acorn.stores.sqlite.connection import Migration
+from acorn.types import JsonObject
 
 _SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service", "sslmode", "target_session_attrs")
 """What of the part behind the question mark may be shown."""
@@ -51,7 +52,7 @@ class DatabaseAddress:
                 f"`{self.name}` is no URL of a PostgreSQL database; write 'postgresql://user:password@host:port/name', "
                 f"and special characters of a password like `%40` for an @."
             )
-        self.parameters: dict[str, Any] = {**_DEFAULTS, **known, "client_encoding": "UTF8"}
+        self.parameters: JsonObject = {**_DEFAULTS, **known, "client_encoding": "UTF8"}
         secrets = [str(value) for key, value in known.items() if "password" in key or "secret" in key]
         self._secrets = sorted({*secrets, *map(quote, secrets)} - {""}, key=len, reverse=True)
 

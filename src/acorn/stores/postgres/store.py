@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from acorn.stores.database import DatabaseStore
 from acorn.stores.port import Commit, Process, QueuedRun, WindowOrder, WindowSlice
@@ -23,6 +23,7 @@ from acorn.stores.postgres.listener import Listener, PostgresWatch
 from acorn.stores.postgres.schema import MIGRATIONS
 from acorn.stores.postgres.writer import PostgresWriter
 from acorn.stores.sqlite.connection import Migration
+from acorn.types import JsonObject
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class PostgresStore(DatabaseStore[Transaction]):
             self._place.use_once(lambda connection: queue.prepare_engine(connection, self._name))
             self._has_engine = True
 
-    def engine_parameters(self) -> dict[str, Any]:
+    def engine_parameters(self) -> JsonObject:
         """What a connection of the engine is opened with, secrets included."""
         known = self._place.address.parameters
         return {**known, "options": f"{known.get('options', '')} -c search_path={queue.SCHEMA}".strip()}

@@ -36,13 +36,14 @@ from acorn._inside import (
 from acorn.models.resolve import model_name
 from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, MessageEvent, ToolCallEvent, ToolResultEvent
+from acorn.types import JsonObject
 from acorn.web.page.wire import WHOLE
 
 Agent = module[Any, Any]
 _LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
 
 
-def described(agent: Agent) -> dict[str, Any]:
+def described(agent: Agent) -> JsonObject:
     """An agent as plain data."""
     spec = spec_of(agent)
     return {
@@ -58,16 +59,16 @@ def described(agent: Agent) -> dict[str, Any]:
     }
 
 
-def _shape(shape: Shape) -> dict[str, Any]:
+def _shape(shape: Shape) -> JsonObject:
     # Under the fields' own names, by which a run that was kept has its input.
     return {"schema": shape.xml_schema, "wrapped": shape.wrapped, "empty": shape.is_empty}
 
 
-def _tool(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(schema: Mapping[str, Any]) -> JsonObject:
     return {"name": schema.get("name", ""), "doc": schema.get("description", "")}
 
 
-def _branch(name: str, entry: Any) -> dict[str, Any]:
+def _branch(name: str, entry: Any) -> JsonObject:
     which = entry["module"] if isinstance(entry, Mapping) else entry
     return {"name": name, "doc": " ".join((docstring_of(which) or "").split())}
 
@@ -124,7 +125,7 @@ def begun(
     fork: Wanted | None = None,
 ) -> Any:
     """The chunks of a new run, which begins when they are asked for; what is wrong is told now."""
-    changes: dict[str, Any] = {"store": store, "run_id": run_id}
+    changes: JsonObject = {"store": store, "run_id": run_id}
     if model is not None:
         changes["model"] = model
     if after is not None:
@@ -146,7 +147,7 @@ def resumed(agent: Agent, store: Store, run_id: str) -> Any:
     return chunks
 
 
-Chunk = StreamChunk[Any]
+Chunk = StreamChunk
 
 
 class Wanted(NamedTuple):
@@ -174,7 +175,7 @@ def wanted(given: Any) -> Wanted:
     return Wanted(given["run"], before, edits, prompt)
 
 
-def forked(agent: Agent, run: Run[Any], fork: Wanted) -> Agent:
+def forked(agent: Agent, run: Run, fork: Wanted) -> Agent:
     """The agent that goes on with the kept part of a run; what is wrong is told now."""
     events = run.thread
     for number, text in fork.edits.items():
@@ -186,7 +187,7 @@ def forked(agent: Agent, run: Run[Any], fork: Wanted) -> Agent:
     return agent.using(thread=events, before=fork.before, **changes)
 
 
-def forkable(agent: Agent, run: Run[Any], before: int | None) -> dict[str, Any]:
+def forkable(agent: Agent, run: Run, before: int | None) -> JsonObject:
     """What would be kept of a run, and what may be called again, as plain data."""
     events = run.thread
     last = max((event.iteration for event in events if event.branch is None), default=0)
@@ -210,7 +211,7 @@ def forkable(agent: Agent, run: Run[Any], before: int | None) -> dict[str, Any]:
     }
 
 
-def _fits(agent: Agent, run: Run[Any], before: int) -> bool:
+def _fits(agent: Agent, run: Run, before: int) -> bool:
     try:
         agent.using(thread=run, before=before)
     except InputError:
@@ -228,7 +229,7 @@ def _is_prompt(event: AgentEvent) -> bool:
     return isinstance(event, MessageEvent) and event.role == "system" and event.iteration == 0
 
 
-def _shown(at: int, event: AgentEvent, names: Mapping[str, str]) -> dict[str, Any]:
+def _shown(at: int, event: AgentEvent, names: Mapping[str, str]) -> JsonObject:
     kind, name, text = _told(event, names)
     # The input has a form of its own, and what is longer than the page shows could only be edited to be shorter.
     may = kind not in ("input", "user") and len(text) <= WHOLE
@@ -266,7 +267,7 @@ def _edited(event: AgentEvent, text: str) -> AgentEvent:
             raise InputError("What was asked for is not edited here: begin a new run with another input.")
 
 
-def _object(text: str, name: str) -> dict[str, Any]:
+def _object(text: str, name: str) -> JsonObject:
     found = _read(text)
     if not isinstance(found, dict):
         raise InputError(f"The arguments of `{name}` are no JSON object.")

@@ -18,13 +18,14 @@ import re
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from acorn._inside import describe_blobs
 from acorn.journal import Message
+from acorn.types import JsonObject
 from acorn.web.page.rows import Rows
 from acorn.web.page.run_index import RunView
 from acorn.web.page.wire import PageRedactor, dumped, entry_event
@@ -126,7 +127,7 @@ def single_page(book: RunView, veil: PageRedactor) -> bytes:
     return _PAGE.format(policy=policy, style=style, kept=kept, script=script).encode()
 
 
-def _kept(book: RunView, veil: PageRedactor) -> dict[str, Any]:
+def _kept(book: RunView, veil: PageRedactor) -> JsonObject:
     """What the page asks for."""
     rows = book.rows
     head = {name: value for name, value in book.plain_head().items() if name != "root"}
@@ -151,9 +152,9 @@ def _kept(book: RunView, veil: PageRedactor) -> dict[str, Any]:
     }
 
 
-def _sent(rows: Rows) -> dict[str, Any]:
+def _sent(rows: Rows) -> JsonObject:
     """By row, the messages of a turn: how many stay of the turn before it, and what came to them."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     last: dict[str, tuple[int, list[Message]]] = {}
     for row in rows.all:
         asked = rows.asked_with(row)

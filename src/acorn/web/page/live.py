@@ -11,14 +11,13 @@ import secrets
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from typing import Any
 
 from acorn import AcornError, StreamChunk, listen
 from acorn._inside import describe_error
 from acorn.journal import Entry
 from acorn.web.page.wire import Event, OpenStream, chunk_event, entry_event
 
-Start = Callable[[], AsyncGenerator[StreamChunk[Any]]]
+Start = Callable[[], AsyncGenerator[StreamChunk]]
 Wake = Callable[[], object]
 
 

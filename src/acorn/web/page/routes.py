@@ -23,6 +23,7 @@ from acorn import AcornError, InputError, StoreError, module
 from acorn._inside import describe_blobs as shortened
 from acorn._inside import describe_error, shorten
 from acorn.stores.port import Status
+from acorn.types import JsonObject
 from acorn.web.guard import LOOPBACK, Guard, TooLongError, TooSlowError
 from acorn.web.page.agent import described, wanted
 from acorn.web.page.align import aligned
@@ -311,7 +312,7 @@ def viewed(book: RunView, veil: PageRedactor, *, is_own: bool = False, requests:
     return dumped({"head": head, "rows": rows, "version": version, "requests": veil.plain(list(requests))})
 
 
-def _compared(left: RunView, right: RunView, veil: PageRedactor) -> dict[str, Any]:
+def _compared(left: RunView, right: RunView, veil: PageRedactor) -> JsonObject:
     with ExitStack() as held:
         for lock in sorted({left.lock, right.lock}, key=id):  # in one order, whoever else compares the same two
             held.enter_context(lock)
@@ -329,7 +330,7 @@ def _compared(left: RunView, right: RunView, veil: PageRedactor) -> dict[str, An
     }
 
 
-def _earlier(shelf: StoreRunIndex, batch: str, book: RunView) -> list[dict[str, Any]]:
+def _earlier(shelf: StoreRunIndex, batch: str, book: RunView) -> list[JsonObject]:
     item = book.head.get("item") or 0
     found = [facts for facts in shelf.runs_of(batch) if (facts.item or 0) < item and facts.status == "done"]
     books = [shelf.book(facts.id) for facts in found[-20:]]
@@ -349,7 +350,7 @@ def _number(text: str, otherwise: int = 0) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else otherwise
 
 
-async def _body(request: Request, known: set[str]) -> dict[str, Any]:
+async def _body(request: Request, known: set[str]) -> JsonObject:
     try:
         body = json.loads(await request.body())
     except (ValueError, RecursionError):

@@ -35,7 +35,7 @@ from acorn.journal import (
     ToolResultsAdded,
     ToolStarted,
 )
-from acorn.types import TOOL_ERROR, ForkedFrom, Usage
+from acorn.types import TOOL_ERROR, ForkedFrom, JsonObject, Usage
 from acorn.web.page.wire import CUT, PREVIEW, PageRedactor
 
 _BAD = ("error", "skipped", "stopped")
@@ -68,9 +68,9 @@ class Row:
     call: CalledTool | None = None
     """What the model called, if that is what the row is."""
 
-    def plain(self, veil: PageRedactor) -> dict[str, Any]:
+    def plain(self, veil: PageRedactor) -> JsonObject:
         """As the page gets it, without what it can do without."""
-        found: dict[str, Any] = {"i": self.id, "k": self.kind, "n": veil.text(self.name, PREVIEW)}
+        found: JsonObject = {"i": self.id, "k": self.kind, "n": veil.text(self.name, PREVIEW)}
         if self.up is not None:
             found["u"] = self.up
         if self.step:

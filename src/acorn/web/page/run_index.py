@@ -26,7 +26,7 @@ from acorn.journal import Entry, RunStarted
 from acorn.stores.port import RunFacts, SearchesRuns, Status, Store, StoredRun
 from acorn.thread import parse_events
 from acorn.thread.to_journal import entries_of
-from acorn.types import Paused
+from acorn.types import JsonObject, Paused
 from acorn.web.page.rows import Rows, first_text
 from acorn.web.page.wire import PageRedactor, entry_event
 
@@ -39,7 +39,7 @@ _PATIENCE = 0.4
 """Seconds that a list may take to read inputs that are not known yet, or to look for a text."""
 GOES_ON = ("queued", "running")
 
-Head = dict[str, Any]
+Head = JsonObject
 
 
 @dataclass(eq=False)
@@ -415,7 +415,7 @@ def _view_of_entries(entries: Sequence[Entry], head: Head) -> RunView:
     return book
 
 
-def _view_of_run(run: Run[Any], run_id: str) -> RunView:
+def _view_of_run(run: Run, run_id: str) -> RunView:
     entries = list(tree_entries(run))
     begun = next((entry.module for entry in entries if isinstance(entry, RunStarted)), "")
     started = run.started or datetime.fromtimestamp(0, UTC)
@@ -444,7 +444,7 @@ def _view_of_run(run: Run[Any], run_id: str) -> RunView:
     return book
 
 
-def tree_entries(run: Run[Any]) -> Iterator[Entry]:
+def tree_entries(run: Run) -> Iterator[Entry]:
     """What happened in a run and its branches, each branch where it was begun."""
     below = {branch.id: branch for branch in run.branches}
     for entry in run.journal.entries:

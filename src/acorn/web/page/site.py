@@ -19,6 +19,7 @@ from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
 from acorn.testing.as_python import as_python
+from acorn.types import JsonObject
 from acorn.web.page import agent as calls
 from acorn.web.page.agent import Wanted, forkable
 from acorn.web.page.live import Live
@@ -114,7 +115,7 @@ class Site:
         self.resume(root)
         return True
 
-    def requests(self, run_id: str | None = None) -> list[dict[str, Any]]:
+    def requests(self, run_id: str | None = None) -> list[JsonObject]:
         """What people are asked."""
         if self.store is None:
             return []
@@ -132,7 +133,7 @@ class Site:
         """Whether a run is one of the agent's, so that it can go on here."""
         return self.agent is not None and book.head.get("agent") == agent_name(type(self.agent))
 
-    def forkable(self, run_id: str, before: int | None) -> dict[str, Any]:
+    def forkable(self, run_id: str, before: int | None) -> JsonObject:
         """What would be kept of a run by a fork."""
         agent, store = self._playable()
         self._own(run_id, "fork")
@@ -152,7 +153,7 @@ class Site:
             hide=lambda text: hide(text, MOST),
         )
 
-    def fleet(self) -> dict[str, Any] | None:
+    def fleet(self) -> JsonObject | None:
         """The workers of the store, and what they have to do; None where it has none."""
         look: Any = getattr(self.store, "fleet", None)
         if look is None:

@@ -15,8 +15,9 @@ from typing import Any
 from acorn import StreamChunk
 from acorn._inside import describe_blobs, redact, secrets_in, to_plain, written_entry
 from acorn.journal import Entry
+from acorn.types import JsonObject
 
-Event = dict[str, Any]
+Event = JsonObject
 CUT = 20_000
 """Letters of one text in a stream."""
 WHOLE = 200_000
@@ -113,7 +114,7 @@ def entry_event(entry: Entry) -> Event:
     return plain
 
 
-def chunk_event(chunk: StreamChunk[Any], root: str) -> Event | None:
+def chunk_event(chunk: StreamChunk, root: str) -> Event | None:
     """A piece of a response; None where the journal says the same."""
     if chunk.tool_result is not None or chunk.run is not None:
         return None
@@ -160,7 +161,7 @@ def _last_word(text: str) -> int:
 
 def sent(event: Event, veil: PageRedactor) -> Event:
     """An event as it goes out: parsed, veiled and cut."""
-    chunk: StreamChunk[Any] | None = event.get("chunk")
+    chunk: StreamChunk | None = event.get("chunk")
     if chunk is None:
         return {key: veil.plain(value, CUT) for key, value in event.items() if key != "extra"}
     at = {"entry": event["entry"], "run_id": event["run_id"]}

@@ -254,11 +254,11 @@ class Routes:
         made = checked(self._service.agent, given)
         return () if shape.is_empty else (shape.unwrap(made),)
 
-    async def _attended(self, exchange: Exchange, work: Any, until: float) -> Run[Any]:
-        run: Run[Any] = await self._service.attended(exchange, work, until)
+    async def _attended(self, exchange: Exchange, work: Any, until: float) -> Run:
+        run: Run = await self._service.attended(exchange, work, until)
         return run
 
-    async def _ended(self, exchange: Exchange, run: Run[Any]) -> None:
+    async def _ended(self, exchange: Exchange, run: Run) -> None:
         if isinstance(run.output, Paused):
             await self._answer(exchange, 202, paused(run.output), run)
             return
@@ -274,7 +274,7 @@ class Routes:
 
         await self._service.attended(exchange, send(), until)
 
-    async def _answer(self, exchange: Exchange, status: int, value: Any, run: Run[Any] | None = None) -> None:
+    async def _answer(self, exchange: Exchange, status: int, value: Any, run: Run | None = None) -> None:
         headers = {} if run is None else {"x-run-id": run.id}
         await exchange.answer(status, self._service.secrets.json(value), headers)
 

@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from acorn import BranchError, InputError, LimitError, ModelError, ParseError, Run, StoreError, Unfinished
 from acorn.models.failures import LATE
+from acorn.types import JsonObject
 from acorn.web.guard import HEADERS
 
 
@@ -38,14 +39,14 @@ class ErrorReply(NamedTuple):
     status: int
     kind: str
     words: str
-    more: dict[str, Any]
+    more: JsonObject
     wait: float | None = None
     """Seconds after which it is worth another try."""
     allow: str | None = None
     """What can be done there instead."""
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> JsonObject:
         return {"error": {"type": self.kind, "message": self.words, **self.more}}
 
     @property
@@ -86,7 +87,7 @@ def _is_late(error: ModelError) -> bool:
     return error.status in (408, 504) or f"({LATE})" in str(error)
 
 
-def check_finished(run: Run[Any]) -> None:
+def check_finished(run: Run) -> None:
     """Refuse a run that has no answer though nothing failed."""
     if isinstance(run.output, Unfinished):
         called = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)

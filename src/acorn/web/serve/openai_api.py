@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, get_args
 
 from acorn import Paused, Run
 from acorn._inside import Shape, excerpt, to_text
+from acorn.types import JsonObject
 from acorn.web.serve.exchange import WrongError, check_finished
 from acorn.web.serve.secrets import RedactedStream, ServiceRedactor
 from acorn.web.serve.streams import Chunk, event, paused
 
 _ROLES = ("system", "developer", "user", "assistant")
 _REFUSED = ("tools", "functions", "tool_choice", "function_call", "audio", "modalities", "logprobs", "top_logprobs")
-Message = dict[str, Any]
+Message = JsonObject
 
 
 class Completion(NamedTuple):
@@ -161,7 +162,7 @@ def models(name: str, since: int) -> Message:
     return {"object": "list", "data": [{"id": name, "object": "model", "created": since, "owned_by": "acorn"}]}
 
 
-def completion(run: Run[Any], name: str, shape: Shape) -> Message:
+def completion(run: Run, name: str, shape: Shape) -> Message:
     """The answer in one piece."""
     message = {"role": "assistant", "content": answer_of(run, shape)}
     more = {"paused": paused(run.output)} if isinstance(run.output, Paused) else {}
@@ -176,7 +177,7 @@ def completion(run: Run[Any], name: str, shape: Shape) -> Message:
     }
 
 
-def answer_of(run: Run[Any], shape: Shape) -> str:
+def answer_of(run: Run, shape: Shape) -> str:
     """The output as text; of a run that waits, what it asks."""
     if isinstance(run.output, Paused):
         return "\n".join(request.question for request in run.output.requests)
@@ -194,7 +195,7 @@ def _only_text(output: Any, shape: Shape) -> str | None:
     return output if is_one and isinstance(output, str) else None
 
 
-def _usage(run: Run[Any]) -> Message:
+def _usage(run: Run) -> Message:
     usage = run.usage
     return {
         "prompt_tokens": usage.input_tokens,
@@ -247,7 +248,7 @@ class CompletionStream:
         self._raw = text
         return text[len(raw) :] if text.startswith(raw) else f"\n\n{text}"
 
-    def _end(self, run: Run[Any]) -> Iterator[Message]:
+    def _end(self, run: Run) -> Iterator[Message]:
         yield from self._said("reasoning_content", self._thinking.rest())
         text = answer_of(run, self._shape)
         yield from self._said("content", self._answer.add(self._new_in(text)) + self._answer.rest())

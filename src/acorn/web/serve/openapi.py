@@ -7,8 +7,9 @@ from typing import Any
 
 import acorn
 from acorn._inside import RESULT, Shape, docstring_of, schema_of, spec_of
+from acorn.types import JsonObject
 
-Plain = dict[str, Any]
+Plain = JsonObject
 _DEFS = "#/$defs/"
 _DATA = ("default", "examples", "example", "const", "enum")
 """Keywords behind which stands data, and no schema."""

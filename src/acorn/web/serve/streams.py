@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from acorn import Paused, Run, StreamChunk
 from acorn._inside import fields_of, to_plain, written_request
+from acorn.types import JsonObject
 from acorn.web.serve.exchange import check_finished
 from acorn.web.serve.secrets import RedactedStream, ServiceRedactor
 
@@ -21,7 +22,7 @@ _BETWEEN = 1 / 30
 _HEARTBEAT = 15.0
 """Seconds after which an empty batch comes, so that nobody takes the stream for dead."""
 
-Chunk = StreamChunk[Any]
+Chunk = StreamChunk
 
 
 class CodeEndedError(Exception):
@@ -95,7 +96,7 @@ def _kind(chunk: Chunk) -> str | int | None:
     return "content" if chunk.content else "reasoning" if chunk.reasoning else "answer" if chunk._answer else None
 
 
-Event = dict[str, Any]
+Event = JsonObject
 
 
 class Stream(Protocol):
@@ -143,7 +144,7 @@ class ChunkStream:
         return self._texts.setdefault((chunk.run_id, kind), RedactedStream(self._secrets))
 
 
-def _ended(run: Run[Any]) -> Event:
+def _ended(run: Run) -> Event:
     """The last event of a run that did not fail."""
     if isinstance(run.output, Paused):
         return {"paused": paused(run.output)}
@@ -160,7 +161,7 @@ def paused(output: Paused) -> Event:
     }
 
 
-def facts_of(run: Run[Any]) -> Event:
+def facts_of(run: Run) -> Event:
     """What a run came to, beside its output."""
     names = ("id", "model", "steps", "stop_reason", "seconds", "cost")
     return {**{name: getattr(run, name) for name in names}, "usage": fields_of(run.usage)}

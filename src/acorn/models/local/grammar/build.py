@@ -17,6 +17,7 @@ from typing import Any
 from acorn.models.local.grammar.numbers import choice, decimal, json_literal, literal, number, repeat, sequence
 from acorn.models.local.grammar.pattern import UnsupportedPatternError, pattern
 from acorn.models.local.grammar.schema import FORMATS, NAIVE, NOTES, Definitions, Schema, checked, without_zone
+from acorn.types import JsonObject
 
 _CHARACTER = r'[^"\\\x7F\x00-\x1F] | "\\" ["\\nt]'
 _KEY = 40
@@ -323,7 +324,7 @@ class _Builder:
     # Objects
 
     def _object(self, schema: Schema, at: _Position) -> str | None:
-        properties: dict[str, Any] = dict(schema.get("properties", {}))
+        properties: JsonObject = dict(schema.get("properties", {}))
         required = set(schema.get("required", ()))
         for name in required - set(properties):
             properties[name] = schema.get("additionalProperties", True)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
+from acorn.types import JsonObject
+
 Schema = Mapping[str, Any]
 
 _DEEPEST = 60
@@ -218,7 +220,7 @@ class Definitions:
         return made
 
 
-_NARROWER: dict[str, Any] = {
+_NARROWER: JsonObject = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
 }

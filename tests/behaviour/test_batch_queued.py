@@ -168,13 +168,13 @@ def test_a_batch_puts_no_more_when_its_money_is_spent(store: Store) -> None:
 
 
 def test_what_is_wrong_is_told_at_once(store: Store) -> None:
-    with pytest.raises(DeclarationError, match=r"`concurrency` of `Desk\.map` is for runs in this process"):
+    with pytest.raises(DeclarationError, match=r"`concurrency` of `Desk\.map` has no effect with `queue=True`"):
         queued(store).map(["a"], queue=True, concurrency=4)
-    with pytest.raises(DeclarationError, match="keeps no runs"):
+    with pytest.raises(DeclarationError, match="has no store"):
         Desk().map(["a"], queue=True)
     with pytest.raises(DeclarationError, match="`deps` of `Desk`"):
         queued(store).using(deps=3).map(["a"], queue=True)
-    with pytest.raises(DeclarationError, match="is for runs that begin elsewhere"):
+    with pytest.raises(DeclarationError, match="applies only to queued runs"):
         queued(store).map(["a"])
     with pytest.raises(StoreError, match="has no workers"):
         Desk(store=store).map(["a"], queue=True).results()

@@ -1152,7 +1152,7 @@ def test_a_branch_by_hand_too_deep_is_a_branch_error(call: Call, script: Script)
 
 def test_outside_a_run_there_is_nothing_to_branch_from() -> None:
     agent = Main(model=ScriptedModel([]))
-    with pytest.raises(AcornError, match=r"There is no run to branch from: `self\.branch\(\.\.\.\)` works inside"):
+    with pytest.raises(AcornError, match=r"There is no run to branch from\. Call `self\.branch\(\.\.\.\)` in a hook or a tool"):
         agent.branch(Checker)
     with pytest.raises(AcornError, match="There is no run to branch from"):
         asyncio.run(agent.abranch(Checker))
@@ -1166,7 +1166,7 @@ def test_another_instance_has_no_run_to_branch_from(call: Call, script: Script) 
 
     class Mixed(Main):
         def on_step(self, step: Step) -> None:
-            with pytest.raises(AcornError, match=r"This `Helper` has no run .* of another instance, of `Mixed`"):
+            with pytest.raises(AcornError, match=r"This `Helper` has no run .* of another instance, a `Mixed`"):
                 Helper().branch(Checker)
             with pytest.raises(AcornError, match="This `Mixed` has no run to branch from"):
                 Mixed().branch_all([(Checker, {})])
@@ -1238,7 +1238,8 @@ def test_only_a_module_class_with_an_output_can_be_branched_to(call: Call, scrip
 
 
 PAIRS = (
-    r"`branch_all` takes pairs of a module class and a dict of its inputs, as in `\(Review, \{\}\)`; `branches\[1\]` is"
+    r"`branches\[1\]` of `branch_all` must be a pair of a module class and a dict of its inputs, such as "
+    r"`\(Review, \{\}\)`, got"
 )
 COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, got"
 

@@ -299,7 +299,7 @@ def test_which_calls_need_a_yes_is_for_a_function_to_say(call: Call, script: Scr
 
 def test_approval_without_anybody_is_an_error_before_anything_is_opened(tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", approve={"delete"})
-    with pytest.raises(DeclarationError, match="need a person's approval, and nobody can answer"):
+    with pytest.raises(DeclarationError, match="need a person's approval, but no one can answer"):
         Worker(model=ScriptedModel([]), tools=[odd.server])("x")
     assert odd.lines() == []
 

@@ -47,12 +47,12 @@ def test_a_key_in_the_place_of_a_model_is_not_shown(model: Any) -> None:
 
 
 def test_a_misspelt_attribute_that_holds_a_class_is_told() -> None:
-    with pytest.warns(UserWarning, match="`Wrong.final_outptu` .* did you mean `final_output`"):
+    with pytest.warns(UserWarning, match="`Wrong.final_outptu` .* Did you mean `final_output`"):
         type("Wrong", (module,), {"final_outptu": Question, "__module__": __name__})
 
 
 def test_a_misspelt_hook_is_told() -> None:
-    with pytest.warns(UserWarning, match="`Wrong.on_setp` .* did you mean `on_step`"):
+    with pytest.warns(UserWarning, match="`Wrong.on_setp` .* Did you mean `on_step`"):
         type("Wrong", (module,), {"on_setp": lambda self, step: None, "__module__": __name__})
 
 

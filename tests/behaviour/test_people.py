@@ -34,7 +34,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive, awalk
 from acorn._drive.sync_driver import drive, walk
 from acorn._drive.tree import Tree
@@ -124,7 +124,7 @@ class Office:
     """Drives a run of an agent, and goes on with it from what was saved, as another process would."""
 
     def __init__(self, agent: module[Any, Any], way: str, **inputs: Any) -> None:
-        loop = new_loop(agent, (), inputs)
+        loop = new_machine(agent, (), inputs)
         self.plan, self.way = loop.plan, way
         self._kept: dict[str, Any] = {}
         self._go(SavedTree(loop) if way == "saved" else Tree(loop), loop.run)
@@ -421,7 +421,7 @@ def test_without_anybody_to_ask_it_is_an_error_before_the_model_is_asked() -> No
 
     for kind in (Alone, Above, Caller):
         model = ScriptedModel([])
-        with pytest.raises(DeclarationError, match=r"`refund` of `Alone`.*`store = \.\.\.`.*`on_human`"):
+        with pytest.raises(DeclarationError, match=r"`refund` of `Alone`.*Set `store`.*`on_human`"):
             kind(model=model)()
         assert model.requests == []
 
@@ -1154,7 +1154,7 @@ def test_a_call_that_may_have_been_begun_is_not_begun_again() -> None:
 
     for name, read in (("ship", "Unknown: the process stopped while this call was under way."), ("count", "counted")):
         model = ScriptedModel([calling(name), finish("ok")])
-        loop = new_loop(Desk(model=model, tools=[ship, count]), (), {})
+        loop = new_machine(Desk(model=model, tools=[ship, count]), (), {})
         tree = Tree(loop)
         with pytest.raises(KeyboardInterrupt):
             drive(tree, loop.run.id)
@@ -1186,7 +1186,7 @@ def test_an_approved_call_that_was_cut_off_is_unknown() -> None:
 
 def test_a_loaded_run_whose_tool_is_gone_goes_on() -> None:
     office = Office(Desk(model=ScriptedModel([calling("refund", order="a"), finish("ok")])), "sync")
-    office.plan = new_loop(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
+    office.plan = new_machine(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
     assert office.resume() == "ok"
 
 
@@ -1209,7 +1209,7 @@ def test_each_tool_call_has_a_key_of_its_own_for_good(way: str) -> None:
 
     model = ScriptedModel([calling("note", _id="n", order="x"), calling("pay", _id="p", order="x"), finish("ok")])
     agent = Desk(model=model, tools=[pay, note])
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     tree = Tree(loop)
     with pytest.raises(KeyboardInterrupt):
         walk_on(tree, loop.run.id, way)

@@ -465,11 +465,11 @@ def test_what_is_wrong_is_told_before_anything_is_put(store: Store) -> None:
     agent = Desk(store=store).using(deliver=False)
     with pytest.raises(InputError, match="question"):
         agent.submit(query="Who?")
-    with pytest.raises(DeclarationError, match="keeps no runs"):
+    with pytest.raises(DeclarationError, match="has no store"):
         Desk().using(deliver=False).submit(question="Who?")
-    with pytest.raises(DeclarationError, match=r"`model` of this `Desk` is .*, which is not kept with a run"):
+    with pytest.raises(DeclarationError, match=r"`model` of this `Desk` is .*, which cannot be stored"):
         agent.using(model=ScriptedModel([])).submit(question="Who?")
-    with pytest.raises(DeclarationError, match="`model` of this `Desk` has `api_key`, which is not kept"):
+    with pytest.raises(DeclarationError, match="`model` of this `Desk` has `api_key`, which cannot be stored"):
         agent.using(model={"model": "openai/gpt-5", "api_key": "sk-secret"}).submit(question="Who?")
     with pytest.raises(DeclarationError, match="`tools` of this `Desk`"):
         agent.using(tools=[ask_human]).submit(question="Who?")
@@ -477,9 +477,9 @@ def test_what_is_wrong_is_told_before_anything_is_put(store: Store) -> None:
         agent.using(deps=object()).submit(question="Who?")
     with pytest.raises(DeclarationError, match="`history` of `Desk` is not kept"):
         agent.using(history=[{"role": "user", "content": "Hi"}]).submit(question="Who?")
-    with pytest.raises(DeclarationError, match="What stands in the brackets of this `Extract` is not kept with a run"):
+    with pytest.raises(DeclarationError, match=r"The type arguments of this `Extract\[\.\.\.\]` cannot be stored"):
         Extract[Answer](store=store).using(deliver=False).submit(question="Who?")
-    with pytest.raises(DeclarationError, match="holds in this process only"), Desk.override(max_steps=3):
+    with pytest.raises(DeclarationError, match="has no effect on a queued run"), Desk.override(max_steps=3):
         agent.submit(question="Who?")
     assert store.list() == []
 
@@ -500,7 +500,7 @@ def test_a_store_without_workers_refuses_what_nobody_would_drive(store: Store) -
         ({"not_before": 1e300}, "`not_before` of `Desk.using` must be .* in the years 1 to 9999"),
         ({"not_before": timedelta.max}, "`not_before` of `Desk.using` must be .* in the years 1 to 9999"),
         ({"deliver": 1}, "`deliver` of `Desk.using` must be True or False"),
-        ({"deliver": False, "priority": 3}, "are for the workers of the store"),
+        ({"deliver": False, "priority": 3}, "apply only to the workers of the store"),
     ],
 )
 def test_options_are_judged_at_once(options: dict[str, Any], words: str) -> None:
@@ -509,7 +509,7 @@ def test_options_are_judged_at_once(options: dict[str, Any], words: str) -> None
 
 
 def test_options_of_a_run_that_begins_elsewhere_are_not_for_a_call(store: Store) -> None:
-    with pytest.raises(DeclarationError, match="is for runs that begin elsewhere"):
+    with pytest.raises(DeclarationError, match="applies only to queued runs"):
         Desk(store=store).using(priority=3)(question="Who?")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from acorn import ModelError, Run, Step, current_run, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.perform import attempt
 from acorn._drive.sync_driver import drive
@@ -48,7 +48,7 @@ class Looker(module[Any, str]):
 
 def fixed(agent: module[Any, Any], run_id: str = "fixed") -> Machine:
     """A call whose run has a known id."""
-    first = new_loop(agent, (), {})
+    first = new_machine(agent, (), {})
     return Machine(first.plan, Run(run_id, first.run.input))
 
 

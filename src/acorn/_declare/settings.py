@@ -121,6 +121,14 @@ def without_overridden(model: Any, nearer: Collection[str]) -> Any:
     return {key: value for key, value in model.items() if key not in lost} if lost else model
 
 
+def remove_overridden(settings: JsonObject, overrides: Mapping[str, Any]) -> None:
+    """Remove the settings of an instance that these overrides replace: a model dict may contain other settings."""
+    if "model" in settings:
+        settings["model"] = without_overridden(settings["model"], overrides)
+    for attribute, _ in settings_in(overrides.get("model")):
+        settings.pop(attribute, None)
+
+
 def check_set_once(owner: str, model: Any, beside: Collection[str]) -> None:
     """Two values in one place leave open which is meant."""
     if isinstance(model, list | tuple):
@@ -393,3 +401,12 @@ def _check_said(owner: str, where: str, model: Any) -> None:
 def wrong(owner: str, attribute: str, value: Any, where: str = "") -> DeclarationError:
     setting = SETTINGS[attribute]
     return DeclarationError(f"`{owner}.{where or attribute}` must be {setting.allowed}, got {setting.show(value)}.")
+
+
+def describe_model(model: object) -> str:
+    """Describe a model or a list of models without secrets."""
+    if isinstance(model, list | tuple):
+        return f"model=[{', '.join(describe_model(entry).removeprefix('model=') for entry in model)}]"
+    if isinstance(model, dict):
+        model = model.get("model", model.get("id"))
+    return f"model={model!r}" if isinstance(model, str) else f"model={type(model).__name__}" if model else "no model"

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from operator import is_
 from pathlib import Path
-from typing import Any, NamedTuple, get_origin
+from typing import Any, NamedTuple, TypeGuard, get_origin
 
+from acorn._declare.agent import AgentBase, ClassSpec, DeclaredValues, InstanceSpec, call_options
 from acorn._declare.generics import MADE_WITH, generics_of
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Spec, compile_spec, revise_spec
@@ -32,144 +31,100 @@ from acorn._formats.json import excerpt, safe_repr, shorten
 from acorn._formats.schema.shape import Shapes, without_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
-from acorn.types import JsonObject
 
-BASE = "_acorn_base"
-"""Where `module` says that it is the class all others derive from; nobody else sets it."""
-LOCALS = "_acorn_locals"
-"""What the type hints of a class may name beside its globals."""
-KEPT = "_acorn_spec"
-"""Where a class or an instance keeps its spec."""
-CALL_OPTIONS = "_acorn_brought"
-"""Where an instance keeps what it was brought."""
-OPEN = "_acorn_open"
-"""The sources that an instance keeps open."""
 _UNSET: Any = object()
 
 
-class Queueing(NamedTuple):
-    """How a run that begins elsewhere gets there."""
-
-    priority: int = 0
-    not_before: Any = None
-    """A moment, or how long to wait."""
-    deliver: bool = True
-    """Whether the workers of the store are to drive it."""
+Branch = AgentBase | type[AgentBase]
+"""A module class such as `Review` or `Extract[Person]`, or an instance of one."""
 
 
-class BatchItem(NamedTuple):
-    """Which item of which batch a run is."""
+def spec_of(agent: AgentBase) -> Spec:
+    """Return the current spec of an instance.
 
-    batch: str
-    at: int
-
-
-@dataclass(frozen=True, eq=False)
-class CallOptions:
-    """What `using` brought along for the next call."""
-
-    prior: Sequence[JsonObject] = ()
-    """An earlier conversation."""
-    deps: Any = None
-    run_id: str | None = None
-    """What the next run is called in its store."""
-    item: BatchItem | None = None
-    queueing: Queueing | None = None
-    fork: Any = None
-    """What the next run keeps of another, as `_loop/fork.py` has it."""
-
-
-_NOTHING = CallOptions()
-
-Branch = Any
-"""A module class, or an instance of one."""
-
-
-def call_options(agent: object) -> CallOptions:
-    """What an instance brings to its next call."""
-    found: CallOptions = vars(agent).get(CALL_OPTIONS, _NOTHING)
-    return found
-
-
-def base_of(cls: type) -> type:
-    """The class `module` that a module class derives from."""
-    found: type = getattr(cls, BASE)
-    return found
-
-
-def spec_of(agent: object) -> Spec:
-    """The spec of an instance as it is now.
-
-    An attribute that was set on the instance, or changed on its class after the definition, gives a new
-    spec, checked the same way; otherwise it is the one made when the class was defined.
+    An instance without own settings has the spec of its class. Settings of an instance, and attributes that changed
+    since the class was defined, are compiled and checked like a class.
     """
     cls = type(agent)
     spec = class_spec(cls)
-    # A run that ends in another thread leaves its record in the same dict.
-    own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
+    # Copy the items: a run that ends in another thread may add an attribute meanwhile.
+    settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
     made_with = vars(agent).get(MADE_WITH)
-    if not own and made_with is None:
+    if not settings and made_with is None:
         return spec
-    values = [made_with, *own, *own.values()]
-    kept: tuple[Spec, _Seen, Spec] | None = vars(agent).get(KEPT)
-    if kept is None or kept[0] is not spec or not kept[1].is_same(values):
+    values = [made_with, *settings, *settings.values()]
+    cached = agent.__acorn_spec__
+    if cached is None or cached.class_spec is not spec or not cached.values.is_same(values):
         if made_with is not None:
-            own = {**generics_of(agent).attributes(), **own}
-        kept = (spec, _Seen(values), checked_spec(revise_spec(spec, cls, own, getattr(cls, LOCALS, {}))))
-        vars(agent)[KEPT] = kept
-    return kept[2]
+            settings = {**generics_of(agent).attributes(), **settings}
+        revised = checked_spec(revise_spec(spec, cls, settings, cls.__acorn_locals__))
+        cached = agent.__acorn_spec__ = InstanceSpec(spec, DeclaredValues(values), revised)
+    return cached.spec
 
 
-def class_spec(cls: type) -> Spec:
-    """The spec of a class as it is now."""
+def class_spec(cls: type[AgentBase]) -> Spec:
+    """Return the current spec of a class."""
     values = list(map(getattr, repeat(cls), SETTINGS, repeat(_UNSET)))
-    kept: tuple[_Seen, Spec] | None = vars(cls).get(KEPT)
-    if kept is None or not kept[0].is_same(values):
-        named = dict(zip(SETTINGS, values, strict=True))
-        kept = (_Seen(values), checked_spec(compile_spec(cls, base_of(cls), named, getattr(cls, LOCALS, {}))))
-        setattr(cls, KEPT, kept)
-    return kept[1]
+    cached = cls.__acorn_class_spec__
+    if cached is None or cached.cls is not cls or not cached.values.is_same(values):
+        settings = dict(zip(SETTINGS, values, strict=True))
+        spec = checked_spec(compile_spec(cls, cls.__acorn_module__, settings, cls.__acorn_locals__))
+        cached = cls.__acorn_class_spec__ = ClassSpec(cls, DeclaredValues(values), spec)
+    return cached.spec
 
 
 def docstring_of(which: Branch) -> str | None:
     """The nearest docstring of a module class, never that of `module` itself."""
     cls = class_of(which)
-    base = base_of(cls)
+    base = cls.__acorn_module__
     docs = [vars(above).get("__doc__") for above in cls.__mro__ if issubclass(above, base) and above is not base]
     return next(filter(None, docs), None)
 
 
-def own_hook(agent: object, hook: str) -> Any:
-    """The hook where the user has one."""
-    cls = type(agent)
-    is_ours = getattr(cls, hook) is getattr(base_of(cls), hook) and hook not in vars(agent)
-    found = None if is_ours else getattr(agent, hook)
-    if found is not None and not callable(found):
-        raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {excerpt(found)}.")
-    return found
+HOOKS = ("on_start", "on_step", "on_finish", "on_stream", "on_human")
+
+
+def own_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
+    """Return the hooks that the user's class or the instance defines, by name."""
+    cls, attributes = type(agent), vars(agent)
+    base = cls.__acorn_module__
+    hooks: dict[str, Callable[[Any], Any]] = {}
+    for name in HOOKS:
+        if name in attributes or getattr(cls, name) is not getattr(base, name):
+            hook = getattr(agent, name)
+            if hook is not None and not callable(hook):
+                raise DeclarationError(f"`{cls.__name__}.{name}` must be a method, got {excerpt(hook)}.")
+            if hook is not None:
+                hooks[name] = hook
+    return hooks
 
 
 def has_hook(which: Branch, hook: str) -> bool:
     """Whether a class or an instance has a hook of its own."""
     cls = class_of(which)
     is_own = not isinstance(which, type) and hook in getattr(which, "__dict__", {})
-    return is_own or getattr(cls, hook) is not getattr(base_of(cls), hook)
+    return is_own or getattr(cls, hook) is not getattr(cls.__acorn_module__, hook)
 
 
 # Modules that another one starts
 
 
-def class_of(which: Branch) -> type:
-    """The class that is meant, or that an instance is of."""
+def is_agent(which: object) -> TypeGuard[Branch]:
+    """Return whether a value is a module class, possibly with type arguments, or an instance of one."""
+    cls = which if isinstance(which, type) else get_origin(which) or type(which)
+    return isinstance(cls, type) and issubclass(cls, AgentBase)
+
+
+def class_of(which: Branch) -> type[AgentBase]:
+    """Return a module class, the class of an instance, or the class behind `Extract[Person]`."""
     if isinstance(which, type):
         return which
-    origin: Any = get_origin(which)  # of `Extract[Person]`
-    return type(which) if origin is None else origin
+    return get_origin(which) or type(which)
 
 
-def instance_of(which: Branch) -> Any:
-    """A new instance of a class; an instance is itself."""
-    return which if isinstance(which, base_of(class_of(which))) else which()
+def instance_of(which: Branch) -> AgentBase:
+    """Return an instance as it is, or a new instance of a class."""
+    return which if isinstance(which, AgentBase) else which()
 
 
 def read_spec(which: Branch) -> Spec:
@@ -179,16 +134,16 @@ def read_spec(which: Branch) -> Spec:
 
 def check_branch(which: Any, where: str) -> None:
     """Judge what is to be a branch; `where` names it."""
-    cls = class_of(which)
-    if not hasattr(cls, BASE):
+    if not is_agent(which):
         shown = shorten(safe_repr(which), 120)
         raise DeclarationError(f"{where} must be a module class or an instance of one, got {shown}.")
+    cls = class_of(which)
     _check_makeable(which, where)
     if _output_of(instance_of(which) if get_origin(which) else which) in ([], (), None, type(None)):
         raise DeclarationError(
             f"{where} is `{cls.__name__}`, which has no `final_output`; a branch must return something."
         )
-    if isinstance(which, base_of(cls)) and call_options(which).prior:
+    if isinstance(which, AgentBase) and call_options(which).prior:
         raise DeclarationError(
             f"{where} is a `{cls.__name__}` with `using(history=...)`; a branch goes on with its parent's conversation."
         )
@@ -197,7 +152,7 @@ def check_branch(which: Any, where: str) -> None:
 
 def _check_no_fork(which: Branch, where: str) -> None:
     cls = class_of(which)
-    if isinstance(which, base_of(cls)) and call_options(which).fork is not None:
+    if isinstance(which, AgentBase) and call_options(which).fork is not None:
         raise DeclarationError(
             f"{where} is a `{cls.__name__}` with `using(thread=...)`; only a run of its own can be a fork, so call it."
         )
@@ -213,7 +168,7 @@ def _output_of(which: Branch) -> Any:
 def _check_makeable(which: Branch, where: str) -> None:
     """Whether an instance can be made of it, where it is none."""
     cls = class_of(which)
-    if isinstance(which, base_of(cls)):
+    if isinstance(which, AgentBase):
         return
     try:
         inspect.signature(cls).bind()
@@ -253,13 +208,13 @@ def checked_spec(spec: Spec) -> Spec:
 class AsTool:
     """Makes a tool of a module class or of one of its instances, whichever it is looked up on."""
 
-    def __get__(self, instance: Any, owner: type) -> Callable[[str, str], AgentTool]:
+    def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Callable[[str, str], AgentTool]:
         return partial(_agent_tool, owner if instance is None else instance, owner)
 
 
-def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
+def _agent_tool(agent: Branch, cls: type[AgentBase], where: str, owner: str) -> AgentTool:
     is_class = agent is cls
-    if is_class and agent is base_of(cls):
+    if is_class and agent is cls.__acorn_module__:
         raise DeclarationError(f"`{owner}.{where}` is the base class of all modules; give one of your own.")
     _check_makeable(agent, f"`{owner}.{where}`")
     _check_no_fork(agent, f"`{owner}.{where}`")
@@ -288,8 +243,8 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
 class AsShapes:
     """What a module class takes and gives, or one of its instances, whichever it is looked up on."""
 
-    def __get__(self, instance: Any, owner: type) -> Shapes | None:
-        if instance is None and owner is base_of(owner):
+    def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Shapes | None:
+        if instance is None and owner is owner.__acorn_module__:
             return None
         spec = class_spec(owner) if instance is None else spec_of(instance)
         return Shapes(module_name(owner), spec.input, spec.output, partial(_below, spec))
@@ -319,33 +274,10 @@ def agent_name(cls: type) -> str:
     return f"{name}:{cls.__qualname__}"
 
 
-class _Seen:
-    """The values that a spec was made from: the very objects, and what the lists and dicts among them held."""
-
-    __slots__ = ("held", "values")
-
-    def __init__(self, values: list[Any]) -> None:
-        self.values = values
-        self.held = [(value, _content(value)) for value in values if isinstance(value, list | dict)]
-
-    def is_same(self, values: list[Any]) -> bool:
-        return (
-            len(values) == len(self.values)
-            and all(map(is_, values, self.values))
-            and all(_content(value) == content for value, content in self.held)
-        )
-
-
-def _content(value: list[Any] | dict[Any, Any]) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.items())
-    return [dict(each) if type(each) is dict else each for each in value]
-
-
 class Override(NamedTuple):
     """One block: the class that it is for, and what it sets."""
 
-    cls: type
+    cls: type[AgentBase]
     values: Mapping[str, Any]
 
 
@@ -360,7 +292,7 @@ def current_overrides() -> Overrides:
     return _held.get()
 
 
-def check_overrides(cls: type, values: Mapping[str, Any]) -> None:
+def check_overrides(cls: type[AgentBase], values: Mapping[str, Any]) -> None:
     """Judge what a block sets as if an instance had set it."""
     _revised(read_spec(cls), cls, values)
 
@@ -368,7 +300,7 @@ def check_overrides(cls: type, values: Mapping[str, Any]) -> None:
 class OverrideBlock:
     """A block; it may be entered again, and left from another task than it was entered in."""
 
-    def __init__(self, cls: type, values: Mapping[str, Any]) -> None:
+    def __init__(self, cls: type[AgentBase], values: Mapping[str, Any]) -> None:
         self._override = Override(cls, values)
 
     def __enter__(self) -> None:
@@ -383,7 +315,7 @@ class OverrideBlock:
         _held.set(tuple(left))
 
 
-def spec_within(overrides: Overrides, agent: Any) -> Spec:
+def spec_within(overrides: Overrides, agent: Branch) -> Spec:
     """The spec of an instance or a class as it is inside of these blocks; an inner one wins over those around it."""
     cls, spec = class_of(agent), read_spec(agent)
     for override in overrides:
@@ -400,5 +332,5 @@ def prompt_within(overrides: Overrides, agent: Any) -> Any:
     return agent.system_prompt
 
 
-def _revised(spec: Spec, cls: type, values: Mapping[str, Any]) -> Spec:
-    return checked_spec(revise_spec(spec, cls, values, getattr(cls, LOCALS, {}))) if values else spec
+def _revised(spec: Spec, cls: type[AgentBase], values: Mapping[str, Any]) -> Spec:
+    return checked_spec(revise_spec(spec, cls, values, cls.__acorn_locals__)) if values else spec

@@ -14,7 +14,7 @@ from traceback import format_tb
 from typing import assert_never
 
 from acorn._base.log import logger
-from acorn._drive.last_run import Whereabouts
+from acorn._record.last_run import RunScope
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -44,7 +44,7 @@ class RunListeners:
     __slots__ = ("began", "failed", "handed", "heard", "is_closed", "is_heard", "where")
 
     def __init__(
-        self, began: float, where: Whereabouts, heard: tuple[Subscriber, ...], handed: int, *, is_kept: bool
+        self, began: float, where: RunScope, heard: tuple[Subscriber, ...], handed: int, *, is_kept: bool
     ) -> None:
         self.began = began
         """The reading of the clock from which its seconds count."""

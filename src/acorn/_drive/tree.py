@@ -16,7 +16,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from acorn._drive.commit import RunCommitter
-from acorn._drive.last_run import close_record, open_record
 from acorn._drive.listeners import RunListeners, is_wanted, log
 from acorn._drive.pause import Siblings, check_answers, check_pause
 from acorn._formats.blobs import to_saved
@@ -26,6 +25,7 @@ from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import hang_records, load
 from acorn._machine.state import BranchContext
+from acorn._record.last_run import finish_record, start_record
 from acorn._telemetry.setup import begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
 from acorn.record import CallSite, Run, Subscriber, listeners
@@ -106,7 +106,7 @@ class Tree:
         """A run begins, or goes on."""
         with self._lock:
             run = self._alive(run_id).run
-            began, where = open_record(run)
+            began, where = start_record(run)
             heard = (*listeners(), Subscriber(log)) if is_wanted() else listeners()
             if run_id == self.root:
                 if self.keeper is not None:
@@ -263,7 +263,7 @@ class Tree:
         life, loop = self._lives.get(run_id), self.loops[run_id]
         if life is not None and not life.is_closed:
             life.is_closed = True
-            close_record(loop.run, loop.plan.agent, life.began, life.where)
+            finish_record(loop.run, loop.plan.agent, life.began, life.where)
             if run_id != self.root:
                 self.end_trace(run_id)
 

@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import Any
 
 from acorn._drive.commit import HandedBackError
-from acorn._drive.last_run import hang_on
 from acorn._drive.pause import PauseSignal
 from acorn._drive.tree import ParentEndedError, Tree
 from acorn._formats.json import describe_error
 from acorn._machine.asks import Ask, AskBranch, BranchEnd
 from acorn._machine.inheritance import branch_result
 from acorn._machine.machine import Machine
+from acorn._record.last_run import attach_record
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError
 from acorn.stores.port import RunCancelledError
@@ -225,7 +225,7 @@ class Walk:
         first = run.error
         if first is None:
             self.tree.spoil(self.root, error)
-            hang_on(error, run)
+            attach_record(error, run)
             raise error
         if isinstance(first, RunCancelledError):  # nobody was to write any more
             return

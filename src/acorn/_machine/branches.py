@@ -22,7 +22,7 @@ from acorn._machine.limits import Budget, Limits
 from acorn._machine.plan import Plan, named_tools
 from acorn._machine.requests import RequestBuilder
 from acorn._machine.state import BranchContext, branch_id
-from acorn._record.saved_form import restored
+from acorn._record.saved_form import read_instance
 from acorn.errors import AcornError, BranchError
 from acorn.journal import BranchFinished, BranchStarted
 from acorn.record import Message, Run
@@ -112,7 +112,7 @@ class Branches(RequestBuilder):
         """The run of a branch that was born here."""
         whole, given = self.branch_plan(context, plan), context.input
         if not isinstance(given, BaseModel):  # it was saved
-            given = restored(plan.spec.input.schema, given, "input of a branch")
+            given = read_instance(plan.spec.input.schema, given, "input of a branch")
         run: Run = Run(context.run_id, given, deps=whole.deps, branch=context.path)
         return type(self)(whole, run, wire=self.wire.fork(context.history) if context.inherits else None)
 

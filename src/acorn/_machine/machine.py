@@ -22,7 +22,7 @@ from acorn._machine.phases import Phases
 from acorn._machine.plan import Plan
 from acorn._machine.response import may_go_on
 from acorn._machine.state import Phase, State
-from acorn._record.saved_form import restored_text
+from acorn._record.saved_form import read_instance_json
 from acorn.errors import AcornError
 from acorn.journal import ModelRequested, RunStarted, ToolStarted
 from acorn.record import Run
@@ -258,7 +258,7 @@ class Machine(Phases):
         state = self.state
         if state.answer is not None and state.phase == "judge":
             said = [call.raw_arguments for call in state.calls if call.id == state.answered_by]
-            self._candidate = restored_text(self.spec.output.schema, said[0] if said else state.answer, "answer")
+            self._candidate = read_instance_json(self.spec.output.schema, said[0] if said else state.answer, "answer")
         for call in state.calls:  # what a branch returned is no plain data
             branch, result = self.plan.branches.get(call.name), state.results.get(call.id)
             agent = self.toolset.named.get(call.name)

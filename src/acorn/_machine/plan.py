@@ -57,7 +57,7 @@ class Plan:
     """Methods bound to the instance."""
     resolve: Callable[[Any, Spec], Model]
     """From what a user declares to a model of the port, kept to the limits of the spec."""
-    agent: object = None
+    agent: Any = None
     module: str = ""
     """The class of the instance, `package.file:Class`."""
     prompt: Callable[[], Any] | None = None

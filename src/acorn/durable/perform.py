@@ -14,7 +14,6 @@ from typing import Any, Literal, cast
 
 from acorn import module
 from acorn._inside import (
-    BASE,
     HandedBackError,
     Tree,
     adrive_tree,
@@ -25,6 +24,7 @@ from acorn._inside import (
     drive_tree,
     excerpt,
     instance_of,
+    is_agent,
     load_queued,
     status_of,
     stored_settings,
@@ -169,7 +169,8 @@ class _Delivery:
                 f"are driven here; it is left as it was. A class that has another name by now is found by a function: "
                 f"`perform(store, run_id, lambda name: NewName)`."
             )
-        return instance_of(which).using(store=self._store, **stored_settings(kept))
+        agent: Any = instance_of(which)
+        return agent.using(store=self._store, **stored_settings(kept))
 
     def outcome(self, tree: Tree, error: BaseException | None) -> Ended:
         """What the run has come to; where that is no end, or was not kept, an error."""
@@ -195,7 +196,7 @@ def _lookup(agents: Any) -> Lookup:
     """How to find an agent by its name."""
     if agents is None:
         return _by_name
-    if hasattr(class_of(agents), BASE):
+    if is_agent(agents):
         agents = [agents]
     elif callable(agents):
         found: Lookup = agents
@@ -204,7 +205,7 @@ def _lookup(agents: Any) -> Lookup:
         raise _no_agents(agents)
     several = list(agents)
     for each in several:
-        if not hasattr(class_of(each), BASE):
+        if not is_agent(each):
             raise _no_agents(each)
     return named_agents(several).get
 

@@ -197,7 +197,7 @@ def test_a_run_that_nobody_knows_cannot_be_answered(clerk: Any) -> None:
 
 
 def test_an_agent_that_could_never_be_called_is_refused_at_once() -> None:
-    with pytest.raises(DeclarationError, match="nobody can answer"):
+    with pytest.raises(DeclarationError, match="no one can answer"):
         app(Clerk())
     with pytest.raises(DeclarationError, match="takes an instance"):
         app(Clerk)

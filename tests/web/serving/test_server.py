@@ -253,7 +253,7 @@ def test_keys_are_given_made_or_not_asked_for(tmp_path: Path) -> None:
         ((ECHO, "--port", "TAKEN"), "cannot listen on 127.0.0.1"),
         ((ECHO, "--model", ""), "model"),
         (("nowhere.py",), "there is no file"),
-        ((CLERK,), "nobody can answer"),
+        ((CLERK,), "no one can answer"),
     ],
 )
 def test_what_cannot_be_served_is_told_at_once(

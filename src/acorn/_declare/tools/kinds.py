@@ -125,8 +125,8 @@ class AgentTool:
     """A tool that starts another module."""
 
     name: str
-    function: Callable[..., Any] = field(repr=False)
-    """The class, of which each call makes an instance, or the instance itself."""
+    function: Any = field(repr=False)
+    """The module class, of which each call creates an instance, or an instance."""
     options: ToolOptions
     where: str
     doc: str | None

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import CALL_OPTIONS, BatchItem, call_options, problems, spec_of
+from acorn._inside import BatchItem, call_options, problems, set_call_options, spec_of
 from acorn.cli.commands.runs import draw_kept
 from acorn.cli.input import is_text
 from acorn.cli.options import OWN, Option, Options, OwnOptions
@@ -111,7 +111,7 @@ class Chat:
 
     def _say(self, line: str) -> None:
         agent = self._agent.using(history=self._runs[-1]) if self._runs else self._agent.using()
-        vars(agent)[CALL_OPTIONS] = replace(call_options(agent), item=BatchItem(self.name, self._count))
+        set_call_options(agent, replace(call_options(agent), item=BatchItem(self.name, self._count)))
         self._count += 1
         self._said = line
         watched = WatchedRun(agent, spec_of(agent), self._own, self._out, prints_text=True)

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ValidationError
 import acorn
 from acorn import InputError, Run, StreamChunk, module
 from acorn._inside import (
-    CALL_OPTIONS,
     FINISH,
     BatchItem,
     Shape,
@@ -30,6 +29,7 @@ from acorn._inside import (
     docstring_of,
     read_spec,
     secrets_in,
+    set_call_options,
     spec_of,
     to_plain,
 )
@@ -133,7 +133,7 @@ def begun(
     named = agent.using(**changes)
     if fork is not None:
         named = forked(named, acorn.runs(store).get(fork.run), fork)
-    vars(named)[CALL_OPTIONS] = replace(call_options(named), item=chat)
+    set_call_options(named, replace(call_options(named), item=chat))
     if fork is not None:
         return named.astream()
     made, shape = checked(named, given), spec_of(named).input

@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acorn import Paused, Run, module
-from acorn._inside import RESULT, aresume
+from acorn._inside import RESULT, Caller
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.web.guard import (
@@ -228,7 +228,7 @@ class Routes:
         store = open_store(service.spec.store, "`acorn serve`")
         if not await asyncio.to_thread(store.read, run_id):
             raise WrongError(404, "run", "There is no such run here.")
-        run = await self._attended(exchange, aresume(service.agent, run_id, given, is_one=is_one), until)
+        run = await self._attended(exchange, Caller(service.agent).aresume(run_id, given, is_single=is_one), until)
         await self._ended(exchange, run)
 
     async def chat(self, exchange: Exchange, body: Any, until: float) -> None:

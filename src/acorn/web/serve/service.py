@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from acorn import DeclarationError, module
-from acorn._inside import checked_plan, excerpt, logger, spec_of
+from acorn._inside import excerpt, logger, plan_call, spec_of
 from acorn.web.page.agent import secrets_of
 from acorn.web.serve.exchange import ClientDisconnectedError, ErrorReply, Exchange, WrongError
 from acorn.web.serve.secrets import ServiceRedactor
@@ -35,7 +35,7 @@ class Service:
             raise DeclarationError(
                 f"`acorn.web.service` takes an instance of a module, such as `Researcher()`; got {excerpt(agent)}."
             )
-        checked_plan(agent)  # what could never be called is told before anybody calls
+        plan_call(agent)  # what could never be called is told before anybody calls
         self.agent: Agent = agent
         self.name = type(agent).__name__
         self.spec = spec_of(agent)

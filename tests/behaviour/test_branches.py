@@ -1152,7 +1152,7 @@ def test_a_branch_by_hand_too_deep_is_a_branch_error(call: Call, script: Script)
 
 def test_outside_a_run_there_is_nothing_to_branch_from() -> None:
     agent = Main(model=ScriptedModel([]))
-    with pytest.raises(AcornError, match=r"There is no run to branch from\. Call `self\.branch\(\.\.\.\)` in a hook or a tool"):
+    with pytest.raises(AcornError, match=r"There is no run to branch from\. Call `self\.branch\(\.\.\.\)`"):
         agent.branch(Checker)
     with pytest.raises(AcornError, match="There is no run to branch from"):
         asyncio.run(agent.abranch(Checker))

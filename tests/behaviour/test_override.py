@@ -266,7 +266,7 @@ def test_it_is_checked_at_once_with_the_errors_of_an_instance() -> None:
         with pytest.raises(DeclarationError) as caught:
             Agent.override(**wrong)
         assert str(caught.value) == str(expected.value)
-    with pytest.raises(TypeError, match="`Agent` has no setting `temprature`. Did you mean `temperature`"):
+    with pytest.raises(TypeError, match=r"`Agent` has no setting `temprature`\. Did you mean `temperature`"):
         Agent.override(temprature=1)
 
 

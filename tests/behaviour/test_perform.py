@@ -473,9 +473,9 @@ def test_what_is_wrong_is_told_before_anything_is_put(store: Store) -> None:
         agent.using(model={"model": "openai/gpt-5", "api_key": "sk-secret"}).submit(question="Who?")
     with pytest.raises(DeclarationError, match="`tools` of this `Desk`"):
         agent.using(tools=[ask_human]).submit(question="Who?")
-    with pytest.raises(DeclarationError, match="`deps` of `Desk` are not kept"):
+    with pytest.raises(DeclarationError, match="`deps` of `Desk` cannot be stored"):
         agent.using(deps=object()).submit(question="Who?")
-    with pytest.raises(DeclarationError, match="`history` of `Desk` is not kept"):
+    with pytest.raises(DeclarationError, match="`history`, `thread` and `before` of `Desk.using`"):
         agent.using(history=[{"role": "user", "content": "Hi"}]).submit(question="Who?")
     with pytest.raises(DeclarationError, match=r"The type arguments of this `Extract\[\.\.\.\]` cannot be stored"):
         Extract[Answer](store=store).using(deliver=False).submit(question="Who?")

@@ -105,7 +105,7 @@ def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word(tmp_path: Pat
         env={**os.environ, "PYTHONPATH": paths, "ENDED": str(ended)},
     )
     codes = dict(line.split() for line in ended.read_text().splitlines())
-    assert {name for name, code in codes.items() if code != "130"} == set()
+    assert {name for name, code in codes.items() if code != "130"} == {"acorn._base"}  # the folder of the handler
     assert codes.keys() >= {"pydantic", "acorn._module", "acorn.cli", "typer", "acorn.cli.app"}
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("acorn 0.")

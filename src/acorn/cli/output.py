@@ -22,8 +22,7 @@ from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
-from acorn._inside import INTERRUPTED as INTERRUPTED
-from acorn._inside import compact, describe_error, redact, secrets_in, shorten, to_plain, whole_text
+from acorn._inside import describe_error, redact, secrets_in, shorten, to_json_text, to_plain, whole_text
 from acorn.cli.streams import quieten
 
 # An escape sequence as a whole, where it can be recognized; otherwise its first character alone.
@@ -68,7 +67,7 @@ def call_text(name: str, arguments: str, limit: int = 160) -> str:
         values = None
     if not isinstance(values, dict):
         return one_line(f"{name}({arguments})", limit)
-    return one_line(f"{name}({', '.join(f'{key}={compact(value)}' for key, value in values.items())})", limit)
+    return one_line(f"{name}({', '.join(f'{key}={to_json_text(value)}' for key, value in values.items())})", limit)
 
 
 def seconds_text(seconds: float) -> str:
@@ -121,6 +120,8 @@ USAGE = 2
 """The command was used wrongly; nothing was run."""
 WAITING = 3
 """The run rests, and waits for a person."""
+INTERRUPTED = 130
+"""Ctrl-C ended the run, as shells say it."""
 TERMINATED = 143
 
 

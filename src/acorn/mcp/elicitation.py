@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any
 
-from acorn._inside import OwnerLoop, call_async, call_sync, complaints, shorten, start_thread, to_plain, whole_text
+from acorn._inside import OwnerLoop, call_async, call_in_thread, schema_problems, shorten, to_plain, whole_text
 from acorn.mcp.tools import clean, cut, has_unseen
 from acorn.record import current_call_site
 from acorn.types import JsonObject, Request
@@ -150,7 +150,7 @@ class Caller:
         assert self.on_human is not None
         if self.home is not None:
             return await self.home.hop(partial(call_async, self.on_human, request))
-        return await asyncio.wrap_future(start_thread(call_sync, self.on_human, request))
+        return await asyncio.wrap_future(call_in_thread(self.on_human, request))
 
     def tell(self, told: Callable[[], object]) -> None:
         """Call something in order on the caller's loop; where it has none, in a thread for such."""
@@ -292,7 +292,7 @@ def _check(answers: JsonObject, fields: dict[str, Any], schema: JsonObject, said
     """Raise a `ValueError` where an answer does not fit the form."""
     if not isinstance(said, dict) and len(fields) != 1:
         raise ValueError(f"the form has the fields {', '.join(fields)}; answer with a dict of them")
-    found = list(complaints(_validator(schema).iter_errors(answers), schema))
+    found = list(schema_problems(_validator(schema).iter_errors(answers), schema))
     if found:
         raise ValueError(shorten("; ".join(map(str, found)), 500))
 

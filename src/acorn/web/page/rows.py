@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from acorn._inside import FINISH, compact, history_of, to_plain
+from acorn._inside import FINISH, history_of, to_json_text, to_plain
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -354,7 +354,7 @@ def rows_of(entries: Iterable[Entry]) -> Rows:
 
 
 def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "" if content is None else compact(content)
+    return content if isinstance(content, str) else "" if content is None else to_json_text(content)
 
 
 def first_text(value: Any) -> str:

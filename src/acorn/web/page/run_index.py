@@ -21,7 +21,15 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from acorn import Run, StoreError
-from acorn._inside import describe_blobs, describe_error, fields_of, read_entries, shorten, to_plain, without_data
+from acorn._inside import (
+    describe_blobs,
+    describe_error,
+    fields_of,
+    read_stored_entries,
+    shorten,
+    to_plain,
+    without_data,
+)
 from acorn.journal import Entry, RunStarted
 from acorn.stores.port import RunFacts, SearchesRuns, Status, Store, StoredRun
 from acorn.thread import parse_events
@@ -259,7 +267,7 @@ class StoreRunIndex:
                 return None
             for each in heard:
                 try:
-                    entry = read_entries([without_data(each.entry)])[0]
+                    entry = read_stored_entries([each.entry])[0]
                     book.rows.hear(entry)
                 except Exception as error:  # what is kept may be damaged, or of an acorn to come
                     raise StoreError(

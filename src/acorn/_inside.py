@@ -31,7 +31,7 @@ from acorn._declare.spec_cache import agent_name as agent_name
 from acorn._declare.spec_cache import call_options as call_options
 from acorn._declare.spec_cache import class_of as class_of
 from acorn._declare.spec_cache import class_spec as class_spec
-from acorn._declare.spec_cache import docstring_of as docstring_of
+from acorn._declare.spec_cache import module_docstring as module_docstring
 from acorn._declare.spec_cache import instance_of as instance_of
 from acorn._declare.spec_cache import read_spec as read_spec
 from acorn._declare.spec_cache import spec_of as spec_of

@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from acorn._declare.settings import (
     check_set_once,
     check_setting,
-    in_force,
+    effective_setting,
     merge_settings,
     settings_in,
     without_overridden,
@@ -286,10 +286,10 @@ class Step(Generic[Deps]):
 
     @property
     def _model_before(self) -> Any:
-        return in_force("model", self._before, self._spec)
+        return effective_setting("model", self._before, self._spec)
 
     def _setting(self, name: str) -> Any:
-        return in_force(name, merge_settings(self._before, self.changes()), self._spec)
+        return effective_setting(name, merge_settings(self._before, self.changes()), self._spec)
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)

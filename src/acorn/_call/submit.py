@@ -21,7 +21,7 @@ from typing_extensions import TypeVar
 from acorn._call.plan import OPTIONS, Agent, plan_for
 from acorn._call.runs import followed, status_of_runs
 from acorn._call.start import origin_of, store_of
-from acorn._declare.generics import MADE_WITH, check_filled
+from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import BatchItem, Queueing, agent_name, call_options, current_overrides, spec_within
 from acorn._drive.commit import read_whole, saved_of
@@ -89,7 +89,7 @@ class Submission:
         """What an instance has and a store does not keep, no worker would have."""
         owner, brought = self._spec.owner, self._brought
         empty = self._spec.input.is_empty, self._spec.output.is_empty
-        check_filled(self._agent, owner, has_input=not empty[0], has_output=not empty[1])
+        check_type_arguments(self._agent, owner, has_input=not empty[0], has_output=not empty[1])
         if self.queueing.deliver and (self.name.startswith("__main__:") or "<" in self.name):
             raise DeclarationError(
                 f"No worker can find `{self.name}`, since it is not written in a file, at its top; put it there, as in "
@@ -105,7 +105,7 @@ class Submission:
                 f"`history` of `{owner}` is not kept with a run that begins elsewhere, and neither is what `thread` "
                 f"and `before` bring; call it here."
             )
-        if MADE_WITH in vars(self._agent):
+        if ORIG_CLASS in vars(self._agent):
             raise DeclarationError(
                 f"What stands in the brackets of this `{owner}` is not kept with a run that begins elsewhere; write a "
                 f"class of its own, as in `class Mine({owner}[...])`."

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn._declare.spec import read_prompt_file
-from acorn._declare.tools.collect import FINISH, gather, merge
+from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
 from acorn._declare.tools.kinds import Tool
 from acorn._formats.json import copied, safe_repr, to_text
 from acorn._history import messages
@@ -54,10 +54,10 @@ class Phases(ToolCalls):
 
     def _take_source(self, source: object, outcome: Any, now: float) -> None:
         where = f"tools of {type(source).__name__}"
-        found, _ = gather(listed_tools(outcome, where), where, {})
+        found, _ = collect_tools(listed_tools(outcome, where), where, {})
         self._source_tools.append(tuple(found))
         listed = [tool for tools in self._source_tools for tool in tools]
-        own = merge((*self.plan.tools, *listed), (), self.spec.owner)
+        own = merge_tools((*self.plan.tools, *listed), (), self.spec.owner)
         self._use_tools(self._and_inherited(own))
         if len(self._source_tools) == len(self.spec.sources):
             self._use_saved_tools()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from acorn._declare.spec import Spec
-from acorn._declare.tools.kinds import AgentTool, HostedTool, Tool, asks_people, first_paragraph
+from acorn._declare.tools.kinds import AgentTool, HostedTool, Tool, may_ask_human, first_paragraph
 from acorn._formats.json import safe_repr
 from acorn._formats.schema.shape import without_media
 from acorn._machine.limits import Budget, Limits
@@ -113,7 +113,7 @@ class Toolset:
         self.named = {tool.name: tool for tool in self.tools}
         self.repeatable = frozenset([tool.name for tool in self.tools if tool.options.repeatable])
         self.hosted = tuple([tool for tool in self.tools if isinstance(tool, HostedTool)])
-        self.asking = frozenset([tool.name for tool in self.tools if asks_people(tool)])
+        self.asking = frozenset([tool.name for tool in self.tools if may_ask_human(tool)])
 
     @cached_property
     def described(self) -> Described:

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any
 
 from acorn._declare.settings import merge_settings
-from acorn._declare.tools.kinds import AgentTool, Tool, is_question, needs_approval
+from acorn._declare.tools.kinds import AgentTool, Tool, is_ask_human, needs_approval
 from acorn._formats.json import compact, describe_error, excerpt, to_plain, to_text
 from acorn._history.request_messages import RequestMessages
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskTool
@@ -63,7 +63,7 @@ def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked:
     """What a person is asked before this call can be made, or instead of it; None where nobody needs to be."""
     call, tool = ask.call, ask.tool
     name = hashlib.sha256(call_key(run_id, step, call.id).encode()).hexdigest()[:32]
-    if is_question(tool):
+    if is_ask_human(tool):
         question, choices = str(ask.kwargs["question"]), ask.kwargs.get("choices")
         listed = None if choices is None else tuple(choices)
         return Request(name, run_id, "question", question, call.name, call.arguments, branch, asked, listed)

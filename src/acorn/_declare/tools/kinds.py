@@ -105,7 +105,7 @@ def is_source(value: object) -> bool:
     return not isinstance(value, type) and callable(getattr(value, "tools", None))
 
 
-def may_ask_people(source: object) -> bool:
+def source_may_ask_human(source: object) -> bool:
     """Whether a source says beforehand that calls of its tools may wait for a person."""
     return bool(getattr(source, "asks_people", False))
 
@@ -176,7 +176,7 @@ class HostedTool:
         return self
 
 
-def name_of(entry: Mapping[str, Any]) -> Any:
+def hosted_tool_name(entry: Mapping[str, Any]) -> Any:
     """What a tool of a provider's is called; several servers may be told by the same type."""
     return next((entry[key] for key in ("name", "server_label", "mcp_server_name") if key in entry), entry.get("type"))
 
@@ -194,7 +194,7 @@ def hosted_tool(entry: Any, where: str, owner: str) -> HostedTool:
         raise DeclarationError(
             f"{place} is a dict whose `type` must be the name of a provider's tool, as in {_EXAMPLE}."
         )
-    name = name_of(entry)
+    name = hosted_tool_name(entry)
     if not isinstance(name, str):
         raise DeclarationError(f"{place} is a dict whose name must be a string, as in {_EXAMPLE}.")
     if kind in ("function", "custom"):
@@ -229,12 +229,12 @@ def ask_human(question: str, choices: list[str] | None = None) -> Any:
     )
 
 
-def asks_people(tool: Tool) -> bool:
+def may_ask_human(tool: Tool) -> bool:
     """Whether a call of this tool may wait for a person."""
-    return bool(tool.options.approval) or is_question(tool)
+    return bool(tool.options.approval) or is_ask_human(tool)
 
 
-def is_question(tool: Tool) -> bool:
+def is_ask_human(tool: Tool) -> bool:
     """Whether it is `ask_human`, under whatever name."""
     function: Any = tool.function
     while isinstance(function, functools.partial):

@@ -17,7 +17,7 @@ from typing import Any, cast
 from pydantic_core import from_json
 
 from acorn._declare.tools.kinds import ArgumentError, Arguments
-from acorn._declare.tools.signatures import hints_of, is_run, no_object, parameters_of, undecorated
+from acorn._declare.tools.signatures import read_hints, is_run_hint, not_an_object, parameters_of, unwrap_decorators
 from acorn._formats.json import describe_error, excerpt, shorten
 from acorn._formats.schema.generate import JsonSchema
 from acorn._formats.schema.problems import complaints, no_such, required
@@ -53,7 +53,7 @@ class SchemaBinding:
         except (ValueError, TypeError) as error:  # TypeError: half a surrogate pair
             raise ArgumentError(f"The arguments are not valid JSON: {shorten(str(error))}") from error
         if not isinstance(given, dict):
-            raise ArgumentError(no_object(arguments))
+            raise ArgumentError(not_an_object(arguments))
         try:
             found = dict.fromkeys(complaints(self.validator.iter_errors(given), self.schema))
         except Exception as error:  # a schema may be of anybody's making, and the arguments nested without end
@@ -78,13 +78,13 @@ def schema_binding(
 ) -> SchemaBinding:
     """Check a schema, and that the function can be called by it; `drop_first` leaves out the `self` of a method."""
     validator = _validator(schema, label)
-    plain = undecorated(function)
+    plain = unwrap_decorators(function)
     filled = frozenset(plain.keywords if isinstance(plain, functools.partial) else ())
     parameters = [p for p in parameters_of(plain, label, drop_first) if p.name not in filled]
     named = [*schema.get("properties", {}), *required(schema)]
     others = [p for p in parameters if p.name not in named and p.annotation is not _P.empty]
-    hints = hints_of(plain, others, label, local_names or {})  # those of the arguments themselves stay unread
-    injected = tuple(p.name for p in others if p.kind in _BY_NAME and is_run(hints[p.name]))
+    hints = read_hints(plain, others, label, local_names or {})  # those of the arguments themselves stay unread
+    injected = tuple(p.name for p in others if p.kind in _BY_NAME and is_run_hint(hints[p.name]))
     if taken := [name for name in named if name in filled]:
         raise DeclarationError(
             f"The schema of the tool `{label}` has the property `{taken[0]}`, which the partial fills in already; "

@@ -27,7 +27,7 @@ from acorn._inside import (
     aresume_stream,
     call_options,
     describe_blobs,
-    docstring_of,
+    module_docstring,
     read_spec,
     secrets_in,
     spec_of,
@@ -49,7 +49,7 @@ def described(agent: Agent) -> JsonObject:
     return {
         "name": type(agent).__name__,
         "agent": agent_name(type(agent)),
-        "doc": " ".join((docstring_of(type(agent)) or "").split()),
+        "doc": " ".join((module_docstring(type(agent)) or "").split()),
         "model": model_name(agent.model),
         "input": _shape(spec.input),
         "output": _shape(spec.output),
@@ -70,7 +70,7 @@ def _tool(schema: Mapping[str, Any]) -> JsonObject:
 
 def _branch(name: str, entry: Any) -> JsonObject:
     which = entry["module"] if isinstance(entry, Mapping) else entry
-    return {"name": name, "doc": " ".join((docstring_of(which) or "").split())}
+    return {"name": name, "doc": " ".join((module_docstring(which) or "").split())}
 
 
 def secrets_of(agent: Agent) -> set[str]:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import acorn
-from acorn._inside import RESULT, Shape, docstring_of, schema_of, spec_of
+from acorn._inside import RESULT, Shape, module_docstring, schema_of, spec_of
 from acorn.types import JsonObject
 
 Plain = JsonObject
@@ -105,7 +105,7 @@ def described(agent: Any, *, has_key: bool) -> Plain:
         "info": {
             "title": name,
             "version": acorn.__version__,
-            "description": " ".join((docstring_of(type(agent)) or "").split()),
+            "description": " ".join((module_docstring(type(agent)) or "").split()),
         },
         "paths": {
             "/run": {"post": _act("run", "Run the agent.", _ref("Input"), ended, optional=takes_nothing)},

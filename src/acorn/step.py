@@ -19,8 +19,8 @@ from acorn._declare.settings import (
 )
 from acorn._declare.tools.collect import FINISH, make_tool
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.content import Parts
-from acorn._formats.xml.encode import encode
+from acorn._formats.content import PartCollector
+from acorn._formats.xml.encode import encode_xml
 from acorn._machine.finish import judge_fields
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse, is_model
@@ -68,7 +68,7 @@ class Step(Generic[Deps]):
     _removed: tuple[str, ...] = ()
     """Branches."""
     _context: tuple[str, ...] = ()
-    _parts: Parts | None = None
+    _parts: PartCollector | None = None
     _finished: Any = None
 
     def __init__(
@@ -234,8 +234,8 @@ class Step(Generic[Deps]):
 
     def add_to_context(self, content: Any) -> None:
         """Show the model something beside the tool results: a string, dict, list or Pydantic instance."""
-        self._parts = self._parts or Parts()
-        self._context += (encode(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
+        self._parts = self._parts or PartCollector()
+        self._context += (encode_xml(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
 
     def _shown(self) -> Content | None:
         """All that `add_to_context` was given; None where it was not called."""

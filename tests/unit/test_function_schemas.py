@@ -32,7 +32,7 @@ from tests.unit import signatures
 from tests.unit.signatures import ROWS, Cat, Color, Dog, Label, Movie, Node, Point, Priority, Row, Schema, Size
 
 from acorn import DeclarationError, ToolConflictError, module, tool
-from acorn._declare.tools.collect import collect_tools, make_tool, merge_tools, collect_methods
+from acorn._declare.tools.collect import collect_methods, collect_tools, make_tool, merge_tools
 from acorn._declare.tools.kinds import ArgumentError, Tool
 from acorn._declare.tools.signatures import UnresolvedHintError, read_docstring
 

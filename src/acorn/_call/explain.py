@@ -17,14 +17,14 @@ from pydantic import ValidationError
 
 from acorn._declare.settings import SETTINGS, setting_in
 from acorn._declare.spec import Spec
-from acorn._declare.spec_cache import base_of, user_hook, spec_of
+from acorn._declare.spec_cache import base_of, spec_of, user_hook
 from acorn._declare.tools.collect import FINISH
-from acorn._declare.tools.kinds import may_ask_human, hosted_tool_name
+from acorn._declare.tools.kinds import hosted_tool_name, may_ask_human
 from acorn._formats.content import text_of
-from acorn._formats.json import compact, to_plain
-from acorn._formats.redact import redact, secrets_in
-from acorn._formats.schema.example_values import value_for
-from acorn._formats.schema.generate import JsonSchema, inlined
+from acorn._formats.json import to_compact_json, to_json_data
+from acorn._formats.redact import find_secrets, redact
+from acorn._formats.schema.example_values import example_value
+from acorn._formats.schema.generate import JsonSchema, inline_refs
 from acorn._module import module
 from acorn.errors import AcornError, DeclarationError, InputError
 from acorn.models.local.download import too_small_for_tools
@@ -102,7 +102,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
     return Explanation(
         agent=f"{type(agent).__module__}:{type(agent).__qualname__}",
         model=model_name(spec.model),
-        input=None if run is None else to_plain(run.input),
+        input=None if run is None else to_json_data(run.input),
         messages=request.messages,
         tools=[_without_secrets(tool) for tool in request.tools],
         forced_tool=request.forced_tool,
@@ -120,7 +120,7 @@ def example_input(spec: Spec) -> Any:
     if spec.input.is_empty:
         return None
     try:
-        made = value_for(spec.input.json_schema, spec.owner)
+        made = example_value(spec.input.json_schema, spec.owner)
         return spec.input.unwrap(spec.input.schema.model_validate(made, by_alias=True, by_name=True))
     except (AcornError, ValidationError) as error:
         raise InputError(
@@ -194,7 +194,7 @@ def _message_parts(messages: Sequence[Mapping[str, Any]]) -> list[RequestPart]:
 
 
 def _tool_parts(tools: Sequence[Mapping[str, Any]]) -> list[RequestPart]:
-    return [_part(f"tool {tool_name(tool)}", compact(tool)) for tool in tools]
+    return [_part(f"tool {tool_name(tool)}", to_compact_json(tool)) for tool in tools]
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
@@ -206,7 +206,7 @@ def _without_secrets(tool: JsonObject) -> JsonObject:
     """A tool of the provider's may hold a key for a server that it is to ask."""
     if "function" in tool:
         return tool
-    shown: dict[str, Any] = json.loads(redact(json.dumps(tool), secrets_in(tool)))
+    shown: dict[str, Any] = json.loads(redact(json.dumps(tool), find_secrets(tool)))
     return shown
 
 
@@ -308,7 +308,7 @@ def _values(node: Any, top: JsonSchema, above: frozenset[str]) -> Iterator[tuple
         return
     if "$ref" in node:
         above |= {node["$ref"]}
-    node = inlined(node, top)
+    node = inline_refs(node, top)
     yield node, above
     several = [each for key in ("prefixItems", "anyOf", "oneOf") for each in node.get(key, ())]
     for inner in (node.get("items"), node.get("additionalProperties"), *several):

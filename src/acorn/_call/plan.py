@@ -16,17 +16,17 @@ from acorn._declare.spec_cache import (
     Overrides,
     call_options,
     current_overrides,
-    module_docstring,
     has_user_hook,
     instance_of,
+    module_docstring,
     module_name,
-    user_hook,
     prompt_within,
     read_spec,
     spec_of,
     spec_within,
+    user_hook,
 )
-from acorn._declare.tools.kinds import AgentTool, Tool, may_ask_human, is_ask_human, source_may_ask_human
+from acorn._declare.tools.kinds import AgentTool, Tool, is_ask_human, may_ask_human, source_may_ask_human
 from acorn._machine.machine import Machine
 from acorn._machine.plan import BranchTool, Plan
 from acorn.errors import DeclarationError

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from acorn._formats.json import excerpt
-from acorn._formats.xml.parse import is_name
+from acorn._formats.xml.parse import is_xml_name
 from acorn.errors import DeclarationError
 from acorn.models.port import is_meant_as_model, is_model, lacks
 from acorn.types import JsonObject
@@ -203,7 +203,7 @@ def _is_store(value: object) -> bool:
 
 
 def _is_root(value: object) -> bool:
-    return isinstance(value, str) and is_name(value)
+    return isinstance(value, str) and is_xml_name(value)
 
 
 _SET_BY_US = {"messages", "tools", "stream", "stream_options"}

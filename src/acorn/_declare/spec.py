@@ -21,10 +21,10 @@ from acorn._declare.settings import (
     check_set_once,
     check_setting,
     read_rate_limit,
-    without_overridden,
     setting_error,
+    without_overridden,
 )
-from acorn._declare.tools.collect import collect_tools, merge_tools, collect_methods
+from acorn._declare.tools.collect import collect_methods, collect_tools, merge_tools
 from acorn._declare.tools.kinds import Tool, ToolSource
 from acorn._formats.schema.shape import Shape, shape_of
 from acorn._formats.xml.encode import DescriptionFormat, XmlStyle

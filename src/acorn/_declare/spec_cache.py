@@ -29,7 +29,7 @@ from acorn._declare.tools.collect import is_tool_name
 from acorn._declare.tools.decorator import ToolOptions, options_of
 from acorn._declare.tools.kinds import AgentTool
 from acorn._formats.json import excerpt, safe_repr, shorten
-from acorn._formats.schema.shape import Shapes, without_media
+from acorn._formats.schema.shape import Shapes, require_no_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.types import JsonObject
@@ -281,7 +281,7 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
         options,
         f"{where} (`{cls.__module__}.{cls.__qualname__}`)",
         module_docstring(cls),
-        lambda: without_media(read_spec(agent).input.json_schema, whose),
+        lambda: require_no_media(read_spec(agent).input.json_schema, whose),
     )
 
 

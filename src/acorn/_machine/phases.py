@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from acorn._declare.spec import read_prompt_file
 from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import copied, safe_repr, to_text
+from acorn._formats.json import copy_json, safe_repr, to_json_text
 from acorn._history import messages
 from acorn._history.compaction import CompactedRange, estimate, range_to_compact, summary_text
 from acorn._history.first_messages import first_messages
@@ -111,7 +111,7 @@ class Phases(ToolCalls):
             history, inherited = first_branch_messages(context.history, prompt, own)
             above = context.history
             if inherited > len(above) or (above and history[0] != above[0]):
-                above = (copied(history[0]), *above[inherited == len(above) :])
+                above = (copy_json(history[0]), *above[inherited == len(above) :])
                 self.wire.change_first(history[0])
             self.transcript.begin(history, above)
         if self.plan.on_start is None:
@@ -448,7 +448,7 @@ class Phases(ToolCalls):
         if self.plan.on_finish is None:
             self._accept(self.spec.output.unwrap(instance))
         else:
-            state.answer = to_text(instance)
+            state.answer = to_json_text(instance)
 
     def _take_judgement(self, outcome: Any, now: float) -> None:
         state = self.state

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from pydantic_core import from_json
 
 from acorn import StreamChunk
-from acorn._inside import FINISH, INVALID, REMINDER, SKIPPED, TOO_LATE, text_of
+from acorn._inside import FINISH, REMINDER, SKIPPED, TOO_LATE, VALIDATION_ERROR_START, text_of
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -74,7 +74,7 @@ class CallRow(TaskRow):
     @property
     def was_refused(self) -> bool:
         """Whether it is an answer that did not validate."""
-        return self.is_answer and self.error is not None and self.error.startswith(INVALID)
+        return self.is_answer and self.error is not None and self.error.startswith(VALIDATION_ERROR_START)
 
     @property
     def was_skipped(self) -> bool:

@@ -16,7 +16,7 @@ from shlex import quote
 from typing import Any, TextIO
 
 from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, Unfinished, capture, listen
-from acorn._inside import Spec, resume_stream, secrets_in, to_plain
+from acorn._inside import Spec, find_secrets, resume_stream, to_json_data
 from acorn.cli.options import OwnOptions
 from acorn.cli.output import (
     FAILED,
@@ -264,7 +264,7 @@ def _entries_of(run: Run | None) -> list[Entry]:
 
 def text_in(output: Any) -> str | None:
     """The text that an output is, or that its one field holds."""
-    plain = to_plain(output)
+    plain = to_json_data(output)
     if isinstance(plain, dict) and len(plain) == 1:
         (plain,) = plain.values()
     return plain if isinstance(plain, str) else None
@@ -303,7 +303,7 @@ def _secrets_of(model: Any) -> set[str]:
     """The keys that a model is asked with."""
     if isinstance(model, list | tuple):
         return {secret for each in model for secret in _secrets_of(each)}
-    return secrets_in(model) if isinstance(model, dict) else set()
+    return find_secrets(model) if isinstance(model, dict) else set()
 
 
 def report(run: Run | None, error: JsonObject | None = None) -> JsonObject:

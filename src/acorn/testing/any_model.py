@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn._inside import FINISH, FINISHED, value_for
+from acorn._inside import FINISH, FINISHED, example_value
 from acorn.models.port import ModelRequest, Price, RawCall
 from acorn.testing.scripted import Reply, ScriptedModel, conversation_of
 from acorn.types import JsonObject
@@ -38,7 +38,7 @@ def _reply(request: ModelRequest) -> Reply:
     wanted = [] if request.forced_tool else [name for name in functions if name != FINISH and name not in called]
     calls: list[RawCall] = []
     for name in wanted or [FINISH]:
-        arguments = value_for(functions[name].get("parameters") or {"type": "object"}, name)
+        arguments = example_value(functions[name].get("parameters") or {"type": "object"}, name)
         calls.append(RawCall(None, name, to_json(arguments).decode()))
     return Reply(calls=calls)
 

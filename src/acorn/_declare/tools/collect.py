@@ -18,9 +18,9 @@ from typing import Any, get_origin
 from acorn._declare.tools.decorator import ToolOptions, options_of
 from acorn._declare.tools.kinds import AS_TOOL, Arguments, Binding, Tool, ToolSource, hosted_tool, is_source
 from acorn._declare.tools.schemas import schema_binding
-from acorn._declare.tools.signatures import UnresolvedHintError, signature_binding, read_docstring
+from acorn._declare.tools.signatures import UnresolvedHintError, read_docstring, signature_binding
 from acorn._formats.json import excerpt
-from acorn._formats.schema.generate import closed
+from acorn._formats.schema.generate import close_objects
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.record import Run
@@ -86,7 +86,7 @@ class FunctionTool:
         if not self.options.strict:
             return {"name": self.name, **described, "parameters": schema}
         # One that came with the tool is sent as it is.
-        sent = schema if self.options.schema is not None else closed(schema)
+        sent = schema if self.options.schema is not None else close_objects(schema)
         return {"name": self.name, **described, "parameters": sent, "strict": True}
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
@@ -103,7 +103,9 @@ class FunctionTool:
         return bound
 
 
-def collect_tools(declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]) -> tuple[list[Tool], list[ToolSource]]:
+def collect_tools(
+    declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]
+) -> tuple[list[Tool], list[ToolSource]]:
     """The tools and the sources in a `tools` list, each tool once."""
     tools: list[Tool] = []
     sources: list[ToolSource] = []

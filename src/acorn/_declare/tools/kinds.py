@@ -36,7 +36,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from acorn._declare.tools.decorator import ToolOptions, tool
 from acorn._formats.json import shorten
-from acorn._formats.schema.generate import JsonSchema, closed
+from acorn._formats.schema.generate import JsonSchema, close_objects
 from acorn.errors import AcornError, DeclarationError
 from acorn.record import Run
 from acorn.types import JsonObject
@@ -139,7 +139,7 @@ class AgentTool:
         description = self.options.description or first_paragraph(self.doc)
         described = {"description": description} if description else {}
         if self.options.strict:
-            return {"name": self.name, **described, "parameters": closed(self.parameters()), "strict": True}
+            return {"name": self.name, **described, "parameters": close_objects(self.parameters()), "strict": True}
         return {"name": self.name, **described, "parameters": self.parameters()}
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:

@@ -29,8 +29,8 @@ from pydantic_core import from_json
 from acorn._declare.tools.kinds import ArgumentError, Arguments
 from acorn._formats.json import shorten
 from acorn._formats.schema.generate import JsonSchema, schema_of
-from acorn._formats.schema.problems import problems
-from acorn._formats.schema.shape import without_media
+from acorn._formats.schema.problems import find_problems
+from acorn._formats.schema.shape import require_no_media
 from acorn.errors import DeclarationError
 from acorn.record import Run
 from acorn.types import JsonObject
@@ -160,7 +160,7 @@ class SignatureBinding:
             f"argument `{problem['path']}` is missing, expected {problem['expected']}"
             if problem["received"] == "missing"
             else f"argument `{problem['path']}`: expected {problem['expected']}, got {problem['received']}"
-            for problem in problems(error, self.schema, received)
+            for problem in find_problems(error, self.schema, received)
         ]
         return "; ".join(parts)
 
@@ -213,7 +213,7 @@ def _build(
             f"The parameter {_culprit(parameters, hints)} of the tool `{label}` has a type that a model cannot be "
             f"asked for: {_reason(error)}. Use types that JSON can carry."
         ) from error
-    without_media(schema, f"What the tool `{label}` is called with")
+    require_no_media(schema, f"What the tool `{label}` is called with")
     # The schema has a property for each parameter, in order, under its alias if it has one.
     keys = dict(zip((p.name for p in parameters), schema["properties"], strict=False))
     for name, words in descriptions().items():

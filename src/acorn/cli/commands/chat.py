@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import CALL_OPTIONS, BatchItem, call_options, problems, spec_of
+from acorn._inside import CALL_OPTIONS, BatchItem, call_options, find_problems, spec_of
 from acorn.cli.commands.runs import draw_kept
 from acorn.cli.input import is_text
 from acorn.cli.options import OWN, Option, Options, OwnOptions
@@ -123,7 +123,7 @@ class Chat:
         try:
             made = shape.schema.model_validate({str(self._field.path[0]): line}, by_alias=True, by_name=True)
         except ValidationError as error:
-            found = problems(error, shape.xml_schema, {})
+            found = find_problems(error, shape.xml_schema, {})
             wrong = "; ".join(f"{each['path']}: {each['expected']}" for each in found)
             raise CommandError(f"the input does not fit: {wrong}") from error
         return shape.unwrap(made)

@@ -16,7 +16,7 @@ from pydantic.errors import PydanticUserError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import Spec, module_in, read_entries, resume_stream, spec_of, without_data
+from acorn._inside import Spec, module_in, read_entries, read_without_blobs, resume_stream, spec_of
 from acorn.cli.commands.runs import RunArgument, StoreOption, read_kept
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input
@@ -122,7 +122,7 @@ def resume(
     run_id = whole_id(book, run)
     with as_usage_error():
         root = book.read(run_id)[0]
-        past = [without_data(heard.entry) for heard in book.follow(run_id)[1]]
+        past = [read_without_blobs(heard.entry) for heard in book.follow(run_id)[1]]
         answers = _answers(book, run_id, _value(answer, yes, no)) if said else {}
     found = agent_of(root, book, agent, debug)
     if model is not None:
@@ -236,7 +236,9 @@ def _refuse_branch(book: Store, run_id: str) -> None:
     child = run_id
     while (parent := tree[child].facts.parent) not in (None, root):
         child = parent
-    begun = [entry for entry in read_entries(map(without_data, tree[root].entries)) if isinstance(entry, BranchStarted)]
+    begun = [
+        entry for entry in read_entries(map(read_without_blobs, tree[root].entries)) if isinstance(entry, BranchStarted)
+    ]
     step, name = next((each.step, each.branch) for each in begun if each.child_id == child)
     again = f"acorn fork {short(root)} --before"
     raise CommandError(

@@ -24,7 +24,7 @@ from rich.tree import Tree
 
 import acorn
 from acorn import Run
-from acorn._inside import describe_blobs, read_entries, without_data
+from acorn._inside import describe_blobs, read_entries, read_without_blobs
 from acorn.cli.drawing import Pen, draw
 from acorn.cli.output import (
     FINE,
@@ -344,7 +344,7 @@ def draw_kept(store: Store, run: Run, *, is_whole: bool, out: TextIO) -> None:
     """A run of a store as a tree, and what it came to."""
     with as_usage_error():
         status, heard = store.follow(run.id)
-    entries = read_entries([without_data(each.entry) for each in heard])
+    entries = read_entries([read_without_blobs(each.entry) for each in heard])
     head = Text.assemble((one_line(run.id), "bold"), (f"  {status}{_origin(run.forked_from)}", "dim"))
     _draw(head, entries, out, is_whole=is_whole)
     totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)

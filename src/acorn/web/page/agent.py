@@ -27,11 +27,11 @@ from acorn._inside import (
     aresume_stream,
     call_options,
     describe_blobs,
+    find_secrets,
     module_docstring,
     read_spec,
-    secrets_in,
     spec_of,
-    to_plain,
+    to_json_data,
 )
 from acorn.models.resolve import model_name
 from acorn.stores.port import Store
@@ -93,7 +93,7 @@ def _below(spec: Spec, seen: list[Any]) -> Iterable[Spec]:
 def _secrets(model: Any) -> set[str]:
     if isinstance(model, list | tuple):
         return {secret for each in model for secret in _secrets(each)}
-    return secrets_in(model) if isinstance(model, Mapping) else set()
+    return find_secrets(model) if isinstance(model, Mapping) else set()
 
 
 # Calls
@@ -282,7 +282,7 @@ def _read(text: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _json(describe_blobs(to_plain(value)))
+    return value if isinstance(value, str) else _json(describe_blobs(to_json_data(value)))
 
 
 def _json(value: Any) -> str:

@@ -76,7 +76,7 @@ class Interrupting:
     # Before each import that `import acorn` leads to, a copy of the process is interrupted.
 
     def find_spec(self, name, path=None, target=None):
-        if "acorn" not in sys.modules or name in ("acorn", "acorn._base.startup"):
+        if "acorn" not in sys.modules or name in ("acorn", "acorn._base", "acorn._base.startup"):
             return
         copy = os.fork()
         if copy:

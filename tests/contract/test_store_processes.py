@@ -280,12 +280,12 @@ def test_a_forked_child_beats_for_itself(store: Store, monkeypatch: pytest.Monke
 ENDING = """
 import sys
 from tests.commits import begin, change
-from acorn.stores.lease import hold, this_process
+from acorn.stores.lease import claim_process, this_process
 from acorn.stores.port import Commit
 from acorn.stores.open import open_store
 store = open_store(sys.argv[1], "the child")
 begin(store, "r")
-hold(store, "r")
+claim_process(store, "r")
 store.list()
 for since in range(1, 300):
     store.commit(Commit("r", this_process(), [change("r", [str(since)], since=since)]))

@@ -80,7 +80,7 @@ def deps_type(which: object) -> Any:
 def check_deps(owner: str, kind: Any, deps: object, caller: str | None = None) -> None:
     """Raise `InputError` if the deps have another type, as far as `isinstance` can tell.
 
-    The message does not show the value, because it may be secret. `caller` is the agent that passes its deps to `owner`.
+    The message does not show the value, because it may be secret. `caller` is the agent that passes its deps on.
     """
     if kind is Any or _is_instance(deps, kind):
         return

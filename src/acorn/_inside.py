@@ -44,22 +44,26 @@ from acorn._drive.commit import HandedBackError
 from acorn._drive.commit import status_of as _status_of
 from acorn._drive.load import build_in_thread as _build_in_thread
 from acorn._drive.owner_loop import OwnerLoop
-from acorn._formats.blobs import describe_blobs, to_saved, without_data
+from acorn._formats.blobs import describe_blobs, read_without_blobs, to_saved_data
 from acorn._formats.content import text_of
-from acorn._formats.json import compact as to_json_text
-from acorn._formats.json import describe_error, excerpt, shorten, to_plain, to_text, whole_text
-from acorn._formats.redact import redact, secrets_in
-from acorn._formats.schema.example_values import value_for as example_value
-from acorn._formats.schema.generate import JsonSchema
-from acorn._formats.schema.generate import followed as follow_reference
+from acorn._formats.json import (
+    describe_error,
+    excerpt,
+    replace_surrogates,
+    shorten,
+    to_compact_json,
+    to_json_data,
+    to_json_text,
+)
+from acorn._formats.redact import find_secrets, redact
+from acorn._formats.schema.example_values import example_value
+from acorn._formats.schema.generate import JsonSchema, follow_refs
 from acorn._formats.schema.generate import schema_of as _schema_of
-from acorn._formats.schema.problems import Problem
-from acorn._formats.schema.problems import complaints as schema_problems
-from acorn._formats.schema.problems import in_words as describe_type
-from acorn._formats.schema.problems import problems as _problems
-from acorn._formats.schema.shape import FORMAT as _MEDIA_FORMAT
+from acorn._formats.schema.problems import Problem, describe_errors, describe_schema
+from acorn._formats.schema.problems import find_problems as _find_problems
+from acorn._formats.schema.shape import MEDIA_FORMAT as _MEDIA_FORMAT
 from acorn._formats.schema.shape import RESULT, Shape, aliases_of
-from acorn._formats.xml.encode import INVALID as _VALIDATION_ERROR
+from acorn._formats.xml.encode import VALIDATION_ERROR_START as _VALIDATION_ERROR
 from acorn._formats.xml.encode import snake_case
 from acorn._history.compaction import INTRODUCTION as _SUMMARY_INTRODUCTION
 from acorn._history.history import history_of
@@ -106,14 +110,14 @@ __all__ = [
     "tool_name",
     # Inputs and schemas
     "aliases_of",
-    "describe_type",
+    "describe_schema",
     "example_value",
-    "follow_reference",
+    "follow_refs",
     "input_problems",
     "media_kind",
     "output_schema",
     "parse_input",
-    "schema_problems",
+    "describe_errors",
     # Runs
     "aresume",
     "aresume_stream",
@@ -128,8 +132,8 @@ __all__ = [
     "request_to_json",
     "stored_file",
     "stored_settings",
-    "to_saved",
-    "without_data",
+    "to_saved_data",
+    "read_without_blobs",
     # Messages of the machine
     "is_finish_result",
     "is_reminder",
@@ -138,7 +142,7 @@ __all__ = [
     "without_summary_introduction",
     # Redaction
     "redact",
-    "secrets_in",
+    "find_secrets",
     "secrets_of_model",
     # Text
     "describe_blobs",
@@ -147,10 +151,10 @@ __all__ = [
     "shorten",
     "snake_case",
     "text_of",
+    "to_compact_json",
+    "to_json_data",
     "to_json_text",
-    "to_plain",
-    "to_text",
-    "whole_text",
+    "replace_surrogates",
     # Tools and event loops
     "call_async",
     "call_in_thread",
@@ -203,7 +207,7 @@ def describe_agent(agent: AgentOrClass) -> AgentDescription:
     entries = spec.branches.items()
     return AgentDescription(
         name=spec.owner,
-        docstring=_specs.docstring_of(agent) or "",
+        docstring=_specs.module_docstring(agent) or "",
         input=spec.input,
         output=spec.output,
         max_steps=spec.max_steps,
@@ -250,7 +254,7 @@ def parse_input(agent: Agent, values: object) -> BaseModel:
 
 def input_problems(shape: Shape, error: ValidationError, values: Mapping[str, Any]) -> list[Problem]:
     """Describe what Pydantic found wrong with an input, one problem for each field."""
-    return _problems(error, shape.xml_schema, values)
+    return _find_problems(error, shape.xml_schema, values)
 
 
 def output_schema(shape: Shape) -> JsonSchema:
@@ -318,7 +322,7 @@ class QueuedRun:
 
 def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
     """Read journal entries as a store has them, without the data of images, audio and files."""
-    return _read_entries(map(without_data, texts))
+    return _read_entries(map(read_without_blobs, texts))
 
 
 def stored_file(stored: StoredRun) -> str | None:
@@ -367,7 +371,7 @@ def secrets_of_model(model: object) -> set[str]:
     """Return the secrets in the declaration of a model, or of a list of models."""
     if isinstance(model, list | tuple):
         return {secret for each in model for secret in secrets_of_model(each)}
-    return secrets_in(model) if isinstance(model, Mapping) else set()
+    return find_secrets(model) if isinstance(model, Mapping) else set()
 
 
 # Tools and event loops

@@ -25,7 +25,7 @@ from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_
 from acorn._call.plan import new_loop
 from acorn._drive.perform import attempt
 from acorn._drive.tree import Tree
-from acorn._formats.json import to_plain
+from acorn._formats.json import to_json_data
 from acorn._machine.asks import AskHook, AskModel, AskSource, AskTool
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import load, save
@@ -91,7 +91,7 @@ def drive(setup: Setup, restart: Restart) -> Outcome:
         fresh = load(plan, json.loads(text), loop.run.deps)
         assert fresh.run.id == "the run"
         assert fresh.run.input == loop.run.input
-        assert fresh.run.history == to_plain(loop.run.history)
+        assert fresh.run.history == to_json_data(loop.run.history)
         fresh.start(now)
         while isinstance(opening := fresh.asks(now)[0], AskSource):
             fresh.tell(opening.id, _perform(setup, fresh, opening), now)
@@ -154,7 +154,7 @@ def _seen(run: Run[Any], asked: list[tuple[str, ModelRequest]], saved: int) -> O
         output = ("unfinished", output.content, output.tool_calls, [_read(result) for result in output.tool_results])
     return Outcome(
         requests,
-        to_plain(run.history),
+        to_json_data(run.history),
         [{**event, "seconds": None} for event in dump_events(run.thread)],
         run.usage,
         run.cost,
@@ -168,7 +168,7 @@ def _seen(run: Run[Any], asked: list[tuple[str, ModelRequest]], saved: int) -> O
 
 
 def _read(result: ToolResult) -> Any:
-    return result.id, result.name, to_plain(result.output), result.error
+    return result.id, result.name, to_json_data(result.output), result.error
 
 
 # What is driven

@@ -16,7 +16,7 @@ from tests.loopback import Fault, Request
 from acorn import ModelError, Run, Step, module, tool
 from acorn._call.plan import new_loop
 from acorn._drive.perform import attempt
-from acorn._formats.redact import redact, secrets_in
+from acorn._formats.redact import find_secrets, redact
 from acorn._machine.asks import AskHook, AskModel, AskTool
 from acorn._machine.saved_run import save
 from acorn.testing import Reply, call, finish
@@ -304,7 +304,7 @@ def test_a_refusal_that_echoes_the_key_is_told_without_it(wire: Wire, watch: Wat
 def test_what_counts_as_a_secret(
     config: dict[str, Any], text: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert redact(text, secrets_in(config)) == expected
+    assert redact(text, find_secrets(config)) == expected
 
 
 def test_an_error_of_ours_can_be_raised_again_elsewhere_without_its_key(wire: Wire, watch: Watch) -> None:

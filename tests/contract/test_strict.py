@@ -12,7 +12,7 @@ from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback
 
 from acorn import DeclarationError, ModelError, Step, module, tool
-from acorn._formats.schema.generate import closed, is_strict
+from acorn._formats.schema.generate import close_objects, is_strict
 from acorn.models.port import ModelRequest, takes_strict
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, ScriptedModel, call, finish
@@ -219,7 +219,7 @@ def test_a_branch_decides_for_itself() -> None:
 
 
 def request(*, declared: frozenset[str] = frozenset()) -> ModelRequest:
-    parameters = closed(Tight.model_json_schema())
+    parameters = close_objects(Tight.model_json_schema())
     tools = [{"type": "function", "function": {"name": "__finish__", "parameters": parameters, "strict": True}}]
     return ModelRequest([{"role": "user", "content": "Why?"}], tools, 0.7, 100, declared=declared)
 

@@ -20,9 +20,9 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, computed_field, f
 from tests.photo import Photo, Sketch, Sound, image
 from typing_extensions import TypedDict
 
-from acorn._formats.content import Parts, _collecting, content_of, restore_parts, save_parts, text_of
-from acorn._formats.json import to_plain, to_text
-from acorn._formats.xml.encode import XmlStyle, encode
+from acorn._formats.content import PartCollector, _collecting, restore_parts, save_parts, text_of, to_content
+from acorn._formats.json import to_json_data, to_json_text
+from acorn._formats.xml.encode import XmlStyle, encode_xml
 
 A, B = Photo("a"), Photo("b")
 
@@ -87,8 +87,8 @@ class Broken(BaseModel):
 
 
 def written(value: Any, style: XmlStyle | None = None) -> tuple[str, list[Any]]:
-    parts = Parts()
-    return encode(value, "input", style or XmlStyle(), parts), [part for part, _ in parts.found]
+    parts = PartCollector()
+    return encode_xml(value, "input", style or XmlStyle(), parts), [part for part, _ in parts.found]
 
 
 def test_a_part_is_an_empty_element_with_its_number() -> None:
@@ -166,16 +166,16 @@ def test_a_part_that_only_a_serializer_knows_of_is_written_in_elements() -> None
 
 
 def test_several_texts_go_on_with_the_numbers() -> None:
-    parts = Parts()
-    texts = [encode(value, "context", None, parts) for value in (A, "text", {"x": B})]
+    parts = PartCollector()
+    texts = [encode_xml(value, "context", None, parts) for value in (A, "text", {"x": B})]
     assert texts[0] == '<context media="1" kind="image" />'
     assert texts[2] == '<context>\n  <x media="2" kind="image" />\n</context>'
     assert parts.content("both") == [{"type": "text", "text": "both"}, image("a"), image("b")]
 
 
 def test_values_without_parts_are_text() -> None:
-    parts = Parts()
-    assert parts.content(encode({"x": 1}, "input", None, parts)) == "<input>\n  <x>1</x>\n</input>"
+    parts = PartCollector()
+    assert parts.content(encode_xml({"x": 1}, "input", None, parts)) == "<input>\n  <x>1</x>\n</input>"
 
 
 # In JSON
@@ -197,17 +197,17 @@ def test_values_without_parts_are_text() -> None:
     ],
 )  # fmt: skip
 def test_in_json_a_placeholder_stands_where_the_part_stood(value: Any, text: str, parts: list[Any]) -> None:
-    assert content_of(value) == [{"type": "text", "text": text}, *parts]
+    assert to_content(value) == [{"type": "text", "text": text}, *parts]
 
 
 @pytest.mark.parametrize("value", [1, None, True, [], {}, {"media": 1, "kind": "image"}, Loose(value=[1]), object()])
 def test_without_parts_the_content_is_the_text_as_ever(value: Any) -> None:
-    assert content_of(value) == to_text(value)
+    assert to_content(value) == to_json_text(value)
 
 
 @pytest.mark.parametrize("bad", [b"\xff", "\ud800"])
 def test_what_cannot_be_written_does_not_cost_the_parts(bad: Any) -> None:
-    content = content_of({"x": A, "bad": bad, "y": B})
+    content = to_content({"x": A, "bad": bad, "y": B})
     assert isinstance(content, list)
     assert content[1:] == [image("a"), image("b")]
     plain = json.loads(content[0]["text"])
@@ -215,7 +215,7 @@ def test_what_cannot_be_written_does_not_cost_the_parts(bad: Any) -> None:
 
 
 def test_a_serializer_that_fails_does_not_cost_the_parts() -> None:
-    assert content_of(Broken()) == [
+    assert to_content(Broken()) == [
         {"type": "text", "text": '{"photo":{"media":1,"kind":"image"},"bad":1,"other":{"media":2,"kind":"image"}}'},
         image("a"),
         image("b"),
@@ -230,7 +230,7 @@ class Lost(Photo):
 
 
 def test_a_part_that_cannot_be_made_is_written_as_it_is_and_costs_nothing_else() -> None:
-    content = content_of([Lost("gone"), A])
+    content = to_content([Lost("gone"), A])
     assert content == [{"type": "text", "text": '[{"url":"gone"},{"media":1,"kind":"image"}]'}, image("a")]
     assert written({"x": Lost("gone")})[0] == "<input>\n  <x>\n    <url>gone</url>\n  </x>\n</input>"
 
@@ -242,20 +242,20 @@ def test_a_part_that_cannot_be_made_is_written_as_it_is_and_costs_nothing_else()
 def test_elsewhere_a_part_is_written_its_own_way_and_read_back(part: Any) -> None:
     adapter = TypeAdapter(type(part))
     assert adapter.validate_json(adapter.dump_json(part)) == part
-    assert adapter.validate_json(to_text(part)) == part, "also where no type is known"
-    assert adapter.validate_python(to_plain([part])[0]) == part
+    assert adapter.validate_json(to_json_text(part)) == part, "also where no type is known"
+    assert adapter.validate_python(to_json_data([part])[0]) == part
     assert adapter.json_schema()
     assert copy.deepcopy(part) == part
     assert pickle.loads(pickle.dumps(part)) == part
 
 
 def test_the_block_of_one_who_collects_ends() -> None:
-    with Parts() as outer:
-        with suppress(ZeroDivisionError), Parts() as inner:
-            assert to_plain(A) == {"media": 1, "kind": "image"}
+    with PartCollector() as outer:
+        with suppress(ZeroDivisionError), PartCollector() as inner:
+            assert to_json_data(A) == {"media": 1, "kind": "image"}
             raise ZeroDivisionError
-        assert to_plain([B]) == [{"media": 1, "kind": "image"}]
-    assert to_plain(A) == {"url": "a"}
+        assert to_json_data([B]) == [{"media": 1, "kind": "image"}]
+    assert to_json_data(A) == {"url": "a"}
     assert outer.found == [(image("b"), {"kind": "image"})]
     assert inner.found == [(image("a"), {"kind": "image"})]
 
@@ -306,9 +306,9 @@ def test_the_text_of_a_content(content: Any, text: str) -> None:
 def test_a_value_with_parts_is_read_the_same_when_it_was_saved(value: Any) -> None:
     text, saved = json.loads(json.dumps(save_parts(value)))
     again = restore_parts(json.loads(text), saved)
-    assert content_of(again) == content_of(value)
+    assert to_content(again) == to_content(value)
     text, saved = json.loads(json.dumps(save_parts(again)))
-    assert content_of(restore_parts(json.loads(text), saved)) == content_of(value)
+    assert to_content(restore_parts(json.loads(text), saved)) == to_content(value)
 
 
 def test_a_value_without_parts_is_saved_as_ever() -> None:
@@ -322,7 +322,7 @@ def test_ctrl_c_while_collecting_begins_leaves_nobody_collecting() -> None:
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal count
-            if frame.f_code is not Parts.__enter__.__code__:
+            if frame.f_code is not PartCollector.__enter__.__code__:
                 return None
             frame.f_trace_opcodes = True
             is_leaving = frame.f_code.co_code[frame.f_lasti] == dis.opmap["RETURN_VALUE"]  # where no signal is heeded
@@ -335,7 +335,7 @@ def test_ctrl_c_while_collecting_begins_leaves_nobody_collecting() -> None:
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            content_of("words")
+            to_content("words")
         except KeyboardInterrupt:
             pass
         finally:

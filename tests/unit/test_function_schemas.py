@@ -32,9 +32,9 @@ from tests.unit import signatures
 from tests.unit.signatures import ROWS, Cat, Color, Dog, Label, Movie, Node, Point, Priority, Row, Schema, Size
 
 from acorn import DeclarationError, ToolConflictError, module, tool
-from acorn._declare.tools.collect import gather, make_tool, merge, methods
+from acorn._declare.tools.collect import collect_methods, collect_tools, make_tool, merge_tools
 from acorn._declare.tools.kinds import ArgumentError, Tool
-from acorn._declare.tools.signatures import UnresolvedError, read_docstring
+from acorn._declare.tools.signatures import UnresolvedHintError, read_docstring
 
 HERE = __name__
 
@@ -372,7 +372,7 @@ def test_a_method_is_described_without_its_first_parameter_and_bound_to_an_insta
         def double(number: int) -> int:
             return number * 2
 
-    found = methods(Counter, "Counter", {})
+    found = collect_methods(Counter, "Counter", {})
     assert [(made.name, list(made.schema["parameters"]["properties"])) for made in found] == [
         ("add", ["number", "twice"]),
         ("reset", ["to"]),
@@ -998,7 +998,7 @@ def test_a_hint_may_name_a_class_that_is_defined_later() -> None:
 )
 def test_a_hint_that_names_nothing_is_an_error_at_the_first_use(function: Callable[..., Any], why: str) -> None:
     made = tool_of(function)
-    with pytest.raises(UnresolvedError) as caught:
+    with pytest.raises(UnresolvedHintError) as caught:
         made.schema  # noqa: B018 - read to see it fail
     assert isinstance(caught.value, DeclarationError)
     assert str(caught.value) == (
@@ -1083,9 +1083,9 @@ def another_search(query: str) -> None: ...
 
 
 def test_two_tools_of_one_name_are_a_conflict_that_names_both_places() -> None:
-    listed, _ = gather([one_search, another_search], "Owner", {})
+    listed, _ = collect_tools([one_search, another_search], "Owner", {})
     with pytest.raises(ToolConflictError) as caught:
-        merge(listed, [], "Owner")
+        merge_tools(listed, [], "Owner")
     assert str(caught.value) == (
         f"Tool 'one_search' of `Owner` is defined twice: as tools[0] (`{HERE}.one_search`) and as tools[1] "
         f"(`{HERE}.another_search`); rename one with `@tool(name=...)`."
@@ -1095,11 +1095,11 @@ def test_two_tools_of_one_name_are_a_conflict_that_names_both_places() -> None:
 def test_two_partials_of_one_function_are_a_conflict_until_one_is_named() -> None:
     english = functools.partial(signatures.search, limit=1)
     german = functools.partial(signatures.search, limit=2)
-    listed, _ = gather([english, german], "Owner", {})
+    listed, _ = collect_tools([english, german], "Owner", {})
     with pytest.raises(ToolConflictError, match="Tool 'search' of `Owner` is defined twice"):
-        merge(listed, [], "Owner")
-    listed, _ = gather([english, tool(name="suche")(german)], "Owner", {})
-    assert [made.name for made in merge(listed, [], "Owner")] == ["search", "suche"]
+        merge_tools(listed, [], "Owner")
+    listed, _ = collect_tools([english, tool(name="suche")(german)], "Owner", {})
+    assert [made.name for made in merge_tools(listed, [], "Owner")] == ["search", "suche"]
 
 
 def test_a_listed_tool_and_a_method_of_one_name_are_a_conflict() -> None:
@@ -1123,7 +1123,7 @@ def test_two_methods_of_one_name_are_a_conflict() -> None:
         def find(self, query: str) -> None: ...
 
     with pytest.raises(ToolConflictError) as caught:
-        merge([], methods(Agent, "Agent", {}), "Agent")
+        merge_tools([], collect_methods(Agent, "Agent", {}), "Agent")
     assert str(caught.value) == (
         "Tool 'search' of `Agent` is defined twice: as method `search` and as method `find`; "
         "rename one with `@tool(name=...)`."
@@ -1132,15 +1132,15 @@ def test_two_methods_of_one_name_are_a_conflict() -> None:
 
 def test_the_same_function_listed_twice_is_one_tool() -> None:
     shop = Shop()
-    listed, sources = gather([one_search, shop.sell, one_search, shop.sell, shop], "Owner", {})
+    listed, sources = collect_tools([one_search, shop.sell, one_search, shop.sell, shop], "Owner", {})
     assert [made.name for made in listed] == ["one_search", "sell", "shop"]
     assert sources == []
 
 
 def test_methods_of_two_instances_are_two_tools() -> None:
-    listed, _ = gather([Shop().sell, Shop().sell], "Owner", {})
+    listed, _ = collect_tools([Shop().sell, Shop().sell], "Owner", {})
     with pytest.raises(ToolConflictError):
-        merge(listed, [], "Owner")
+        merge_tools(listed, [], "Owner")
 
 
 def test_an_object_with_tools_is_a_source_and_not_a_tool() -> None:
@@ -1152,6 +1152,6 @@ def test_an_object_with_tools_is_a_source_and_not_a_tool() -> None:
         def __call__(self) -> None: ...
 
     box = Box()
-    listed, sources = gather([box, one_search, box], "Owner", {})
+    listed, sources = collect_tools([box, one_search, box], "Owner", {})
     assert [made.name for made in listed] == ["one_search"]
     assert sources == [box]

@@ -15,7 +15,7 @@ from pydantic.errors import PydanticUndefinedAnnotation
 from tests.unit.json_documents import Aliased, Cat, City, Dog, Item, Open, Page, Ping, Pong, Report, Tree, Zoo
 
 from acorn._formats.partial.classes import PartialModel
-from acorn._formats.partial.compile import plan_of
+from acorn._formats.partial.compile import expectation_of
 from acorn._formats.partial.parser import PushParser
 from acorn._formats.schema.shape import shape_of
 from acorn.partial import Partial
@@ -40,7 +40,7 @@ class Color(Enum):
 
 
 def partial(kind: Any, *pieces: str) -> Any:
-    parser = PushParser(plan_of(kind))
+    parser = PushParser(expectation_of(kind))
     for piece in pieces:
         parser.feed(piece)
     return parser.value()
@@ -383,7 +383,7 @@ def test_a_held_list_or_dict_is_made_when_it_is_read() -> None:
 
 
 def test_a_held_field_that_is_read_late_has_the_state_of_its_snapshot() -> None:
-    parser = PushParser(plan_of(Report))
+    parser = PushParser(expectation_of(Report))
     parser.feed('{"items": [{"title": "')
     kept = []
     for _ in range(30):
@@ -402,7 +402,7 @@ def test_a_held_field_that_is_read_late_has_the_state_of_its_snapshot() -> None:
 
 
 def test_an_old_snapshot_knows_only_the_fields_of_its_time() -> None:
-    parser = PushParser(plan_of(Essay))
+    parser = PushParser(expectation_of(Essay))
     kept = []
     for piece in ("{", '"before": 5', ", ", '"text": "a', '", "after"', ": []}"):
         parser.feed(piece)
@@ -412,7 +412,7 @@ def test_an_old_snapshot_knows_only_the_fields_of_its_time() -> None:
 
 
 def test_a_held_list_of_models_keeps_its_last_open_model() -> None:
-    parser = PushParser(plan_of(Report))
+    parser = PushParser(expectation_of(Report))
     parser.feed('{"items": [' + '{"title": "a"}, ' * 80 + '{"title": "b')
     first = parser.value()
     parser.feed('c"}, {"title": "d"}], "name": "n"}')
@@ -422,7 +422,7 @@ def test_a_held_list_of_models_keeps_its_last_open_model() -> None:
 
 
 def test_a_snapshot_may_be_changed_without_changing_its_neighbours() -> None:
-    parser = PushParser(plan_of(Essay))
+    parser = PushParser(expectation_of(Essay))
     parser.feed('{"before": 5, "text": "' + LONG)
     first, second = parser.value(), copy.copy(parser.value())
     first.text = "mine"
@@ -476,7 +476,7 @@ def test_names_and_aliases_lead_to_the_same_field() -> None:
 
 
 def test_two_threads_may_read_a_held_field_while_it_grows() -> None:
-    parser = PushParser(plan_of(Essay))
+    parser = PushParser(expectation_of(Essay))
     parser.feed('{"text": "')
     kept: list[Any] = []
     wrong: list[Any] = []

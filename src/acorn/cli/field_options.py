@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from acorn._inside import JsonSchema, describe_type, follow_reference, media_kind
+from acorn._inside import JsonSchema, describe_schema, follow_refs, media_kind
 
 _ALIASES = "acorn-aliases"
 """Where an object keeps the other names of its fields."""
@@ -28,7 +28,7 @@ class Node:
 
     @property
     def words(self) -> str:
-        return describe_type(self.schema, self.top)
+        return describe_schema(self.schema, self.top)
 
     @property
     def choices(self) -> list[Any] | None:
@@ -149,7 +149,7 @@ def _either(schemas: list[JsonSchema]) -> JsonSchema:
 
 
 def _members(schema: JsonSchema, top: JsonSchema) -> Iterator[JsonSchema]:
-    schema = follow_reference(schema, top)
+    schema = follow_refs(schema, top)
     for union in ("anyOf", "oneOf", "allOf"):
         if union in schema:
             for member in schema[union]:

@@ -16,7 +16,7 @@ from shlex import quote
 from typing import Any, TextIO
 
 from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, Unfinished, capture, listen
-from acorn._inside import AgentDescription, resume_stream, secrets_of_model, to_plain
+from acorn._inside import AgentDescription, resume_stream, secrets_of_model, to_json_data
 from acorn.cli.options import OwnOptions
 from acorn.cli.output import (
     FAILED,
@@ -266,7 +266,7 @@ def _entries_of(run: Run | None) -> list[Entry]:
 
 def text_in(output: Any) -> str | None:
     """The text that an output is, or that its one field holds."""
-    plain = to_plain(output)
+    plain = to_json_data(output)
     if isinstance(plain, dict) and len(plain) == 1:
         (plain,) = plain.values()
     return plain if isinstance(plain, str) else None

@@ -25,13 +25,13 @@ from acorn._inside import (
     describe_as_tool,
     describe_error,
     excerpt,
+    find_secrets,
     output_schema,
     redact,
-    secrets_in,
+    replace_surrogates,
     shorten,
-    to_plain,
-    to_text,
-    whole_text,
+    to_json_data,
+    to_json_text,
 )
 from acorn.journal import Entry, ModelRequested, ToolStarted
 from acorn.mcp.address import check_installed
@@ -129,8 +129,8 @@ def _server(offers: dict[str, _Offer]) -> Any:
         else:
             text, data, failed = await _run(offer, params.arguments or {}, context.session.report_progress)
         # Half a surrogate pair, as of a file name that is no UTF-8, would end the session.
-        content: list[Any] = [types.TextContent(type="text", text=whole_text(text))]
-        return types.CallToolResult(content=content, structured_content=whole_text(data), is_error=failed)
+        content: list[Any] = [types.TextContent(type="text", text=replace_surrogates(text))]
+        return types.CallToolResult(content=content, structured_content=replace_surrogates(data), is_error=failed)
 
     return Server("acorn", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -167,8 +167,8 @@ async def _run(offer: _Offer, arguments: JsonObject, report: Callable[..., Any])
         )
     if offer.output.is_empty:
         return "Done.", None, False
-    text = output if isinstance(output, str) else to_text(output)
-    data = json.loads(to_text(to_plain({RESULT: output} if offer.output.wrapped else output)))
+    text = output if isinstance(output, str) else to_json_text(output)
+    data = json.loads(to_json_text(to_json_data({RESULT: output} if offer.output.wrapped else output)))
     if offer.promised is not None and not _fits(data, offer.promised):  # clients would throw it away
         return f"`{offer.name}` gave `{text}`, which is not as its `final_output` has it.", None, True
     return text, data if isinstance(data, dict) else None, False
@@ -190,7 +190,7 @@ def _waiting(paused: Paused) -> str:
 
 
 def _safe(text: str) -> str:
-    return redact(text, secrets_in({}))
+    return redact(text, find_secrets({}))
 
 
 @asynccontextmanager

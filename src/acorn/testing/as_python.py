@@ -21,8 +21,8 @@ from acorn._inside import (
     class_in_journal,
     snake_case,
     text_of,
-    to_plain,
-    to_saved,
+    to_json_data,
+    to_saved_data,
     without_summary_introduction,
 )
 from acorn.errors import AcornError, LimitError, ModelError
@@ -242,7 +242,7 @@ class _TestWriter:
             yield "kept = ["
             yield from (f"{_TAB}{self._literal(event)}," for event in self._kept(run.forked_from.before))
             yield "]"
-        given = to_saved(run.input) if run.forked_from is None else {}
+        given = to_saved_data(run.input) if run.forked_from is None else {}
         made = f"{own.name}({', '.join(f'{name}={self._literal(value)}' for name, value in self._set())})"
         again = made
         if using:
@@ -297,7 +297,7 @@ class _TestWriter:
         if prior and prior[0].get("role") in ("system", "developer"):
             del prior[0]
         if prior:
-            yield "history", self._literal(to_plain(prior))
+            yield "history", self._literal(to_json_data(prior))
 
     def _kept(self, before: int) -> list[JsonObject]:
         """The events that a fork began with, without when they happened."""
@@ -321,7 +321,7 @@ class _TestWriter:
             return
         if run.stop_reason is not None and run.stop_reason != "limit":
             yield f"assert run.stop_reason == {self._literal(run.stop_reason)}"
-        plain = to_plain(run.output)
+        plain = to_json_data(run.output)
         if is_exact(plain):
             self.needs.add("to_jsonable_python")
             yield f"assert to_jsonable_python(run.output, by_alias=False) == {self._literal(plain)}"

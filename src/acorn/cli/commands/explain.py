@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn import AcornError
-from acorn._inside import Explanation, describe_blobs, example_input, explain_agent, to_text, tool_name
+from acorn._inside import Explanation, describe_blobs, example_input, explain_agent, to_json_text, tool_name
 from acorn.cli.commands.run import declared
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input
@@ -113,7 +113,7 @@ def _print(told: Explanation, console: Console) -> None:
         function = tool.get("function", {"parameters": tool})
         if function.get("description"):
             console.print(Text(clean(function["description"])), soft_wrap=True)
-        console.print(Text(clean(to_text(function.get("parameters", {}))), style="dim"), soft_wrap=True)
+        console.print(Text(clean(to_json_text(function.get("parameters", {}))), style="dim"), soft_wrap=True)
     _head(console, "size")
     console.print(_sizes(told))
     _listed(console, "inherits", [f"{name}: {', '.join(what)}" for name, what in told.inherits.items()])
@@ -124,8 +124,8 @@ def _print(told: Explanation, console: Console) -> None:
 def _parts(content: Any) -> list[str]:
     """The text of a message, and what it carries beside it."""
     if not isinstance(content, list):
-        return [content if isinstance(content, str) else to_text(content)]
-    return [part["text"] if part.get("type") == "text" else to_text(part) for part in content]
+        return [content if isinstance(content, str) else to_json_text(content)]
+    return [part["text"] if part.get("type") == "text" else to_json_text(part) for part in content]
 
 
 def _head(console: Console, title: str) -> None:

@@ -25,7 +25,7 @@ from acorn._inside import (
     in_batch,
     parse_input,
     secrets_of_model,
-    to_plain,
+    to_json_data,
 )
 from acorn.models.resolve import model_name
 from acorn.stores.port import Store
@@ -253,7 +253,7 @@ def _read(text: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _json(describe_blobs(to_plain(value)))
+    return value if isinstance(value, str) else _json(describe_blobs(to_json_data(value)))
 
 
 def _json(value: Any) -> str:

@@ -26,9 +26,9 @@ from acorn._inside import (
     describe_error,
     fields_of,
     read_stored_entries,
+    read_without_blobs,
     shorten,
-    to_plain,
-    without_data,
+    to_json_data,
 )
 from acorn.journal import Entry, RunStarted
 from acorn.stores.port import RunFacts, SearchesRuns, Status, Store, StoredRun
@@ -326,7 +326,7 @@ def summarize(head: Head) -> Summary:
 
 def _json(text: str) -> Any:
     try:
-        return without_data(text)
+        return read_without_blobs(text)
     except Exception:  # it may be damaged, and is left out then
         return None
 
@@ -442,8 +442,8 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
         "seconds": run.seconds,
         "stop_reason": run.stop_reason,
         "error": None if run.error is None else describe_error(run.error),
-        "input": describe_blobs(to_plain(run.input)),
-        "output": None if isinstance(run.output, Paused) else describe_blobs(to_plain(run.output)),
+        "input": describe_blobs(to_json_data(run.input)),
+        "output": None if isinstance(run.output, Paused) else describe_blobs(to_json_data(run.output)),
     }
     book = _view_of_entries(entries, head)
     book.status = (

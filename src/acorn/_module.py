@@ -15,7 +15,14 @@ from acorn._declare.agent import NOT_COPIED, AgentBase, call_options, set_call_o
 from acorn._declare.generics import Deps, In, Out, read_generics
 from acorn._declare.names import check_setting_name, local_types, warn_about_misspelled_names
 from acorn._declare.settings import SETTINGS, describe_model, remove_overridden
-from acorn._declare.spec_cache import AsShapes, AsTool, OverrideBlock, check_overrides, class_spec, spec_of
+from acorn._declare.spec_cache import (
+    OverrideBlock,
+    ShapesDescriptor,
+    ToolDescriptor,
+    check_overrides,
+    class_spec,
+    spec_of,
+)
 from acorn._record.last_run import last_run
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
@@ -117,8 +124,8 @@ class module(AgentBase, Generic[In, Out, Deps]):
     history_format: str = SETTINGS["history_format"].default
     """The format of the conversation in a request: `"messages"`, or `"thread"` for one XML document."""
 
-    __acorn_as_tool__ = AsTool()
-    __acorn_shapes__ = AsShapes()
+    __acorn_as_tool__ = ToolDescriptor()
+    __acorn_shapes__ = ShapesDescriptor()
 
     def __init__(self, **overrides: Any) -> None:
         for name, value in overrides.items():

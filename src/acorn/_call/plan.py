@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, get_origin
 
 from acorn._declare.agent import AgentBase, CallOptions, call_options
-from acorn._declare.generics import check_deps, check_filled, deps_type
+from acorn._declare.generics import check_deps, check_type_arguments, deps_type
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Prompt, Spec
 from acorn._declare.spec_cache import (
@@ -18,19 +18,19 @@ from acorn._declare.spec_cache import (
     Overrides,
     agent_name,
     current_overrides,
-    docstring_of,
-    has_hook,
+    has_user_hook,
     instance_of,
+    module_docstring,
     module_name,
-    own_hooks,
     prompt_within,
     read_spec,
     spec_of,
     spec_within,
+    user_hooks,
 )
-from acorn._declare.tools.kinds import AgentTool, Tool, is_question, may_ask_people
+from acorn._declare.tools.kinds import AgentTool, Tool, is_ask_human, source_may_ask_human
 from acorn._drive.commit import Origin
-from acorn._formats.json import to_plain
+from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.state import written_settings
@@ -96,9 +96,9 @@ def plan_call(agent: AgentBase) -> Plan:
 def plan_for(agent: AgentBase, overrides: Overrides = ()) -> Plan:
     """Bind the spec of an instance to the instance, for one run."""
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
-    hooks, name, options = own_hooks(agent), module_name(type(agent)), call_options(agent)
+    hooks, name, options = user_hooks(agent), module_name(type(agent)), call_options(agent)
     if spec.input.is_empty or spec.output.is_empty:
-        check_filled(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
+        check_type_arguments(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     return Plan(
         spec,
         _bind_tools(agent, spec, overrides),
@@ -148,7 +148,7 @@ def _start_agent_tool(overrides: Overrides, tool: AgentTool) -> BranchTool:
 def _branch_tool(name: str, entry: Any, overrides: Overrides) -> BranchTool:
     which, description = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
     spec = spec_within(overrides, which)
-    return BranchTool(name, description, spec, lambda: plan_for(instance_of(which), overrides), docstring_of(which))
+    return BranchTool(name, description, spec, lambda: plan_for(instance_of(which), overrides), module_docstring(which))
 
 
 def _resolve(declared: Any, spec: Spec) -> Model:
@@ -219,13 +219,13 @@ def _limit_store(owner: str, declared: Any) -> SharedLimits:
 
 def _check_human_input(which: Branch, spec: Spec, seen: list[Branch]) -> None:
     """Check that an agent without a store has `on_human` if it, or an agent that it may start, needs human input."""
-    if not (spec.human_tools or spec.sources or spec.startable) or has_hook(which, "on_human"):
+    if not (spec.human_tools or spec.sources or spec.startable) or has_user_hook(which, "on_human"):
         return
     for tool in spec.human_tools:
-        need = "asks a person" if is_question(tool) else "needs a person's approval"
+        need = "asks a person" if is_ask_human(tool) else "needs a person's approval"
         raise _no_human(f"The tool `{tool.name}` of `{spec.owner}` {need}", spec.owner)
     for source in spec.sources:
-        if may_ask_people(source):
+        if source_may_ask_human(source):
             raise _no_human(f"Tools of `{source!r}` in `{spec.owner}` need a person's approval", spec.owner)
     for other in spec.startable:
         if not any(other is known for known in seen):
@@ -259,7 +259,7 @@ def origin_of(agent: AgentBase) -> Origin:
     overrides = {
         name: value
         for name, value in written_settings(settings).items()
-        if isinstance(value, str | int | float | dict | list | None) and to_plain(value) == value
+        if isinstance(value, str | int | float | dict | list | None) and to_json_data(value) == value
     }
     file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
     batch, index = call_options(agent).item or (None, None)

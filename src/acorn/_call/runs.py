@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from acorn._drive.commit import read_whole, saved_of
-from acorn._formats.blobs import BlobIndex
-from acorn._formats.json import excerpt, to_plain
+from acorn._formats.blobs import BlobReader
+from acorn._formats.json import excerpt, to_json_data
 from acorn._machine.saved_run import hang_records
 from acorn._machine.tool_calls import check_answer
 from acorn._record.saved_form import read_entries, read_record
@@ -72,7 +72,7 @@ class Runs:
             raise messages.no_run(run_id, self._store.name)
         root, *branches = stored_runs
         with read_whole(run_id, self._store):
-            blobs = BlobIndex(self._store.media)
+            blobs = BlobReader(self._store.media)
             run: Run = read_record(Run, saved_of(root, blobs), None)
             hang_records(run, [saved_of(branch, blobs) for branch in branches])
         return run
@@ -87,7 +87,7 @@ class Runs:
 
     def answer(self, request_id: str, value: Any) -> None:
         """Answer a request. The run continues when it is resumed. Raise `InputError` if the answer does not fit."""
-        answer = to_plain(value)
+        answer = to_json_data(value)
         for request in self._store.requests():
             if request.id == request_id:
                 check_answer(request, answer)
@@ -135,6 +135,6 @@ def read_new_entries(
     status, rows = store.follow(run_id, position)
     if status is None:
         raise messages.no_run(run_id, store.name)
-    blobs = BlobIndex(store.media)
+    blobs = BlobReader(store.media)
     entries = read_entries([blobs.read(row.entry) for row in rows])
     return not rows and status not in continues, rows[-1].position if rows else position, entries

@@ -17,12 +17,12 @@ from typing_extensions import TypeVar
 from acorn._call.plan import OPTIONS, Arguments, origin_of, plan_for, store_of
 from acorn._call.runs import follow_run, read_new_entries
 from acorn._declare.agent import AgentBase, BatchItem, Queueing, call_options
-from acorn._declare.generics import MADE_WITH, check_filled
+from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import agent_name, current_overrides, spec_within
 from acorn._drive.commit import read_whole, saved_of
 from acorn._drive.load import check_fit, stored_failure
-from acorn._formats.blobs import BlobIndex, to_saved, write_blobs
+from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape
 from acorn._machine.saved_run import hang_records, load
@@ -65,7 +65,7 @@ class Submission:
         self._check()
         self._check_settings(origin.overrides)
         self.store: Store = store_of(self._spec)
-        self._settings, _ = write_blobs({"settings": origin.overrides, "file": origin.file})
+        self._settings, _ = save_text({"settings": origin.overrides, "file": origin.file})
 
     @property
     def shape(self) -> Shape:
@@ -77,7 +77,7 @@ class Submission:
         input = self._spec.input.from_call(self._spec.owner, args, kwargs, OPTIONS)
         batch, index = item or (None, None)
         now = datetime.now(UTC)
-        text, blobs = write_blobs(to_saved(input))
+        text, blobs = save_text(to_saved_data(input))
         header = RunHeader(self._name, None, None, text, now, self._settings, batch, index)
         priority, not_before, _ = self._queueing
         media = [Medium(blob.sha256, blob.raw()) for blob in blobs]
@@ -91,14 +91,14 @@ class Submission:
         """Check that a stored run with the same id has the same class and the same input."""
         stored_runs = self.store.read(queued.run_id)
         if stored_runs:
-            blobs = BlobIndex(lambda _: dict(queued.media))
+            blobs = BlobReader(lambda _: dict(queued.media))
             input = read_instance(self._spec.input.schema, blobs.read(queued.birth.input), "input")
             check_fit(stored_runs[0], self.store, self._name, input)
 
     def _check(self) -> None:
         """Check that a worker can create the same agent: it has only the class and the stored settings."""
         spec, owner, options = self._spec, self._spec.owner, call_options(self._agent)
-        check_filled(self._agent, owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
+        check_type_arguments(self._agent, owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
         if self._queueing.deliver and (self._name.startswith("__main__:") or "<" in self._name):
             raise DeclarationError(
                 f"A worker cannot import `{self._name}`. Define the class at the top level of a file, such as "
@@ -114,7 +114,7 @@ class Submission:
                 f"`history`, `thread` and `before` of `{owner}.using` cannot be stored with a queued run. Call the "
                 f"agent in this process instead."
             )
-        if MADE_WITH in vars(self._agent):
+        if ORIG_CLASS in vars(self._agent):
             raise DeclarationError(
                 f"The type arguments of this `{owner}[...]` cannot be stored with a queued run. Define a class, such "
                 f"as `class Mine({owner}[...])`, and submit that."
@@ -301,7 +301,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
     if status == "failed":
         raise stored_failure(stored_runs, plan, store)
     with read_whole(run_id, store):
-        blobs = BlobIndex(store.media)
+        blobs = BlobReader(store.media)
         run = load(plan, saved_of(root, blobs)).run
         hang_records(run, [saved_of(branch, blobs) for branch in branches])
     if status == "waiting":

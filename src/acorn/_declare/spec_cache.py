@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, get_origin
 
 from acorn._declare.agent import AgentBase, ClassSpec, DeclaredValues, InstanceSpec, call_options
-from acorn._declare.generics import MADE_WITH, generics_of
+from acorn._declare.generics import ORIG_CLASS, generics_of
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Spec, compile_spec, revise_spec
 from acorn._declare.tools.collect import is_tool_name
 from acorn._declare.tools.decorator import ToolOptions, options_of
 from acorn._declare.tools.kinds import AgentTool
 from acorn._formats.json import excerpt, safe_repr, shorten
-from acorn._formats.schema.shape import Shapes, without_media
+from acorn._formats.schema.shape import Shapes, require_no_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
 
@@ -49,7 +49,7 @@ def spec_of(agent: AgentBase) -> Spec:
     spec = class_spec(cls)
     # Copy the items: a run that ends in another thread may add an attribute meanwhile.
     settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
-    made_with = vars(agent).get(MADE_WITH)
+    made_with = vars(agent).get(ORIG_CLASS)
     if not settings and made_with is None:
         return spec
     values = [made_with, *settings, *settings.values()]
@@ -57,7 +57,7 @@ def spec_of(agent: AgentBase) -> Spec:
     if cached is None or cached.class_spec is not spec or not cached.values.is_same(values):
         if made_with is not None:
             settings = {**generics_of(agent).attributes(), **settings}
-        revised = checked_spec(revise_spec(spec, cls, settings, cls.__acorn_locals__))
+        revised = check_spec(revise_spec(spec, cls, settings, cls.__acorn_locals__))
         cached = agent.__acorn_spec__ = InstanceSpec(spec, DeclaredValues(values), revised)
     return cached.spec
 
@@ -68,12 +68,12 @@ def class_spec(cls: type[AgentBase]) -> Spec:
     cached = cls.__acorn_class_spec__
     if cached is None or cached.cls is not cls or not cached.values.is_same(values):
         settings = dict(zip(SETTINGS, values, strict=True))
-        spec = checked_spec(compile_spec(cls, cls.__acorn_module__, settings, cls.__acorn_locals__))
+        spec = check_spec(compile_spec(cls, cls.__acorn_module__, settings, cls.__acorn_locals__))
         cached = cls.__acorn_class_spec__ = ClassSpec(cls, DeclaredValues(values), spec)
     return cached.spec
 
 
-def docstring_of(which: Branch) -> str | None:
+def module_docstring(which: Branch) -> str | None:
     """The nearest docstring of a module class, never that of `module` itself."""
     cls = class_of(which)
     base = cls.__acorn_module__
@@ -84,7 +84,7 @@ def docstring_of(which: Branch) -> str | None:
 HOOKS = ("on_start", "on_step", "on_finish", "on_stream", "on_human")
 
 
-def own_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
+def user_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
     """Return the hooks that the user's class or the instance defines, by name."""
     cls, attributes = type(agent), vars(agent)
     base = cls.__acorn_module__
@@ -99,7 +99,7 @@ def own_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
     return hooks
 
 
-def has_hook(which: Branch, hook: str) -> bool:
+def has_user_hook(which: Branch, hook: str) -> bool:
     """Whether a class or an instance has a hook of its own."""
     cls = class_of(which)
     is_own = not isinstance(which, type) and hook in getattr(which, "__dict__", {})
@@ -160,7 +160,7 @@ def _check_no_fork(which: Branch, where: str) -> None:
 
 def _output_of(which: Branch) -> Any:
     """What a class or an instance gives. Not by its spec: a module may be its own branch, and is being compiled."""
-    if not isinstance(which, type) and MADE_WITH in vars(which) and "final_output" not in vars(which):
+    if not isinstance(which, type) and ORIG_CLASS in vars(which) and "final_output" not in vars(which):
         return generics_of(which).attributes().get("final_output")
     return getattr(which, "final_output", None)
 
@@ -179,7 +179,7 @@ def _check_makeable(which: Branch, where: str) -> None:
         ) from error
 
 
-def checked_spec(spec: Spec) -> Spec:
+def check_spec(spec: Spec) -> Spec:
     """A new spec whose branches were judged, and named unlike its tools."""
     tools = {tool.name: tool for tool in spec.tools}
     for name, entry in spec.branches.items():
@@ -205,7 +205,7 @@ def checked_spec(spec: Spec) -> Spec:
     return spec
 
 
-class AsTool:
+class ToolDescriptor:
     """Makes a tool of a module class or of one of its instances, whichever it is looked up on."""
 
     def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Callable[[str, str], AgentTool]:
@@ -235,12 +235,12 @@ def _agent_tool(agent: Branch, cls: type[AgentBase], where: str, owner: str) -> 
         agent,
         options,
         f"{where} (`{cls.__module__}.{cls.__qualname__}`)",
-        docstring_of(cls),
-        lambda: without_media(read_spec(agent).input.json_schema, whose),
+        module_docstring(cls),
+        lambda: require_no_media(read_spec(agent).input.json_schema, whose),
     )
 
 
-class AsShapes:
+class ShapesDescriptor:
     """What a module class takes and gives, or one of its instances, whichever it is looked up on."""
 
     def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Shapes | None:
@@ -333,4 +333,4 @@ def prompt_within(overrides: Overrides, agent: Any) -> Any:
 
 
 def _revised(spec: Spec, cls: type[AgentBase], values: Mapping[str, Any]) -> Spec:
-    return checked_spec(revise_spec(spec, cls, values, cls.__acorn_locals__)) if values else spec
+    return check_spec(revise_spec(spec, cls, values, cls.__acorn_locals__)) if values else spec

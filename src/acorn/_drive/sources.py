@@ -23,7 +23,7 @@ from typing import Any
 
 from acorn._declare.agent import AgentBase
 from acorn._declare.spec_cache import current_overrides, spec_within
-from acorn._declare.tools.collect import docstring, own_name
+from acorn._declare.tools.collect import callable_docstring, callable_name
 from acorn._drive.bridge import call_async, call_sync, is_async, start_thread
 from acorn._drive.owner_loop import OwnerLoop
 from acorn.errors import AcornError
@@ -233,7 +233,7 @@ def _on_owner_loop(function: Any, home: OwnerLoop) -> Any:
         return await home.hop(functools.partial(_result, function, args, kwargs))
 
     # A partial or an object has no name to copy, and their words are those of their class.
-    call.__name__, call.__doc__ = own_name(function), docstring(function)
+    call.__name__, call.__doc__ = callable_name(function), callable_docstring(function)
     call.__qualname__ = getattr(function, "__qualname__", call.__name__)
     return call
 

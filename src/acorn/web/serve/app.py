@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acorn import Paused, Run, module
-from acorn._inside import RESULT, Caller
+from acorn._inside import RESULT, aresume, parse_input
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.web.guard import (
@@ -34,7 +34,6 @@ from acorn.web.guard import (
     length_of,
     too_long,
 )
-from acorn.web.page.agent import checked
 from acorn.web.serve.exchange import (
     ClientDisconnectedError,
     ErrorReply,
@@ -228,7 +227,7 @@ class Routes:
         store = open_store(service.spec.store, "`acorn serve`")
         if not await asyncio.to_thread(store.read, run_id):
             raise WrongError(404, "run", "There is no such run here.")
-        run = await self._attended(exchange, Caller(service.agent).aresume(run_id, given, is_single=is_one), until)
+        run = await self._attended(exchange, aresume(service.agent, run_id, given, is_one=is_one), until)
         await self._ended(exchange, run)
 
     async def chat(self, exchange: Exchange, body: Any, until: float) -> None:
@@ -251,7 +250,7 @@ class Routes:
             given = {RESULT: given}
         elif shape.is_empty and given is None:
             given = {}
-        made = checked(self._service.agent, given)
+        made = parse_input(self._service.agent, given)
         return () if shape.is_empty else (shape.unwrap(made),)
 
     async def _attended(self, exchange: Exchange, work: Any, until: float) -> Run:

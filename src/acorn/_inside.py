@@ -6,9 +6,10 @@ private module, so that a third party could write such a surface too.
 
 from __future__ import annotations
 
+from acorn._base.interrupts import StopSignal as StopSignal
 from acorn._base.log import logger as logger
 from acorn._base.startup import INTERRUPTED as INTERRUPTED
-from acorn._base.startup import raise_when_interrupted as raise_when_interrupted
+from acorn._base.startup import raise_on_interrupt as raise_on_interrupt
 from acorn._call.batch import Batch as Batch
 from acorn._call.batch import Item as Item
 from acorn._call.call import adrive_tree as adrive_tree
@@ -47,11 +48,11 @@ from acorn._drive.bridge import call_async as call_async
 from acorn._drive.bridge import call_sync as call_sync
 from acorn._drive.bridge import is_async as is_async
 from acorn._drive.bridge import start_thread as start_thread
-from acorn._drive.commit import HandedBackError as HandedBackError
 from acorn._drive.commit import status_of as status_of
 from acorn._drive.load import build_in_thread as build_in_thread
 from acorn._drive.owner_loop import OwnerLoop as OwnerLoop
 from acorn._drive.tree import Tree as Tree
+from acorn._drive.tree import current_machine as current_machine
 from acorn._formats.blobs import describe_blobs as describe_blobs
 from acorn._formats.blobs import to_saved as to_saved
 from acorn._formats.blobs import without_data as without_data

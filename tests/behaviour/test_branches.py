@@ -35,7 +35,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._drive.tree import ParentEndedError
+from acorn._base.interrupts import StopSignal
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -1628,7 +1628,7 @@ def test_cancelling_the_parent_ends_a_branch_that_a_sync_hook_has_begun() -> Non
     asyncio.run(main())
     model.open.set()
     assert_soon(lambda: runs[1].stop_reason == "cancelled")
-    assert isinstance(runs[1].error, ParentEndedError)
+    assert isinstance(runs[1].error, StopSignal)
     assert_soon(lambda: len(model.requests) == 2)
 
 

@@ -35,8 +35,8 @@ from acorn import (
     tool,
 )
 from acorn._call.plan import new_loop
-from acorn._drive.async_driver import adrive, awalk
-from acorn._drive.sync_driver import drive, walk
+from acorn._drive.async_driver import adrive, adrive_stream
+from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
 from acorn._machine.saved_run import load, save
 from acorn.journal import Entry, InputReceived, InputRequested, RunPaused, ToolFinished, ToolStarted
@@ -109,12 +109,12 @@ def walk_on(tree: Tree, run_id: str, way: str) -> None:
     elif way == "async":
         asyncio.run(adrive(tree, run_id))
     elif way == "streamed":
-        for _ in walk(tree, run_id, iterates=True):
+        for _ in drive_stream(tree, run_id):
             pass
     else:
 
         async def all_of_it() -> None:
-            async for _ in awalk(tree, run_id, iterates=True):
+            async for _ in adrive_stream(tree, run_id):
                 pass
 
         asyncio.run(all_of_it())
@@ -131,10 +131,10 @@ class Office:
 
     def _go(self, tree: Tree, run: Run[Any]) -> None:
         self.tree, self.run = tree, run
-        tree.can_rest = True
+        tree.can_pause = True
         walk_on(tree, run.id, self.way)
-        self.run = tree.loops[run.id].run
-        for loop in tree.loops.values():
+        self.run = tree.machines[run.id].run
+        for loop in tree.machines.values():
             assert_complete(loop.run.history)
             assert_thread_true(loop.run, is_edited=not loop.run.history)  # of no messages, it tells its branch's
 
@@ -143,7 +143,7 @@ class Office:
         return self.run.output
 
     def saved(self) -> dict[str, Any]:
-        self._kept |= {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in self.tree.loops.items()}
+        self._kept |= {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in self.tree.machines.items()}
         return dict(self._kept)
 
     def resume(self, answers: dict[str, Any] | None = None) -> Any:
@@ -249,7 +249,7 @@ def test_what_is_no_answer_is_refused_before_anything_goes_on(answer: Any, words
 
 def test_a_request_is_answered_once_and_only_if_it_is_there() -> None:
     model = ScriptedModel([calling("ask_human", question="a?") & calling("ask_human", question="b?")])
-    loop = Office(Desk(model=model), "sync").tree.loops
+    loop = Office(Desk(model=model), "sync").tree.machines
     (machine,) = loop.values()
     again = load(machine.plan, save(machine))
     again.start(machine.journal.now)
@@ -434,7 +434,7 @@ def test_without_anybody_to_ask_it_is_an_error_before_the_model_is_asked() -> No
 
 def test_where_nobody_answers_and_nothing_is_kept_it_says_so() -> None:
     agent = Desk(model=ScriptedModel([calling("ask_human", question="Who?")]))
-    with pytest.raises(StoreError, match=r"waits for a person \(Who\?\).*set `store` on `Desk`"):
+    with pytest.raises(StoreError, match=r"cannot pause for human input \(Who\?\): it has no store. Set `store` on `Desk`"):
         agent()
     assert agent.last is not None
     assert_complete(agent.last.history)
@@ -860,7 +860,7 @@ def test_on_stream_cannot_begin_what_waits() -> None:
                 self.branch(Inner)
 
     agent = Shown(model=ScriptedModel(lambda r: inside(r) if "Inner." in str(r.messages[0]) else calling("look")))
-    with pytest.raises(AcornError, match="`on_stream` has begun waits for people"):
+    with pytest.raises(AcornError, match="`on_stream` started waits for human input"):
         agent.run()
 
 
@@ -1215,7 +1215,7 @@ def test_each_tool_call_has_a_key_of_its_own_for_good(way: str) -> None:
         walk_on(tree, loop.run.id, way)
     again = load(loop.plan, json.loads(json.dumps(save(loop))))
     tree = Tree(again)
-    tree.can_rest = True
+    tree.can_pause = True
     walk_on(tree, again.run.id, way)
     (request,) = waits(again.run).requests
     last = load(loop.plan, json.loads(json.dumps(save(again))))

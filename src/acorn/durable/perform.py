@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from acorn import module
 from acorn._inside import (
     BASE,
-    HandedBackError,
+    StopSignal,
     Tree,
     adrive_tree,
     agent_name,
@@ -72,7 +72,7 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
             return over.status
         try:
             drive_tree(tree, run_id)
-        except (Exception, HandedBackError) as error:
+        except (Exception, StopSignal) as error:
             return delivery.outcome(tree, error)
         return delivery.outcome(tree, None)
 
@@ -90,7 +90,7 @@ async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threadi
             return over.status
         try:
             await adrive_tree(tree, run_id)
-        except (Exception, HandedBackError) as error:
+        except (Exception, StopSignal) as error:
             return delivery.outcome(tree, error)
         return delivery.outcome(tree, None)
 
@@ -137,7 +137,7 @@ class _Delivery:
         except BaseException:
             self._store.release(self._run_id, this_process(), "stopped" if status == "running" else status)
             raise
-        tree.leave = self._stop
+        tree.stop_event = self._stop
         return tree
 
     def _claimed(self) -> list[StoredRun]:
@@ -173,12 +173,12 @@ class _Delivery:
 
     def outcome(self, tree: Tree, error: BaseException | None) -> Ended:
         """What the run has come to; where that is no end, or was not kept, an error."""
-        status = status_of(tree.loops[self._run_id])
+        status = status_of(tree.machines[self._run_id])
         if status == "cancelled":
             return status
-        if tree.lost is not None:
-            raise tree.lost
-        if isinstance(error, HandedBackError):
+        if tree.fatal_error is not None:
+            raise tree.fatal_error
+        if isinstance(error, StopSignal):
             handed = DeliverAgainError(f"The run {self._run_id} has stopped at its last commit; deliver it again.")
             handed.is_queued = True
             raise handed from None

@@ -22,7 +22,7 @@ from acorn._drive.commit import RunCommitter
 from acorn._drive.driven_run import DrivenRun
 from acorn._drive.listeners import all_subscribers, publish
 from acorn._drive.pause import SiblingBranches, check_answers, check_pause
-from acorn._formats.blobs import to_saved
+from acorn._formats.blobs import to_saved_data
 from acorn._machine.asks import Ask, AskTool, BranchEnd
 from acorn._machine.inheritance import branch_result
 from acorn._machine.machine import Machine
@@ -452,7 +452,7 @@ def _is_same_branch(saved: JsonObject, context: BranchContext, plan: Plan) -> bo
     The module of the class may have another name now, such as `__main__`.
     """
     is_same_class = saved["module"].partition(":")[2] == plan.module.partition(":")[2]
-    return bool(is_same_class and saved["run"]["input"] == to_saved(context.input))
+    return bool(is_same_class and saved["run"]["input"] == to_saved_data(context.input))
 
 
 def _replace_record(branches: list[Run], run: Run) -> None:

@@ -498,7 +498,7 @@ def test_debug_log_has_each_step(caplog: pytest.LogCaptureFixture) -> None:
     told = logged(caplog, logging.DEBUG)
     for step in (1, 2):
         assert f"Run the run, step {step}: request to the-model, {2 * step} messages." in told
-        assert any(each.startswith(f"Run the run, step {step}: the-model answered, ") for each in told)
+        assert any(each.startswith(f"Run the run, step {step}: response of the-model, ") for each in told)
     assert "Run the run, step 1: the tool look is called." in told
     assert "Run the run, step 1: the tool look returned." in told
 

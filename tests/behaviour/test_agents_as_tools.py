@@ -301,7 +301,7 @@ def test_a_class_that_needs_arguments_is_refused_when_the_class_is_defined() -> 
             super().__init__()
             self.spade = spade
 
-    with pytest.raises(DeclarationError, match=r"`Two\.tools\[0\]` is the class `Needy`, .*'spade'.*give an instance"):
+    with pytest.raises(DeclarationError, match=r"`Two\.tools\[0\]` is the class `Needy`, .*'spade'.*Use an instance"):
         type("Two", (module,), {"tools": [Needy]})
     type("Two", (module,), {"tools": [Needy("steel")]})
 

@@ -1289,8 +1289,8 @@ class Named(Checker):
 
 def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_declared() -> None:
     words = (
-        "`Main2.branches['check']` is the class `Named`, which cannot be made without arguments "
-        "(missing a required argument: 'name'); give an instance."
+        "`Main2.branches['check']` is the class `Named`, which cannot be instantiated without arguments "
+        "(missing a required argument: 'name'). Use an instance."
     )
     for entry in (Named, {"module": Named, "description": "Check"}):
         with pytest.raises(DeclarationError) as caught:
@@ -1301,7 +1301,7 @@ def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_declared() -
 def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_begun(call: Call, script: Script) -> None:
     class Hooked(Main):
         def on_step(self, step: Step) -> None:
-            with pytest.raises(DeclarationError, match="cannot be made without arguments"):
+            with pytest.raises(DeclarationError, match="cannot be instantiated without arguments"):
                 self.branch(Named)
 
     run_main(call, script(calling("look"), DONE), Hooked)
@@ -1335,7 +1335,7 @@ def test_the_users_code_branches_to_an_instance(call: Call, script: Script) -> N
 
 def test_an_instance_that_brings_a_conversation_is_no_branch() -> None:
     agent = Checker().using(history=[{"role": "user", "content": "before"}])
-    with pytest.raises(DeclarationError, match="goes on with its parent's conversation"):
+    with pytest.raises(DeclarationError, match="a branch continues the conversation of its parent"):
         Main(branches={"check": agent})
 
 

@@ -789,7 +789,7 @@ def test_a_server_that_is_added_in_a_step_is_told_where_it_belongs(tmp_path: Pat
             server: Any = Odd(tmp_path / "diary").server
             step.add_tool(server)
 
-    with pytest.raises(DeclarationError, match=r"`Late.add_tool` takes a tool, and MCPServer.* put it in `tools`"):
+    with pytest.raises(DeclarationError, match=r"`Late.add_tool` must be a tool, but MCPServer.* Add it to `tools`"):
         Late(model=ScriptedModel([]))("x")
 
 

@@ -59,7 +59,7 @@ def test_an_attribute_that_is_no_method_does_not_count() -> None:
 
 
 def test_a_class_in_the_place_of_a_model_is_told_apart() -> None:
-    with pytest.raises(DeclarationError, match=r"got the class `Whole`; give an instance of it\.$"):
+    with pytest.raises(DeclarationError, match=r"got the class `Whole` instead of an instance of it\.$"):
         Agent(model=Whole)
     assert Agent(model=Whole()).model.name == "whole"
 

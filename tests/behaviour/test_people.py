@@ -441,7 +441,7 @@ def test_where_nobody_answers_and_nothing_is_kept_it_says_so() -> None:
 
 
 def test_ask_human_is_not_to_be_called_by_hand() -> None:
-    with pytest.raises(AcornError, match="for a model to call"):
+    with pytest.raises(AcornError, match="Only a model can call"):
         ask_human("Who?")
 
 
@@ -511,7 +511,7 @@ def test_a_predicate_must_be_a_plain_function() -> None:
     async def later(arguments: dict[str, Any]) -> bool:
         return True
 
-    with pytest.raises(DeclarationError, match="a plain function"):
+    with pytest.raises(DeclarationError, match="a sync function"):
         tool(approval=later)(look)
 
 
@@ -521,7 +521,7 @@ def test_an_agent_cannot_need_approval_itself() -> None:
 
         final_output = str
 
-    with pytest.raises(DeclarationError, match="put them on the agent's own tools"):
+    with pytest.raises(DeclarationError, match="Set them on the tools of the agent"):
         Desk(tools=[tool(approval=True)(Inner)])
 
 

@@ -138,7 +138,7 @@ def test_an_override_beats_using_and_a_step_beats_it(gpt: Wire, name: str) -> No
 def test_attribute_and_dict_in_one_place_is_an_error_that_names_both(name: str) -> None:
     one, two, _ = NAMES[name]
     both: dict[str, Any] = {"model": {"model": "openai/gpt-4o", name: one}, name: two}
-    words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` are set in one place; keep one"
+    words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` are set in one place. Keep one"
     with pytest.raises(DeclarationError, match=words.format("Sub", "Sub")):
         declare(**both)
     with pytest.raises(DeclarationError, match=words.format("Agent", "Agent")):

@@ -62,7 +62,7 @@ class Spec:
     output: Shape
     tools: tuple[Tool, ...]
     sources: tuple[ToolSource, ...]
-    branches: Mapping[str, object]
+    branches: Mapping[str, Any]
     cache: tuple[Mapping[str, Any], ...]
     strict: bool | None
     max_total_tokens: int | None

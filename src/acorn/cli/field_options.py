@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from acorn._inside import MEDIA_FORMAT, JsonSchema, describe_schema, follow_refs
+from acorn._inside import JsonSchema, describe_schema, follow_refs, media_kind
 
 _ALIASES = "acorn-aliases"
 """Where an object keeps the other names of its fields."""
@@ -48,8 +48,7 @@ class Node:
     @property
     def media(self) -> list[str]:
         """Which of `image`, `audio` and `file` it may be."""
-        formats = [str(member.get("format")) for member in self.members]
-        return [found.removeprefix(MEDIA_FORMAT) for found in formats if found.startswith(MEDIA_FORMAT)]
+        return [kind for member in self.members if (kind := media_kind(member)) is not None]
 
     @property
     def is_flag(self) -> bool:

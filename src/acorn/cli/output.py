@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
-from acorn._inside import INTERRUPTED as INTERRUPTED
 from acorn._inside import (
     describe_error,
     find_secrets,
@@ -129,6 +128,8 @@ USAGE = 2
 """The command was used wrongly; nothing was run."""
 WAITING = 3
 """The run rests, and waits for a person."""
+INTERRUPTED = 130
+"""Ctrl-C ended the run, as shells say it."""
 TERMINATED = 143
 
 

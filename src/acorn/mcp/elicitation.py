@@ -26,11 +26,10 @@ from typing import Any
 from acorn._inside import (
     OwnerLoop,
     call_async,
-    call_sync,
+    call_in_thread,
     describe_errors,
     replace_surrogates,
     shorten,
-    start_thread,
     to_json_data,
 )
 from acorn.mcp.tools import clean, cut, has_unseen
@@ -159,7 +158,7 @@ class Caller:
         assert self.on_human is not None
         if self.home is not None:
             return await self.home.hop(partial(call_async, self.on_human, request))
-        return await asyncio.wrap_future(start_thread(call_sync, self.on_human, request))
+        return await asyncio.wrap_future(call_in_thread(self.on_human, request))
 
     def tell(self, told: Callable[[], object]) -> None:
         """Call something in order on the caller's loop; where it has none, in a thread for such."""

@@ -21,15 +21,15 @@ from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__,
 from acorn._inside import (
     RESULT,
     Shape,
+    describe_agent,
+    describe_as_tool,
     describe_error,
     excerpt,
     find_secrets,
-    make_tool,
+    output_schema,
     redact,
     replace_surrogates,
-    schema_of,
     shorten,
-    spec_of,
     to_json_data,
     to_json_text,
 )
@@ -80,12 +80,12 @@ def _offered(agents: Any) -> dict[str, _Offer]:
         if not isinstance(given, module) and not (isinstance(given, type) and issubclass(given, module)):
             raise DeclarationError(f"`serve` takes classes and instances of modules, got {excerpt(given)}.")
         agent = given() if isinstance(given, type) else given
-        described = make_tool(agent, f"agents[{at}]", "serve", {}).schema
+        described = describe_as_tool(agent, f"agents[{at}]", "serve")
         name = described["name"]
         if name in found:
             raise DeclarationError(f"`serve` was given two modules that are both `{name}` to a client; rename a class.")
         words = described.get("description", "")
-        output = spec_of(agent).output
+        output = describe_agent(agent).output
         found[name] = _Offer(agent, name, words, described["parameters"], output, _promised(output))
     return found
 
@@ -139,7 +139,7 @@ def _promised(shape: Shape) -> JsonObject | None:
     if shape.is_empty:
         return None
     try:
-        return schema_of(shape.schema, by_alias=False, mode="serialization")
+        return output_schema(shape)
     except Exception:  # a type that Pydantic can validate and not describe; a client does without
         return None
 

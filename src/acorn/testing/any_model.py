@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn._inside import FINISH, FINISHED, example_value
+from acorn._inside import FINISH, example_value, is_finish_result
 from acorn.models.port import ModelRequest, Price, RawCall
 from acorn.testing.scripted import Reply, ScriptedModel, conversation_of
 from acorn.types import JsonObject
@@ -52,6 +52,6 @@ def _called(messages: list[JsonObject]) -> set[str]:
             called.add(each["function"]["name"])
             if each["function"]["name"] == FINISH:
                 finishes.add(each["id"])
-        if message.get("tool_call_id") in finishes and message.get("content") == FINISHED:
+        if message.get("tool_call_id") in finishes and is_finish_result(message.get("content")):
             called.clear()
     return called

@@ -17,13 +17,13 @@ from pydantic_core import from_json
 
 from acorn._inside import (
     FINISH,
-    INTRODUCTION,
     RecordedError,
-    module_in,
+    class_in_journal,
     snake_case,
     text_of,
     to_json_data,
     to_saved_data,
+    without_summary_introduction,
 )
 from acorn.errors import AcornError, LimitError, ModelError
 from acorn.journal import (
@@ -100,7 +100,7 @@ class _TestWriter:
         self.needs: set[str] = set()
 
     def _add(self, run: Run, module: str | None) -> _Class:
-        source, name = _names(module or module_in(run.journal.entries) or "")
+        source, name = _names(module or class_in_journal(run.journal.entries) or "")
         if source is None:
             self.is_named = False
         found = self.classes.setdefault((source or _UNKNOWN, name), _Class(name, source or _UNKNOWN))
@@ -197,7 +197,7 @@ class _TestWriter:
     def _reply(self, turn: Any) -> str:
         if isinstance(turn, Compacted):
             self.testing.add("Reply")
-            return f"Reply({self._literal(turn.summary.removeprefix(INTRODUCTION))}{self._usage(turn)})"
+            return f"Reply({self._literal(without_summary_introduction(turn.summary))}{self._usage(turn)})"
         if isinstance(turn, ModelError):
             self.testing.add("Failure")
             return f"Failure(status={turn.status!r})" if type(turn.status) is int else "Failure()"

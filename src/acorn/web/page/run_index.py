@@ -25,7 +25,7 @@ from acorn._inside import (
     describe_blobs,
     describe_error,
     fields_of,
-    read_entries,
+    read_stored_entries,
     read_without_blobs,
     shorten,
     to_json_data,
@@ -267,7 +267,7 @@ class StoreRunIndex:
                 return None
             for each in heard:
                 try:
-                    entry = read_entries([read_without_blobs(each.entry)])[0]
+                    entry = read_stored_entries([each.entry])[0]
                     book.rows.hear(entry)
                 except Exception as error:  # what is kept may be damaged, or of an acorn to come
                     raise StoreError(

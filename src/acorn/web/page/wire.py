@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from acorn import StreamChunk
-from acorn._inside import describe_blobs, find_secrets, redact, to_json_data, written_entry
+from acorn._inside import describe_blobs, entry_to_json, find_secrets, redact, to_json_data
 from acorn.journal import Entry
 from acorn.types import JsonObject
 
@@ -110,7 +110,7 @@ def dumped(veiled: Any) -> bytes:
 
 def entry_event(entry: Entry) -> Event:
     """An entry as it is written in a store; of pictures and files, what they are."""
-    plain: Event = describe_blobs(to_json_data(written_entry(entry)))
+    plain: Event = describe_blobs(to_json_data(entry_to_json(entry)))
     return plain
 
 

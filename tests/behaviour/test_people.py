@@ -441,7 +441,7 @@ def test_unanswered_request_without_store_raises() -> None:
 
 
 def test_ask_human_called_directly_raises() -> None:
-    with pytest.raises(AcornError, match="for a model to call"):
+    with pytest.raises(AcornError, match="Only a model can call"):
         ask_human("Who?")
 
 
@@ -511,7 +511,7 @@ def test_approval_predicate_must_be_plain_function() -> None:
     async def later(arguments: dict[str, Any]) -> bool:
         return True
 
-    with pytest.raises(DeclarationError, match="a plain function"):
+    with pytest.raises(DeclarationError, match="a sync function"):
         tool(approval=later)(look)
 
 
@@ -521,7 +521,7 @@ def test_agent_tool_with_approval_is_rejected() -> None:
 
         final_output = str
 
-    with pytest.raises(DeclarationError, match="put them on the agent's own tools"):
+    with pytest.raises(DeclarationError, match="Set them on the tools of the agent"):
         Desk(tools=[tool(approval=True)(Inner)])
 
 

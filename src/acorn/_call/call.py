@@ -19,7 +19,6 @@ from acorn._call.queued_batch import QueuedBatch
 from acorn._call.start import checked_id, load_resumed, new_tree, plan_batch, start
 from acorn._call.submit import AsyncHandle, Handle, Submission, check_queueing
 from acorn._declare.spec_cache import (
-    Branch,
     call_options,
     check_branch,
     current_overrides,
@@ -188,13 +187,13 @@ async def abranch(
 
 
 def branch_all(
-    agent: Agent[Any, Any], branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None
+    agent: Agent[Any, Any], branches: Sequence[tuple[object, Mapping[str, Any]]], concurrency: int | None
 ) -> list[Any]:
     _check_branches(branches, concurrency)
     # Each has its id before the first begins: threads come in any order.
     places = [_branch_site(agent) for _ in branches]
 
-    def attempt(which: Branch, inputs: Mapping[str, Any], born: _BranchSite) -> Any:
+    def attempt(which: object, inputs: Mapping[str, Any], born: _BranchSite) -> Any:
         try:
             return _walk_branch(born, which, dict(inputs))
         except (BranchError, StopSignal) as error:
@@ -265,7 +264,7 @@ def _check_branches(branches: Any, concurrency: Any) -> None:
         )
 
 
-def _walk_branch(born: _BranchSite, which: Branch, inputs: dict[str, Any]) -> Any:
+def _walk_branch(born: _BranchSite, which: object, inputs: dict[str, Any]) -> Any:
     with _branching(born, which, inputs) as (tree, run_id):
         if not tree.machines[run_id].is_over:  # it may have been saved, and had ended by then
             drive(tree, run_id)
@@ -280,7 +279,7 @@ def _raise_if_paused(tree: Tree, run_id: str) -> None:
 
 
 @contextmanager
-def _branching(born: _BranchSite, which: Branch, inputs: dict[str, Any]) -> Generator[tuple[Tree, str]]:
+def _branching(born: _BranchSite, which: object, inputs: dict[str, Any]) -> Generator[tuple[Tree, str]]:
     """A branch that the user's code begins; what goes wrong with it is a `BranchError`."""
     check_branch(which, "A branch")
     name = (which if isinstance(which, type) else type(which)).__name__

@@ -222,7 +222,7 @@ def allowance(
 
 
 def _shared_window(window: ClassLimit[RateLimit], store: SharedLimits, limit: RateLimit) -> SharedWindow:
-    key = f"{agent_name(window.of)} {limit.requests} {limit.tokens} {limit.per:g}"
+    key = f"{agent_name(window.cls)} {limit.requests} {limit.tokens} {limit.per:g}"
 
     def send(gate: SharedWindow, order: WindowOrder) -> None:
         _clerk.carriers.send(store, gate, order)
@@ -233,7 +233,7 @@ def _shared_window(window: ClassLimit[RateLimit], store: SharedLimits, limit: Ra
 def _gate(counted: ClassLimit[RateLimit] | ClassLimit[int], make: Callable[..., Gate], where: str = "") -> Gate:
     """The one gate of a limit, which all of a class go through."""
     with _clerk.guard:
-        gates = _clerk.gates.setdefault(counted.of, {})
+        gates = _clerk.gates.setdefault(counted.cls, {})
         key = (counted.limit, where)
         if key not in gates:
             gates[key] = make(counted.limit)

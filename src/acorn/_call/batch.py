@@ -23,7 +23,7 @@ from typing import Any, Generic, NamedTuple
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from acorn._base.interrupts import next_of
+from acorn._base.interrupts import next_item
 from acorn._drive.bridge import result_of, start_thread
 from acorn._drive.load import build_in_thread
 from acorn._drive.tree import Tree
@@ -239,7 +239,7 @@ class ThreadedBatch(Generic[Out]):
                         start_thread(self._work, job)
                 if not progress.running:
                     return
-                job, run, error = next_of(self._ended)
+                job, run, error = next_item(self._ended)
                 progress.running -= 1
                 if error is not None and not isinstance(error, Exception):
                     raise error
@@ -267,7 +267,7 @@ class ThreadedBatch(Generic[Out]):
         try:
             tree, run_id = self._start_row(job.row, job.at, job.run_id)
             if self._progress.is_over:  # The run is new, or stays as it is stored.
-                tree.give_back()
+                tree.release()
                 raise GeneratorExit("the batch has ended")
             with self._lock:
                 self._trees[job.at] = tree, run_id
@@ -288,7 +288,7 @@ class ThreadedBatch(Generic[Out]):
         for tree, run_id in trees:
             with suppress(Exception):
                 tree.stop(run_id, stop)
-                commit = tree.keep()
+                commit = tree.commit()
                 if commit is not None:
                     result_of(commit)
 

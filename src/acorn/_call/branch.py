@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+from acorn._base.interrupts import StopSignal
 from acorn._call.plan import plan_for
 from acorn._declare.agent import AgentBase
 from acorn._declare.spec_cache import Branch, check_branch, current_overrides, instance_of
 from acorn._drive.async_driver import adrive
 from acorn._drive.bridge import run_concurrently
-from acorn._drive.pause import PauseSignal
 from acorn._drive.sync_driver import drive
-from acorn._drive.tree import Tree
+from acorn._drive.tree import Tree, current_machine, tree_of
 from acorn._formats.json import describe_error, excerpt
 from acorn._machine.inheritance import unfinished
 from acorn._machine.state import BranchContext
 from acorn.errors import AcornError, BranchError, DeclarationError
-from acorn.record import CallSite, call_site_of, current_call_site
+from acorn.record import CallSite, call_site_of
 from acorn.types import JsonObject, Unfinished
 
 
@@ -32,12 +32,12 @@ async def abranch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
     """Run a branch on the event loop and return its output."""
     site = _branch_site(agent)
     with _started_branch(site, which, inputs) as (tree, run_id):
-        if not tree.loops[run_id].is_over:
+        if not tree.machines[run_id].is_over:
             await adrive(tree, run_id)
-            if not tree.loops[run_id].is_over:
-                await tree.siblings.finish(site.place, run_id)
+            if not tree.machines[run_id].is_over:
+                await tree.siblings.wait_for_others(site.place, run_id)
             _raise_if_paused(tree, run_id)
-    return tree.loops[run_id].run.output
+    return tree.machines[run_id].run.output
 
 
 def branch_all(
@@ -51,13 +51,15 @@ def branch_all(
     def attempt(site: _BranchSite, which: Branch, inputs: Mapping[str, Any]) -> Any:
         try:
             return _run_branch(site, which, dict(inputs))
-        except (BranchError, PauseSignal) as error:
+        except (BranchError, StopSignal) as error:
+            if isinstance(error, StopSignal) and error.reason != "paused":
+                raise
             return error
 
     attempts = [partial(attempt, site, which, inputs) for (which, inputs), site in zip(branches, sites, strict=True)]
     outcomes = run_concurrently(attempts, concurrency)
     for outcome in outcomes:
-        if isinstance(outcome, PauseSignal):  # Pause only after every branch has come as far as it can.
+        if isinstance(outcome, StopSignal):  # Pause only after every branch has come as far as it can.
             raise outcome
     return outcomes
 
@@ -80,10 +82,10 @@ def _branch_site(agent: AgentBase) -> _BranchSite:
         place, run = site_and_run
         # Concurrent branches may call the same tool of their parent, so the id names the branch that calls it.
         site_id = place.next() if place.run_id == run.id else f"{place.run_id}/{place.next()}"
-        return _BranchSite(place.tree, run.id, place, site_id)
-    here, name = current_call_site(), type(agent).__name__
-    if here is not None and not here.tree.loops[here.run_id].is_over:
-        running = type(here.tree.loops[here.run_id].plan.agent).__name__
+        return _BranchSite(tree_of(place), run.id, place, site_id)
+    machine, name = current_machine(), type(agent).__name__
+    if machine is not None and not machine.is_over:
+        running = type(machine.plan.agent).__name__
         raise AcornError(
             f"This `{name}` has no run to branch from: the calling code is inside a run of another instance, a "
             f"`{running}`. Call `branch` on that instance."
@@ -118,16 +120,16 @@ def _check_branches(branches: object, concurrency: object) -> None:
 
 def _run_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Any:
     with _started_branch(site, which, inputs) as (tree, run_id):
-        if not tree.loops[run_id].is_over:  # A stored branch may have finished before.
+        if not tree.machines[run_id].is_over:  # A stored branch may have finished before.
             drive(tree, run_id)
             _raise_if_paused(tree, run_id)
-    return tree.loops[run_id].run.output
+    return tree.machines[run_id].run.output
 
 
 def _raise_if_paused(tree: Tree, run_id: str) -> None:
-    """Raise `PauseSignal` if a branch waits for a person: it has no output, and its code is called again later."""
-    if not tree.loops[run_id].is_over:
-        raise PauseSignal
+    """Stop the calling code if a branch waits for a person: it has no output, and its code is called again later."""
+    if not tree.machines[run_id].is_over:
+        raise StopSignal("paused")
 
 
 @contextmanager
@@ -141,12 +143,14 @@ def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Gen
     try:
         plan = plan_for(instance_of(which), current_overrides())
         input = plan.spec.input.from_call(name, (), inputs)
-        context = tree.birth(site.place, site.parent_id, site.id, name, plan, input)
-        tree.siblings.begin(site.place, context.run_id)
+        context = tree.new_branch(site.place, site.parent_id, site.id, name, plan, input)
+        tree.siblings.start(site.place, context.run_id)
         yield tree, context.run_id
     except BaseException as error:
         failure = error
-        if not isinstance(error, Exception) or error is tree.lost:  # The whole tree is interrupted or has failed.
+        if (
+            not isinstance(error, Exception) or error is tree.fatal_error
+        ):  # The whole tree is interrupted or has failed.
             raise
         path = name if context is None else context.path
         raise BranchError(f"The branch `{path}` failed: {describe_error(error)}") from error
@@ -155,7 +159,7 @@ def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Gen
             tree.siblings.end(site.place, context.run_id)
         is_interrupted = failure is not None and not isinstance(failure, Exception)
         if context is not None and not is_interrupted:  # An interrupted branch may be resumed, and ends then.
-            tree.branch_ended(context, failure)
+            tree.finish_branch(context, failure)
     assert context is not None
-    if isinstance(tree.loops[context.run_id].run.output, Unfinished):
+    if isinstance(tree.machines[context.run_id].run.output, Unfinished):
         raise BranchError(f"The branch failed: {unfinished(context.path)}")

@@ -42,17 +42,17 @@ from acorn._call.submit import AsyncHandle, Handle, check_queueing, submit_run
 from acorn._declare.agent import AgentBase, BatchItem, CallOptions, call_options, set_call_options
 from acorn._declare.generics import Deps, Out, check_deps, deps_type
 from acorn._declare.spec_cache import Branch, agent_name, current_overrides, spec_of, spec_within
-from acorn._drive.async_driver import adrive, awalk
+from acorn._drive.async_driver import adrive, adrive_stream
 from acorn._drive.commit import RunCommitter
 from acorn._drive.load import build_in_thread, check_fit, claim, is_final, load_tree, stored_failure
 from acorn._drive.sources import aclose_sources, aopen_sources, close_sources, open_sources
-from acorn._drive.sync_driver import drive, walk
+from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
 from acorn._history.first_messages import prior_messages
 from acorn._machine.machine import Machine
 from acorn._machine.state import OBJECT
-from acorn._record.last_run import remember_stored
+from acorn._record.last_run import current_places, remember_run
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
 from acorn.record import Run
@@ -199,7 +199,7 @@ def _start_stored_run(agent: AgentBase, machine: Machine) -> tuple[Tree, str]:
         stored_runs = claim(store, run_id, origin.agent, machine.run.input)
         if stored_runs is not None:
             return load_tree(stored_runs, machine.plan, store, origin), run_id
-    return Tree(machine, keeper=RunCommitter(store, run_id, origin)), run_id
+    return Tree(machine, committer=RunCommitter(store, run_id, origin)), run_id
 
 
 def _start_stored_row(agent: AgentBase, row: object, item: BatchItem, run_id: str, *, retry: bool) -> tuple[Tree, str]:
@@ -258,21 +258,21 @@ def drive_tree(tree: Tree, run_id: str) -> Run:
     """Drive a run to its end, and return its record. A stored run that had finished is returned as it is."""
     if not _is_finished(tree, run_id):
         drive(tree, run_id)
-    return tree.loops[run_id].run
+    return tree.machines[run_id].run
 
 
 async def adrive_tree(tree: Tree, run_id: str) -> Run:
     """Drive a run to its end on the event loop, and return its record."""
     if not _is_finished(tree, run_id):
         await adrive(tree, run_id)
-    return tree.loops[run_id].run
+    return tree.machines[run_id].run
 
 
 def _is_finished(tree: Tree, run_id: str) -> bool:
     """Return whether a stored run had already finished. It is then the last run of its instance."""
-    machine = tree.loops[run_id]
+    machine = tree.machines[run_id]
     if machine.is_over:
-        remember_stored(machine.run, machine.plan.agent)
+        remember_run(machine.run, machine.plan.agent, current_places())
     return machine.is_over
 
 
@@ -290,18 +290,18 @@ def aresume_stream(agent: AgentBase, run_id: str) -> AsyncGenerator[StreamChunk]
 def _stream(start: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk]:
     tree, run_id = start()  # Not earlier: a stream that is never read must not claim its run.
     if not _is_finished(tree, run_id):
-        yield from walk(tree, run_id, iterates=True)
-    run = tree.loops[run_id].run
+        yield from drive_stream(tree, run_id)
+    run = tree.machines[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 
 async def _astream(start: Callable[[], tuple[Tree, str]], *, in_thread: bool) -> AsyncGenerator[StreamChunk]:
     tree, run_id = await build_in_thread(start) if in_thread else start()
     if not _is_finished(tree, run_id):
-        async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
+        async with aclosing(adrive_stream(tree, run_id)) as chunks:
             async for chunk in chunks:
                 yield chunk
-    run = tree.loops[run_id].run
+    run = tree.machines[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 

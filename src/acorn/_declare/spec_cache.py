@@ -1,12 +1,11 @@
-"""What a class and an instance declare, as it stands now: the spec of each, and the hooks of the user's own.
+"""The current spec of a class or an instance, the hooks that users define, and overrides.
 
-A spec is kept until an attribute changes. `_module` asks when a class is defined, `_call` when one is called;
-this room knows the class `module` only by the mark that it carries.
+A spec is cached until an attribute changes. `_module` reads it when a class is defined, `_call` when an agent is
+called.
 
-Settings that hold for all instances of a class in a context, whatever they set themselves: `MyAgent.override(...)`.
-
-Above `using`, below what a hook sets in its step. `_module` opens the block, `_call` asks what is in force when a
-run or a branch begins.
+`MyAgent.override(...)` sets values for all instances of a class in a context, whatever the instances set themselves.
+An override has a higher priority than `using` and a lower one than a hook that changes its step. It applies to the
+runs and branches that start inside the block.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from acorn._formats.schema.shape import Shapes, require_no_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
 
-_UNSET: Any = object()
+_UNSET = object()
 
 
 Branch = AgentBase | type[AgentBase]
@@ -42,20 +41,20 @@ Branch = AgentBase | type[AgentBase]
 def spec_of(agent: AgentBase) -> Spec:
     """Return the current spec of an instance.
 
-    An instance without own settings has the spec of its class. Settings of an instance, and attributes that changed
-    since the class was defined, are compiled and checked like a class.
+    An attribute that was set on the instance, or changed on its class after the definition, leads to a new spec,
+    checked by the same rules. Otherwise it is the spec that was compiled when the class was defined.
     """
     cls = type(agent)
     spec = class_spec(cls)
-    # Copy the items: a run that ends in another thread may add an attribute meanwhile.
+    # Copy the dict first: a run that ends in another thread stores its record in it.
     settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
-    made_with = vars(agent).get(ORIG_CLASS)
-    if not settings and made_with is None:
+    alias = vars(agent).get(ORIG_CLASS)
+    if not settings and alias is None:
         return spec
-    values = [made_with, *settings, *settings.values()]
+    values = [alias, *settings, *settings.values()]
     cached = agent.__acorn_spec__
     if cached is None or cached.class_spec is not spec or not cached.values.is_same(values):
-        if made_with is not None:
+        if alias is not None:
             settings = {**generics_of(agent).attributes(), **settings}
         revised = check_spec(revise_spec(spec, cls, settings, cls.__acorn_locals__))
         cached = agent.__acorn_spec__ = InstanceSpec(spec, DeclaredValues(values), revised)
@@ -74,10 +73,10 @@ def class_spec(cls: type[AgentBase]) -> Spec:
 
 
 def module_docstring(which: Branch) -> str | None:
-    """The nearest docstring of a module class, never that of `module` itself."""
+    """Return the nearest docstring of a module class, but never the one of `module` itself."""
     cls = class_of(which)
     base = cls.__acorn_module__
-    docs = [vars(above).get("__doc__") for above in cls.__mro__ if issubclass(above, base) and above is not base]
+    docs = [vars(parent).get("__doc__") for parent in cls.__mro__ if issubclass(parent, base) and parent is not base]
     return next(filter(None, docs), None)
 
 
@@ -85,28 +84,28 @@ HOOKS = ("on_start", "on_step", "on_finish", "on_stream", "on_human")
 
 
 def user_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
-    """Return the hooks that the user's class or the instance defines, by name."""
+    """Return the hooks that the user defined on a class or an instance, by name."""
     cls, attributes = type(agent), vars(agent)
     base = cls.__acorn_module__
     hooks: dict[str, Callable[[Any], Any]] = {}
     for name in HOOKS:
         if name in attributes or getattr(cls, name) is not getattr(base, name):
-            hook = getattr(agent, name)
-            if hook is not None and not callable(hook):
-                raise DeclarationError(f"`{cls.__name__}.{name}` must be a method, got {excerpt(hook)}.")
-            if hook is not None:
-                hooks[name] = hook
+            method = getattr(agent, name)
+            if method is not None and not callable(method):
+                raise DeclarationError(f"`{cls.__name__}.{name}` must be a method, got {excerpt(method)}.")
+            if method is not None:
+                hooks[name] = method
     return hooks
 
 
 def has_user_hook(which: Branch, hook: str) -> bool:
-    """Whether a class or an instance has a hook of its own."""
+    """Return whether the user defined a hook on a class or an instance."""
     cls = class_of(which)
-    is_own = not isinstance(which, type) and hook in getattr(which, "__dict__", {})
-    return is_own or getattr(cls, hook) is not getattr(cls.__acorn_module__, hook)
+    is_on_instance = not isinstance(which, type) and hook in getattr(which, "__dict__", {})
+    return is_on_instance or getattr(cls, hook) is not getattr(cls.__acorn_module__, hook)
 
 
-# Modules that another one starts
+# Modules that other modules start, as branches or tools.
 
 
 def is_agent(which: object) -> TypeGuard[Branch]:
@@ -116,36 +115,37 @@ def is_agent(which: object) -> TypeGuard[Branch]:
 
 
 def class_of(which: Branch) -> type[AgentBase]:
-    """Return a module class, the class of an instance, or the class behind `Extract[Person]`."""
+    """Return the class of an instance, of an alias such as `Extract[Person]`, or the class itself."""
     if isinstance(which, type):
         return which
     return get_origin(which) or type(which)
 
 
 def instance_of(which: Branch) -> AgentBase:
-    """Return an instance as it is, or a new instance of a class."""
+    """Return a new instance of a class, or the instance itself."""
     return which if isinstance(which, AgentBase) else which()
 
 
 def read_spec(which: Branch) -> Spec:
-    """The spec of a class or an instance as it is now."""
+    """Return the current spec of a class or an instance."""
     return class_spec(which) if isinstance(which, type) else spec_of(instance_of(which))
 
 
-def check_branch(which: Any, where: str) -> None:
-    """Judge what is to be a branch; `where` names it."""
+def check_branch(which: object, where: str) -> None:
+    """Raise `DeclarationError` if a value cannot be a branch; `where` names it in the message."""
     if not is_agent(which):
-        shown = shorten(safe_repr(which), 120)
-        raise DeclarationError(f"{where} must be a module class or an instance of one, got {shown}.")
+        text = shorten(safe_repr(which), 120)
+        raise DeclarationError(f"{where} must be a module class or an instance of one, got {text}.")
     cls = class_of(which)
-    _check_makeable(which, where)
+    _check_instantiable(which, where)
     if _output_of(instance_of(which) if get_origin(which) else which) in ([], (), None, type(None)):
         raise DeclarationError(
-            f"{where} is `{cls.__name__}`, which has no `final_output`; a branch must return something."
+            f"{where} is `{cls.__name__}`, which has no `final_output`. A branch must return a value."
         )
     if isinstance(which, AgentBase) and call_options(which).prior:
         raise DeclarationError(
-            f"{where} is a `{cls.__name__}` with `using(history=...)`; a branch goes on with its parent's conversation."
+            f"{where} is a `{cls.__name__}` with `using(history=...)`, but a branch continues the conversation of its "
+            f"parent. Remove `history`."
         )
     _check_no_fork(which, where)
 
@@ -154,19 +154,20 @@ def _check_no_fork(which: Branch, where: str) -> None:
     cls = class_of(which)
     if isinstance(which, AgentBase) and call_options(which).fork is not None:
         raise DeclarationError(
-            f"{where} is a `{cls.__name__}` with `using(thread=...)`; only a run of its own can be a fork, so call it."
+            f"{where} is a `{cls.__name__}` with `using(thread=...)`, but only a separate run can be a fork. Call the "
+            f"agent instead."
         )
 
 
 def _output_of(which: Branch) -> Any:
-    """What a class or an instance gives. Not by its spec: a module may be its own branch, and is being compiled."""
+    """Return the declared output without the spec: a module may be its own branch, and is just being compiled."""
     if not isinstance(which, type) and ORIG_CLASS in vars(which) and "final_output" not in vars(which):
         return generics_of(which).attributes().get("final_output")
     return getattr(which, "final_output", None)
 
 
-def _check_makeable(which: Branch, where: str) -> None:
-    """Whether an instance can be made of it, where it is none."""
+def _check_instantiable(which: Branch, where: str) -> None:
+    """Raise `DeclarationError` if a class cannot be instantiated without arguments."""
     cls = class_of(which)
     if isinstance(which, AgentBase):
         return
@@ -174,13 +175,13 @@ def _check_makeable(which: Branch, where: str) -> None:
         inspect.signature(cls).bind()
     except TypeError as error:
         raise DeclarationError(
-            f"{where} is the class `{cls.__name__}`, which cannot be made without arguments ({error}); "
-            f"give an instance."
+            f"{where} is the class `{cls.__name__}`, which cannot be instantiated without arguments ({error}). "
+            f"Use an instance."
         ) from error
 
 
 def check_spec(spec: Spec) -> Spec:
-    """A new spec whose branches were judged, and named unlike its tools."""
+    """Return the spec, or raise if a branch is invalid or has the name of a tool."""
     tools = {tool.name: tool for tool in spec.tools}
     for name, entry in spec.branches.items():
         where = f"`{spec.owner}.branches[{name!r}]`"
@@ -195,39 +196,38 @@ def check_spec(spec: Spec) -> Spec:
         check_branch(which, where)
         if not is_tool_name(name):
             raise DeclarationError(
-                f"{where} needs a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
+                f"{where} must have a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
             )
         if name in tools:
             raise ToolConflictError(
-                f"Tool '{name}' of `{spec.owner}` is defined twice: as {tools[name].where} and in `branches`; "
-                f"rename one."
+                f"Tool '{name}' of `{spec.owner}` is defined twice: as {tools[name].where} and in `branches`. "
+                f"Rename one."
             )
     return spec
 
 
 class ToolDescriptor:
-    """Makes a tool of a module class or of one of its instances, whichever it is looked up on."""
+    """Descriptor that turns a module class, or an instance of one, into a tool."""
 
     def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Callable[[str, str], AgentTool]:
         return partial(_agent_tool, owner if instance is None else instance, owner)
 
 
 def _agent_tool(agent: Branch, cls: type[AgentBase], where: str, owner: str) -> AgentTool:
-    is_class = agent is cls
-    if is_class and agent is cls.__acorn_module__:
-        raise DeclarationError(f"`{owner}.{where}` is the base class of all modules; give one of your own.")
-    _check_makeable(agent, f"`{owner}.{where}`")
+    if agent is cls and agent is cls.__acorn_module__:
+        raise DeclarationError(f"`{owner}.{where}` is the base class of all modules. Use a subclass.")
+    _check_instantiable(agent, f"`{owner}.{where}`")
     _check_no_fork(agent, f"`{owner}.{where}`")
     options = options_of(agent) or ToolOptions()
     if options.timeout is not None:
         raise DeclarationError(
-            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(timeout=...)`; bound it by `max_seconds` "
-            f"instead."
+            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(timeout=...)`. Set `max_seconds` on "
+            f"the agent instead."
         )
     if options.once:
         raise DeclarationError(
-            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(once=...)` or `approval`; those are for "
-            f"functions, so put them on the agent's own tools."
+            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(once=...)` or `approval`, which apply "
+            f"only to functions. Set them on the tools of the agent."
         )
     whose = f"The input of `{cls.__name__}`, which is a tool of `{owner}`,"
     return AgentTool(
@@ -241,16 +241,17 @@ def _agent_tool(agent: Branch, cls: type[AgentBase], where: str, owner: str) -> 
 
 
 class ShapesDescriptor:
-    """What a module class takes and gives, or one of its instances, whichever it is looked up on."""
+    """Descriptor for the input and output shapes of a module class or of an instance of one."""
 
     def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Shapes | None:
         if instance is None and owner is owner.__acorn_module__:
             return None
         spec = class_spec(owner) if instance is None else spec_of(instance)
-        return Shapes(module_name(owner), spec.input, spec.output, partial(_below, spec))
+        return Shapes(module_name(owner), spec.input, spec.output, partial(_find_child, spec))
 
 
-def _below(spec: Spec, name: str) -> Any:
+def _find_child(spec: Spec, name: str) -> object:
+    """Return the class or instance that is the branch or agent tool of this name, or None."""
     entry = spec.branches.get(name)
     if entry is not None:
         which: Branch = entry["module"] if isinstance(entry, Mapping) else entry
@@ -259,12 +260,12 @@ def _below(spec: Spec, name: str) -> Any:
 
 
 def module_name(cls: type) -> str:
-    """A class as a journal names it: `package.file:Class`."""
+    """Return the name of a class in a journal: `package.file:Class`."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def agent_name(cls: type) -> str:
-    """A class as every process calls it that runs it: the program itself, and a file, go by the name of the file."""
+    """Return a name of a class that is the same in every process, also for scripts and files."""
     name = cls.__module__
     if name == "__main__" or name.startswith("acorn_run_"):
         loaded = sys.modules.get(name)
@@ -275,62 +276,62 @@ def agent_name(cls: type) -> str:
 
 
 class Override(NamedTuple):
-    """One block: the class that it is for, and what it sets."""
+    """The class that an override block applies to, and the values that it sets."""
 
     cls: type[AgentBase]
     values: Mapping[str, Any]
 
 
 Overrides = tuple[Override, ...]
-"""The blocks that the calling code is inside of, the innermost last."""
+"""The override blocks that are active, the innermost last."""
 
-_held: ContextVar[Overrides] = ContextVar("acorn_overrides", default=())
+_overrides: ContextVar[Overrides] = ContextVar("acorn_overrides", default=())
 
 
 def current_overrides() -> Overrides:
-    """The blocks that the calling code is inside of."""
-    return _held.get()
+    """Return the override blocks that the calling code is in."""
+    return _overrides.get()
 
 
 def check_overrides(cls: type[AgentBase], values: Mapping[str, Any]) -> None:
-    """Judge what a block sets as if an instance had set it."""
-    _revised(read_spec(cls), cls, values)
+    """Check the values of an override block by the rules for instances."""
+    _revise(read_spec(cls), cls, values)
 
 
 class OverrideBlock:
-    """A block; it may be entered again, and left from another task than it was entered in."""
+    """Context manager of an override. It is reusable, and may exit in another task than the one that entered it."""
 
     def __init__(self, cls: type[AgentBase], values: Mapping[str, Any]) -> None:
         self._override = Override(cls, values)
 
     def __enter__(self) -> None:
-        _held.set((*_held.get(), self._override))
+        _overrides.set((*_overrides.get(), self._override))
 
     def __exit__(self, *_: object) -> None:
-        left = list(_held.get())
-        for at in reversed(range(len(left))):
-            if left[at] is self._override:
-                del left[at]
+        active = list(_overrides.get())
+        for index in reversed(range(len(active))):
+            if active[index] is self._override:
+                del active[index]
                 break
-        _held.set(tuple(left))
+        _overrides.set(tuple(active))
 
 
 def spec_within(overrides: Overrides, agent: Branch) -> Spec:
-    """The spec of an instance or a class as it is inside of these blocks; an inner one wins over those around it."""
+    """Return the spec of an instance or a class inside override blocks; an inner block wins over an outer one."""
     cls, spec = class_of(agent), read_spec(agent)
     for override in overrides:
         if issubclass(cls, override.cls):
-            spec = _revised(spec, cls, override.values)
+            spec = _revise(spec, cls, override.values)
     return spec
 
 
 def prompt_within(overrides: Overrides, agent: Any) -> Any:
-    """The method that gives the prompt of an instance, where it has one."""
+    """Return the prompt method of an instance inside override blocks."""
     for override in reversed(overrides):
         if isinstance(agent, override.cls) and "system_prompt" in override.values:
             return override.values["system_prompt"]
     return agent.system_prompt
 
 
-def _revised(spec: Spec, cls: type[AgentBase], values: Mapping[str, Any]) -> Spec:
+def _revise(spec: Spec, cls: type[AgentBase], values: Mapping[str, Any]) -> Spec:
     return check_spec(revise_spec(spec, cls, values, cls.__acorn_locals__)) if values else spec

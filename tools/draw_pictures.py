@@ -1,6 +1,6 @@
-"""Draws the pictures of the documentation, `docs/assets/loop.svg` and `docs/assets/house.svg`: `make picture`.
+"""Draw the pictures of the documentation, `docs/assets/loop.svg` and `docs/assets/house.svg`: `make picture`.
 
-Boxes and arrows, light or dark as the reader has it.
+Boxes and arrows, in the reader's light or dark theme.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ FLOORS = [
 
 
 def house() -> str:
-    """The floors of the code."""
+    """The layers of the code."""
     height = 46
     picture = Picture(
         880,

@@ -13,8 +13,8 @@ from tests.web.serving.clerk import Echo
 from tests.web.serving.server import HOME, KEY, app, asked, get, post
 
 from acorn import DeclarationError
-from acorn.web.serve.app import BODY
-from acorn.web.server import bound
+from acorn.web.serve.app import MAX_BODY
+from acorn.web.server import bind_socket
 
 OTHER = "another-key-for-tests"
 HOST = {"127.0.0.1:8123": True, "localhost": True, "[::1]:8123": True, "evil.example": False, "": False,
@@ -102,7 +102,7 @@ def test_other_methods_are_refused_and_no_answer_lets_other_pages_in(service: An
 
 
 def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_itself(service: Any) -> None:
-    declared = post(service, "/run", content=b"x", headers={"content-length": str(BODY + 1)})
+    declared = post(service, "/run", content=b"x", headers={"content-length": str(MAX_BODY + 1)})
     assert (declared.status_code, declared.json()["error"]["type"]) == (413, "body")
 
     async def endless() -> AsyncIterator[bytes]:
@@ -110,8 +110,8 @@ def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_itself(service: 
             yield b" " * 1_000_000
 
     assert post(service, "/run", content=endless()).status_code == 413
-    long = '"' + "x" * (BODY - 2) + '"'
-    assert len(post(service, "/run", content=long.encode()).content) == BODY
+    long = '"' + "x" * (MAX_BODY - 2) + '"'
+    assert len(post(service, "/run", content=long.encode()).content) == MAX_BODY
 
 
 def test_every_answer_carries_the_headers_of_safety(service: Any) -> None:
@@ -136,6 +136,6 @@ def test_it_can_be_mounted_in_a_server_of_ones_own() -> None:
 
 
 def test_the_socket_is_told_to_be_tcp_so_that_pieces_are_sent_at_once() -> None:
-    with bound("127.0.0.1", 0, is_given=True) as made:
+    with bind_socket("127.0.0.1", 0, is_exact=True) as made:
         assert made.proto == socket.IPPROTO_TCP
         assert made.getsockname()[0] == "127.0.0.1"

@@ -69,4 +69,4 @@ def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
             code = compile(text, "serve.md", "exec", dont_inherit=True)
             if not text.startswith("# not run: "):
                 exec(code, names)
-    assert printed == ["Gate"]
+    assert printed == ["ServiceGuard"]

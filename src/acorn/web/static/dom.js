@@ -5,7 +5,7 @@ import { fromJson } from "./text.js";
 export const base = document.querySelector('meta[name="acorn-base"]').content;
 
 /** In a file that was made of a run, what it would ask the site for; else null. */
-export const kept = fromJson(document.getElementById("kept")?.textContent ?? "null");
+export const savedRun = fromJson(document.getElementById("saved-run")?.textContent ?? "null");
 
 const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
@@ -127,7 +127,7 @@ export function say(words) {
 
 /** Asks the site; an answer that is none has `error`, and perhaps `problems`. */
 export async function ask(path, { method = "GET", body, signal } = {}) {
-  if (kept) return fromFile(path);
+  if (savedRun) return fromFile(path);
   const options = { method, signal, credentials: "same-origin" };
   if (method !== "GET") {
     options.headers = { "Content-Type": "application/json" };
@@ -154,14 +154,14 @@ function fromFile(path) {
   const wanted = new URLSearchParams(query);
   const row = Number(wanted.get("row"));
   const what = where.split("/").at(-1);
-  if (what === "view") return kept.view;
-  if (what === "details") return kept.details[row];
-  if (what === "find") return { rows: kept.details.filter((each) => JSON.stringify([each.entries, each.results]).toLowerCase().includes(wanted.get("q"))).map((each) => each.row) };
-  const sent = kept.sent[row];
+  if (what === "view") return savedRun.view;
+  if (what === "details") return savedRun.details[row];
+  if (what === "find") return { rows: savedRun.details.filter((each) => JSON.stringify([each.entries, each.results]).toLowerCase().includes(wanted.get("q"))).map((each) => each.row) };
+  const sent = savedRun.sent[row];
   if (!sent) return { error: "Nothing was sent for this row." };
   let turn = sent, messages = sent.messages;
   for (let most = sent.keep; most > 0; most = Math.min(most, turn.keep)) {
-    turn = kept.sent[turn.before];
+    turn = savedRun.sent[turn.before];
     messages = [...turn.messages.slice(0, Math.max(0, most - turn.keep)), ...messages];
   }
   return { ...sent, messages };

@@ -1,7 +1,7 @@
 // The fleet: the workers of a store, what they have to do, and what people are asked.
 
 import { ask, chip, el, fill, link, say } from "./dom.js";
-import { requestCard } from "./people.js";
+import { requestCard } from "./requests.js";
 import { ago, className, count, many, seconds, when } from "./text.js";
 
 const EVERY = 2000;

@@ -19,7 +19,7 @@ export async function forkPage(main, agent) {
     return `/fork?${wanted}`;
   };
   const steps = el("select", { id: "before", on: { change: () => location.replace(base + at(steps.value)) } },
-    Array.from({ length: found.most }, (_, index) => el("option", { value: index + 1, is: { selected: index + 1 === found.before } }, `step ${index + 1}`)));
+    Array.from({ length: found.last_step }, (_, index) => el("option", { value: index + 1, is: { selected: index + 1 === found.before } }, `step ${index + 1}`)));
   const model = el("input", { id: "model", type: "text", placeholder: agent.model ?? "the model of the agent", spellcheck: "false", autocomplete: "off" });
   const prompt = el("textarea", { id: "prompt", rows: 3, is: { value: found.prompt } });
   const wrong = el("p", { class: "wrong", role: "alert", hidden: true });
@@ -61,7 +61,7 @@ function warning({ tools, sources, called, before }) {
 
 function keptView(event, edits) {
   const title = `${event.step ? `${event.step} ` : ""}${event.kind === "call" ? `${NAMES.call} ${event.name}` : event.kind === "result" || event.kind === "error" ? `${event.name} ${NAMES[event.kind]}` : NAMES[event.kind] ?? words(event.kind)}`;
-  if (!event.edits) return el("li", {}, el("h3", {}, title), el("pre", { tabindex: 0 }, event.text));
+  if (!event.editable) return el("li", {}, el("h3", {}, title), el("pre", { tabindex: 0 }, event.text));
   const text = el("textarea", { class: "code", rows: 1, "aria-label": title, spellcheck: "false", is: { value: event.text } });
   text.addEventListener("input", () => {
     if (text.value === event.text) edits.delete(event.at);

@@ -2,7 +2,7 @@
 
 import { ask, base, button, chip, el, fill, follow, icon, link, put, say, statusView, tabs } from "./dom.js";
 import { makeForm } from "./form.js";
-import { Story } from "./story.js";
+import { Story } from "./progress.js";
 import { className, fromJson, gist, isRecord, many, money, seconds, single, stateOf, stateWords } from "./text.js";
 import { valueView } from "./value.js";
 
@@ -242,14 +242,14 @@ class Play {
 
   async askPeople(requests) {
     const id = this.runId;
-    const { requestCard } = await import("./people.js");
+    const { requestCard } = await import("./requests.js");
     if (id === this.runId) fill(this.asked, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
   }
 
   async answer(request, value) {
     const found = await ask(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
     if (found.error) return found.error;
-    if (found.goes_on) this.show(this.runId);
+    if (found.resumed) this.show(this.runId);
     else say("Answered; it goes on when all is answered.");
     return null;
   }
@@ -281,7 +281,7 @@ class Play {
   async loadTalk(id) {
     if (this.hasTalk) return;
     this.hasTalk = true;
-    const found = await ask(`/api/runs/${encodeURIComponent(id)}/talk`);
+    const found = await ask(`/api/runs/${encodeURIComponent(id)}/conversation`);
     if (found.error || id !== this.runId || !found.runs.length) return;
     put(this.earlier, found.runs.map((each) => el("details", { class: "exchange" }, el("summary", {}, icon("talk"), el("span", {}, gist(each.input, 120))), el("div", { class: "exchange-body" }, valueView(single(each.output)), link("Timeline", `/runs/${encodeURIComponent(each.id)}`)))));
   }

@@ -75,7 +75,7 @@ export function runsPage(main, site) {
       }
       made = [...made, ...found.runs];
       from = found.before;
-      looked += found.looked;
+      looked += found.searched;
       runs = [...earlier, ...made];
       if (from && query.q) state.textContent = `Looking … ${count(looked)} runs so far, ${count(runs.length)} found`;
       for (const each of found.runs) if (each.agent) known.add(className(each.agent));

@@ -3,8 +3,8 @@
 // Rows come light, without what they hold; that is asked for when a row is chosen. Up to 400 rows all are in the page, so
 // that the browser finds in them; above, only those in sight, and the page finds by itself.
 
-import { ask, base, button, chip, copyButton, el, fill, follow, icon, kept, link, put, say, statusView, tabs } from "./dom.js";
-import { requestCard } from "./people.js";
+import { ask, base, button, chip, copyButton, el, fill, follow, icon, link, put, savedRun, say, statusView, tabs } from "./dom.js";
+import { requestCard } from "./requests.js";
 import { className, count, gist, many, money, oneLine, parsed, problemsIn, seconds, short, stateOf, stateWords, when } from "./text.js";
 import { eitherView, jsonView, preView, textView, valueView } from "./value.js";
 
@@ -105,7 +105,7 @@ class View {
     this.fromHash();
     if (this.selected === null && this.flat.length) this.select(this.flat[0].i, { isLinked: false });
     this.version = found.version;
-    if (!kept && ["running", "queued", "waiting"].includes(found.head.status)) this.listen();
+    if (!savedRun && ["running", "queued", "waiting"].includes(found.head.status)) this.listen();
   }
 
   listen() {
@@ -150,16 +150,16 @@ class View {
       part("steps", String(head.steps ?? 0)),
       part("tokens", count(tokens), `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${cached}`),
       part("cost", money(head.cost)), part("", head.model));
-    const goesOn = !kept && ["running", "queued"].includes(head.status);
+    const goesOn = !savedRun && ["running", "queued"].includes(head.status);
     const address = encodeURIComponent(this.id);
     fill(this.acts,
       head.own && link([icon("play"), el("span", {}, "In Play")], `/?run=${address}`, { class: "button small" }),
       goesOn && button("Stop", () => this.act("stop", "POST"), { look: "small", picture: "stop" }),
       head.own && ["stopped", "failed"].includes(head.status) && button("Go on", () => this.act("resume", "POST"), { look: "small", picture: "again" }),
-      !kept && button("", () => this.compare(), { look: "bare small", picture: "sides", label: "Compare with another run", title: "Compare  c" }),
+      !savedRun && button("", () => this.compare(), { look: "bare small", picture: "sides", label: "Compare with another run", title: "Compare  c" }),
       head.own && button("", () => this.fork(), { look: "bare small", picture: "branch", label: "Fork", title: "Fork  f" }),
       head.root !== undefined && button("", () => this.python(), { look: "bare small", picture: "code", label: "As Python", title: "As Python" }),
-      !kept && el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
+      !savedRun && el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
       button("", () => this.showKeys(), { look: "bare small", picture: "keys", label: "Keys", title: "Keys  ?" }),
       !goesOn && head.root !== undefined && button("", () => this.remove(), { look: "bare small danger", picture: "bin", label: "Delete this run", title: "Delete this run" }));
     const asked = idsOf(requests);
@@ -171,12 +171,12 @@ class View {
 
   origin({ run, before }) {
     const words = `forked before step ${before}`;
-    return el("span", { class: "chip" }, icon("branch"), run && !kept ? link(words, `/runs/${encodeURIComponent(run)}`) : words,
-      run && !kept && link("compare", `/compare?a=${encodeURIComponent(run)}&b=${encodeURIComponent(this.id)}`));
+    return el("span", { class: "chip" }, icon("branch"), run && !savedRun ? link(words, `/runs/${encodeURIComponent(run)}`) : words,
+      run && !savedRun && link("compare", `/compare?a=${encodeURIComponent(run)}&b=${encodeURIComponent(this.id)}`));
   }
 
   compare() {
-    if (!kept) location.assign(`${base}/compare?a=${encodeURIComponent(this.id)}`);
+    if (!savedRun) location.assign(`${base}/compare?a=${encodeURIComponent(this.id)}`);
   }
 
   /** Before a turn, and behind a call of it, whose result may then be another; of a branch, before it is called. */
@@ -209,8 +209,8 @@ class View {
   async answer(request, value) {
     const found = await ask(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
     if (found.error) return found.error;
-    say(found.goes_on ? "It goes on" : `Answered; it goes on when it is resumed: acorn resume ${short(this.id)}`);
-    if (found.goes_on) this.listen();
+    say(found.resumed ? "It goes on" : `Answered; it goes on when it is resumed: acorn resume ${short(this.id)}`);
+    if (found.resumed) this.listen();
     return null;
   }
 
@@ -390,11 +390,11 @@ class View {
 
   wholeOrder() {
     if (!this.folded.size) return this.flat.map((row) => row.i);
-    const kept = this.folded;
+    const folded = this.folded;
     this.folded = new Set();
     this.order();
     const found = this.flat.map((row) => row.i);
-    this.folded = kept;
+    this.folded = folded;
     this.order();
     return found;
   }

@@ -72,7 +72,7 @@ const HEARD = {
   text(event, run) {
     run.turn?.say(event.s);
   },
-  think(event, run) {
+  reasoning(event, run) {
     run.turn?.think(event.s);
   },
   call(event, run) {

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from acorn._inside import redact, secrets_in, to_plain
+from acorn._inside import find_secrets, redact, to_json_data
 
 TEXT_LIMIT = 200_000
 """Characters of one text in a detail view."""
@@ -54,7 +54,7 @@ class PageRedactor:
     """Redacts the secrets of the models and the environment, and everything that looks like a key."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = {*secrets, *secrets_in({})}
+        known = {*secrets, *find_secrets({})}
         known |= {json.dumps(secret, ensure_ascii=False)[1:-1] for secret in known}  # as in the arguments of a call
         self._secrets = tuple(sorted(known, key=len, reverse=True))
         # Cut a text only after redaction of this many characters more, so that no half of a secret is left.
@@ -117,12 +117,12 @@ class ServiceRedactor:
     """Redacts the keys of a service, of its agent's models and of the environment."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets: Sequence[str] = tuple(sorted({*secrets, *secrets_in({})}, key=len, reverse=True))
+        self._secrets: Sequence[str] = tuple(sorted({*secrets, *find_secrets({})}, key=len, reverse=True))
         self._escaped = tuple(json.dumps(secret, ensure_ascii=False)[1:-1] for secret in self._secrets)
 
     def json(self, value: object) -> bytes:
         """Encode any value as JSON without the secrets."""
-        data = to_plain(value)
+        data = to_json_data(value)
         try:
             text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         except ValueError:  # NaN and infinity have no JSON form.

@@ -8,28 +8,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
-
-from pydantic import BaseModel, ValidationError
 
 import acorn
 from acorn import InputError, Run, StreamChunk, module
 from acorn._inside import (
-    CALL_OPTIONS,
     FINISH,
-    BatchItem,
+    AgentDescription,
     Shape,
-    Spec,
     agent_name,
     aresume_stream,
-    call_options,
+    describe_agent,
     describe_blobs,
-    docstring_of,
-    read_spec,
-    secrets_in,
-    spec_of,
-    to_plain,
+    in_batch,
+    parse_input,
+    secrets_of_model,
+    to_json_data,
 )
 from acorn.models.resolve import model_name
 from acorn.stores.port import Store
@@ -38,22 +32,24 @@ from acorn.types import JsonObject
 from acorn.web.redact import TEXT_LIMIT
 
 Agent = module[Any, Any]
-_LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
 
 
-def describe_agent(agent: Agent) -> JsonObject:
+def agent_json(agent: Agent) -> JsonObject:
     """Return the input, output, tools and limits of an agent as JSON data."""
-    spec = spec_of(agent)
+    description = describe_agent(agent)
     return {
-        "name": type(agent).__name__,
-        "agent": agent_name(type(agent)),
-        "doc": " ".join((docstring_of(type(agent)) or "").split()),
+        "name": description.name,
+        "agent": agent_name(agent),
+        "doc": " ".join(description.docstring.split()),
         "model": model_name(agent.model),
-        "input": _shape(spec.input),
-        "output": _shape(spec.output),
-        "tools": [_tool(tool.schema) for tool in spec.tools],
-        "branches": [_branch(name, entry) for name, entry in spec.branches.items()],
-        "limits": {name: value for name in _LIMITS if (value := getattr(spec, name)) is not None},
+        "input": _shape(description.input),
+        "output": _shape(description.output),
+        "tools": [_tool(tool.schema) for tool in description.tools],
+        "branches": [
+            {"name": name, "doc": " ".join(describe_agent(branch).docstring.split())}
+            for name, branch in description.branches.items()
+        ],
+        "limits": description.limits,
     }
 
 
@@ -66,53 +62,24 @@ def _tool(schema: Mapping[str, object]) -> JsonObject:
     return {"name": schema.get("name", ""), "doc": schema.get("description", "")}
 
 
-def _branch(name: str, entry: object) -> JsonObject:
-    return {"name": name, "doc": " ".join((docstring_of(_branch_module(entry)) or "").split())}
-
-
-def _branch_module(entry: Any) -> Any:
-    """Return the module of an entry of `branches`, which may be a mapping with settings."""
-    return entry["module"] if isinstance(entry, Mapping) else entry
-
-
 def secrets_of(agent: Agent) -> set[str]:
     """Return the API keys of the models of an agent and its branches."""
-    secrets = _model_secrets(agent.model)
-    for spec in _branch_specs(spec_of(agent), []):
-        secrets |= _model_secrets(spec.model)
+    secrets = secrets_of_model(agent.model)
+    for branch in _branches_below(describe_agent(agent), []):
+        secrets |= secrets_of_model(branch.model)
     return secrets
 
 
-def _branch_specs(spec: Spec, seen: list[object]) -> Iterable[Spec]:
-    for entry in spec.branches.values():
-        branch = _branch_module(entry)
+def _branches_below(description: AgentDescription, seen: list[object]) -> Iterable[AgentDescription]:
+    for branch in description.branches.values():
         if not any(branch is other for other in seen):
             seen.append(branch)
-            yield read_spec(branch)
-            yield from _branch_specs(read_spec(branch), seen)
-
-
-def _model_secrets(model: object) -> set[str]:
-    if isinstance(model, list | tuple):
-        return {secret for item in model for secret in _model_secrets(item)}
-    return secrets_in(model) if isinstance(model, Mapping) else set()
+            branch_description = describe_agent(branch)
+            yield branch_description
+            yield from _branches_below(branch_description, seen)
 
 
 # Runs
-
-
-def check_input(agent: Agent, values: object) -> BaseModel:
-    """Return the input that JSON data describes. The `InputError` of invalid data names every wrong field."""
-    spec = spec_of(agent)
-    shape, owner = spec.input, spec.owner
-    if not isinstance(values, dict):
-        raise InputError(f"The input of `{owner}` must be a JSON object.")
-    unknown = [name for name in values if name not in shape._accepted and not shape.allows_extra]
-    try:
-        parsed = shape.schema.model_validate_json(json.dumps(values), by_alias=True, by_name=True)
-    except ValidationError:
-        return shape.from_call(owner, (), values)
-    return shape.from_call(owner, (), values) if unknown else parsed
 
 
 def start_run(
@@ -120,7 +87,7 @@ def start_run(
     store: Store,
     values: object,
     run_id: str,
-    item: BatchItem,
+    item: tuple[str, int],
     *,
     after: str | None = None,
     model: str | None = None,
@@ -135,10 +102,10 @@ def start_run(
     configured = agent.using(**changes)
     if fork is not None:
         configured = fork_agent(configured, acorn.runs(store).get(fork.run), fork)
-    vars(configured)[CALL_OPTIONS] = replace(call_options(configured), item=item)
+    in_batch(configured, *item)
     if fork is not None:
         return configured.astream()
-    parsed, shape = check_input(configured, values), spec_of(configured).input
+    parsed, shape = parse_input(configured, values), describe_agent(configured).input
     return configured.astream() if shape.is_empty else configured.astream(shape.unwrap(parsed))
 
 
@@ -196,7 +163,7 @@ def describe_fork(agent: Agent, run: Run, before: int | None) -> JsonObject:
     last_step = last + 1 if _can_fork(agent, run, last + 1) else max(last, 1)
     step = last_step if before is None else min(max(before, 1), last_step)
     agent.using(thread=run, before=step)
-    spec = spec_of(agent)
+    description = describe_agent(agent)
     dropped = [event for event in events if event.branch is None and event.iteration >= step]
     calls = [event for event in dropped if isinstance(event, ToolCallEvent) and event.tool_name != FINISH]
     names = {event.tool_call_id: event.tool_name for event in events if isinstance(event, ToolCallEvent)}
@@ -207,8 +174,8 @@ def describe_fork(agent: Agent, run: Run, before: int | None) -> JsonObject:
         "last_step": last_step,
         "prompt": prompt,
         "events": [_event_json(index, event, names) for index, event in kept if not _is_prompt(event)],
-        "tools": [*(tool.name for tool in spec.tools), *spec.branches],
-        "sources": len(spec.sources),
+        "tools": [*(tool.name for tool in description.tools), *description.branches],
+        "sources": description.source_count,
         "called": dict(Counter(event.tool_name for event in calls)),
     }
 
@@ -285,7 +252,7 @@ def _read_json(text: str) -> object:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else _json(describe_blobs(to_plain(value)))
+    return value if isinstance(value, str) else _json(describe_blobs(to_json_data(value)))
 
 
 def _json(value: object) -> str:

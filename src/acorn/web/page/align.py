@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
-from acorn._inside import compact, to_plain
+from acorn._inside import to_compact_json, to_json_data
 from acorn.journal import (
     BranchFinished,
     Compacted,
@@ -104,7 +104,7 @@ def _content(entry: Entry) -> str:
 
 
 def _text(value: object) -> str:
-    return compact(to_plain(value))
+    return to_compact_json(to_json_data(value))
 
 
 RowPair = tuple[Row | None, Row | None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from acorn import StreamChunk
-from acorn._inside import describe_blobs, to_plain, written_entry
+from acorn._inside import describe_blobs, entry_to_json, to_json_data
 from acorn.journal import Entry
 from acorn.types import JsonObject
 from acorn.web.redact import PageRedactor, last_word_start
@@ -26,7 +26,7 @@ _PIECES = (*_TEXT_PIECES, "call", "answer")
 
 def entry_event(entry: Entry) -> Event:
     """Return an entry in its stored form. Images and files are replaced by their descriptions."""
-    event: Event = describe_blobs(to_plain(written_entry(entry)))
+    event: Event = describe_blobs(to_json_data(entry_to_json(entry)))
     return event
 
 
@@ -54,7 +54,7 @@ def page_event(event: Event, redactor: PageRedactor) -> Event:
         call = chunk.tool_call or {}
         fields |= {"i": call.get("index"), "id": call.get("id"), "name": call.get("name"), "a": call.get("arguments")}
     else:
-        fields |= {"v": to_plain(chunk.partial), "c": list(chunk.completed)}
+        fields |= {"v": to_json_data(chunk.partial), "c": list(chunk.completed)}
     return {key: redactor.partial(redactor.data(value, STREAM_LIMIT)) for key, value in fields.items()}
 
 

@@ -12,12 +12,8 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from html import escape
 from importlib.resources import files
 from typing import NamedTuple
-
-from starlette.requests import Request
-from starlette.responses import Response
 
 from acorn._inside import describe_blobs
 from acorn.journal import Message
@@ -75,20 +71,6 @@ def read_static_files() -> Mapping[str, StaticFile]:
         etag = hashlib.sha256(body).hexdigest()[:16]
         static[name] = StaticFile(body, _CONTENT_TYPES[name.rpartition(".")[2]], f'"{etag}"')
     return static
-
-
-def file_response(file: StaticFile, request: Request) -> Response:
-    """Return a file, or status 304 if the client has it."""
-    headers = {"etag": file.etag, "cache-control": "no-cache", "content-type": file.content_type}
-    if request.headers.get("if-none-match") == file.etag:
-        return Response(status_code=304, headers=headers)
-    return Response(file.body, headers=headers)
-
-
-def shell_response(file: StaticFile, mount: str) -> Response:
-    """Return the HTML page with the path where the site is mounted."""
-    body = file.body.replace(b"{{base}}", escape(mount, quote=True).encode())
-    return Response(body, headers={"content-type": file.content_type, "cache-control": "no-cache"})
 
 
 _SCRIPTS = ("text", "dom", "value", "requests", "view")

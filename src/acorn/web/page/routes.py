@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,10 +22,10 @@ from acorn._inside import describe_blobs, describe_error, shorten
 from acorn.stores.port import Status, Store
 from acorn.types import JsonObject
 from acorn.web.guard import LOOPBACK, BodyTimeoutError, BodyTooLargeError, PageGuard
-from acorn.web.page.agent import describe_agent, read_fork_request
+from acorn.web.page.agent import agent_json, read_fork_request
 from acorn.web.page.align import align
 from acorn.web.page.events import STREAM_LIMIT, entry_event
-from acorn.web.page.files import SHELL, file_response, read_static_files, row_details, shell_response
+from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details
 from acorn.web.page.rows import Row
 from acorn.web.page.run_index import RunView, StoreRunIndex
 from acorn.web.page.site import NO_LIMIT, BusyError, Site, make_site
@@ -52,15 +53,13 @@ def make_router(site: Site) -> Router:
     static = read_static_files()
 
     async def get_page(request: Request) -> Response:
-        return shell_response(static[SHELL], str(request.scope.get("root_path", "")))
+        return _shell_response(static[SHELL], str(request.scope.get("root_path", "")))
 
     async def get_static(request: Request) -> Response:
         file = static.get(request.path_params["name"])
-        return (
-            _json(404, site.redactor(), {"error": "This file does not exist."})
-            if file is None
-            else file_response(file, request)
-        )
+        if file is None:
+            return _json(404, site.redactor(), {"error": "This file does not exist."})
+        return _file_response(file, request)
 
     async def not_found(request: Request) -> Response:
         return _json(404, site.redactor(), {"error": "This address does not exist."})
@@ -94,6 +93,20 @@ def make_router(site: Site) -> Router:
     routes += [Route(path, api.with_error_responses(endpoint), methods=["POST"]) for path, endpoint in posts.items()]
     routes += [Route("/api/runs/{id}", api.with_error_responses(api.delete), methods=["DELETE"])]
     return Router([*routes, Route("/{rest:path}", not_found, methods=["GET", "HEAD", "POST", "DELETE"])])
+
+
+def _file_response(file: StaticFile, request: Request) -> Response:
+    """Return a file, or status 304 if the client has it."""
+    headers = {"etag": file.etag, "cache-control": "no-cache", "content-type": file.content_type}
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.body, headers=headers)
+
+
+def _shell_response(file: StaticFile, mount: str) -> Response:
+    """Return the HTML page with the path where the site is mounted."""
+    body = file.body.replace(b"{{base}}", escape(mount, quote=True).encode())
+    return Response(body, headers={"content-type": file.content_type, "cache-control": "no-cache"})
 
 
 def _json(
@@ -147,7 +160,7 @@ class _Api:
 
     async def agent(self, request: Request) -> Response:
         site = self._site
-        agent = None if site.agent is None else await run_in_threadpool(describe_agent, site.agent)
+        agent = None if site.agent is None else await run_in_threadpool(agent_json, site.agent)
         return self._ok(
             {"agent": agent, "store": site.index.name, "fleet": site.has_fleet, "version": acorn.__version__}
         )

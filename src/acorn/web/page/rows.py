@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from acorn._inside import FINISH, compact, history_of, to_plain
+from acorn._inside import FINISH, history_of, to_compact_json, to_json_data
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -147,7 +147,7 @@ class Rows:
         """Return the results that the model received for a call."""
         call_ids = {call_id for call_id, other in self._runs[row.run_id].calls.items() if other is row}
         return [
-            to_plain(list(result))
+            to_json_data(list(result))
             for entry in self.entries
             if isinstance(entry, ToolResultsAdded) and entry.run_id == row.run_id
             for result in entry.results
@@ -362,12 +362,12 @@ def rows_of(entries: Iterable[Entry]) -> Rows:
 
 
 def _text(content: object) -> str:
-    return content if isinstance(content, str) else "" if content is None else compact(content)
+    return content if isinstance(content, str) else "" if content is None else to_compact_json(content)
 
 
 def first_text(value: object) -> str:
     """Return a value on one line: the value if it is a text, else the first text in it, else JSON."""
-    data = to_plain(value)
+    data = to_json_data(value)
     if isinstance(data, dict):
         text = next((item for item in data.values() if isinstance(item, str) and item.strip()), None)
         data = next(iter(data.values())) if text is None and len(data) == 1 else data if text is None else text

@@ -19,7 +19,15 @@ from typing import NamedTuple, Protocol
 from pydantic import ValidationError
 
 from acorn import Run, StoreError
-from acorn._inside import describe_blobs, describe_error, fields_of, read_entries, shorten, to_plain, without_data
+from acorn._inside import (
+    describe_blobs,
+    describe_error,
+    fields_of,
+    read_stored_entries,
+    read_without_blobs,
+    shorten,
+    to_json_data,
+)
 from acorn.journal import Entry, RunStarted
 from acorn.stores.port import RunFacts, SearchesRuns, Status, Store, StoredRun
 from acorn.thread import parse_events
@@ -252,7 +260,7 @@ class StoreRunIndex:
                 return None
             for journal_row in journal_rows:
                 try:
-                    view.rows.add(read_entries([without_data(journal_row.entry)])[0])
+                    view.rows.add(read_stored_entries([journal_row.entry])[0])
                 except Exception as error:  # The entry may be damaged, or a later version of acorn wrote it.
                     raise StoreError(
                         f"Cannot read run {run_id} in {self.name}: {shorten(describe_error(error))}. Another version "
@@ -310,7 +318,7 @@ def summarize(header: Header) -> Summary:
 
 def _read_json(text: str) -> object:
     try:
-        return without_data(text)
+        return read_without_blobs(text)
     except Exception:  # Damaged data is omitted.
         return None
 
@@ -424,8 +432,8 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
         "seconds": run.seconds,
         "stop_reason": run.stop_reason,
         "error": None if run.error is None else describe_error(run.error),
-        "input": describe_blobs(to_plain(run.input)),
-        "output": None if is_paused else describe_blobs(to_plain(run.output)),
+        "input": describe_blobs(to_json_data(run.input)),
+        "output": None if is_paused else describe_blobs(to_json_data(run.output)),
     }
     view = _view_of_entries(entries, header)
     ended = "done" if run.stop_reason is not None else "stopped"

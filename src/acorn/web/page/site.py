@@ -18,7 +18,7 @@ from pathlib import Path
 
 import acorn
 from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen, module
-from acorn._inside import BatchItem, agent_name, describe_error, written_request
+from acorn._inside import agent_name, describe_error, request_to_json
 from acorn.journal import Entry
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
@@ -220,7 +220,7 @@ class Site:
         if self.store is None:
             return []
         requests = acorn.runs(self.store).requests(run_id)
-        return [{**written_request(request), "root": self._root_of(request.run_id)} for request in requests]
+        return [{**request_to_json(request), "root": self._root_of(request.run_id)} for request in requests]
 
     def _root_of(self, run_id: str) -> str:
         """Return the root run of a run, which is the run that the page shows."""
@@ -231,7 +231,7 @@ class Site:
 
     def is_own(self, view: RunView) -> bool:
         """Return whether a run belongs to the agent of the page, so that it can be resumed here."""
-        return self.agent is not None and view.header.get("agent") == agent_name(type(self.agent))
+        return self.agent is not None and view.header.get("agent") == agent_name(self.agent)
 
     def describe_fork(self, run_id: str, before: int | None) -> JsonObject:
         """Return the parts of a run that a fork would keep."""
@@ -296,13 +296,13 @@ class Site:
         self.live_runs[live.run_id] = live
         live.thread.start()
 
-    def _next_item(self, after: str | None) -> BatchItem:
+    def _next_item(self, after: str | None) -> tuple[str, int]:
         """Return the conversation and the position in it for a run that follows the run `after`."""
         view = None if after is None else self.index.view(after)
         batch = None if view is None else view.header.get("batch")
         if not isinstance(batch, str) or not batch.startswith(CHAT) or not isinstance(self.index, StoreRunIndex):
-            return BatchItem(f"{CHAT}{secrets.token_hex(3)}", 0)
-        return BatchItem(batch, len(self.index.runs_of(batch)))
+            return f"{CHAT}{secrets.token_hex(3)}", 0
+        return batch, len(self.index.runs_of(batch))
 
     # The end of the server
 

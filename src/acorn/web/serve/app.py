@@ -12,7 +12,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acorn import Paused, Run, StreamChunk, module
-from acorn._inside import RESULT, aresume
+from acorn._inside import RESULT, aresume, parse_input
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.web.guard import (
@@ -30,7 +30,7 @@ from acorn.web.guard import (
     mounted_path,
     normalize_hosts,
 )
-from acorn.web.page.agent import Agent, check_input
+from acorn.web.page.agent import Agent
 from acorn.web.serve.exchange import (
     ClientDisconnectedError,
     ErrorReply,
@@ -249,7 +249,7 @@ class ServiceRoutes:
             values = {RESULT: values}
         elif shape.is_empty and values is None:
             values = {}
-        parsed = check_input(self._service.agent, values)
+        parsed = parse_input(self._service.agent, values)
         return () if shape.is_empty else (shape.unwrap(parsed),)
 
     async def _respond_with_run(self, exchange: Exchange, run: Run) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from acorn import Paused, Run, StreamChunk
-from acorn._inside import Shape, excerpt, to_text
+from acorn._inside import Shape, excerpt, to_json_text
 from acorn.types import JsonObject
 from acorn.web.redact import RedactedStream, ServiceRedactor
 from acorn.web.serve.exchange import RejectedRequestError, check_finished
@@ -196,7 +196,7 @@ def answer_text(run: Run, shape: Shape) -> str:
         return "\n".join(request.question for request in run.output.requests)
     check_finished(run)
     text = _single_text(run.output, shape)
-    return to_text(run.output) if text is None else text
+    return to_json_text(run.output) if text is None else text
 
 
 def _single_text(output: object, shape: Shape) -> str | None:

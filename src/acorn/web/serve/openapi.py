@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import acorn
-from acorn._inside import RESULT, Shape, docstring_of, schema_of, spec_of
+from acorn._inside import RESULT, Shape, describe_agent, output_schema
 from acorn.types import JsonObject
 from acorn.web.page.agent import Agent
 
@@ -91,20 +91,19 @@ _COMPLETION: JsonObject = {
 
 def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     """Return the OpenAPI document of an agent."""
-    spec = spec_of(agent)
+    description = describe_agent(agent)
     schemas: JsonObject = {"Error": _ERROR, "Problem": _PROBLEM, "Paused": _PAUSED}
-    schemas["Input"] = _schema(spec.input, schema_of(spec.input.schema, by_alias=False), "Input", schemas)
-    output = schema_of(spec.output.schema, by_alias=False, mode="serialization")
-    schemas["Output"] = _schema(spec.output, output, "Output", schemas)
+    schemas["Input"] = _schema(description.input, description.input.xml_schema, "Input", schemas)
+    output = output_schema(description.output)
+    schemas["Output"] = _schema(description.output, output, "Output", schemas)
     results = {"200": _response("The output.", "Output"), "202": _response("The run waits for human input.", "Paused")}
-    name = type(agent).__name__
-    has_no_input = spec.input.is_empty
+    has_no_input = description.input.is_empty
     document: JsonObject = {
         "openapi": "3.1.0",
         "info": {
-            "title": name,
+            "title": description.name,
             "version": acorn.__version__,
-            "description": " ".join((docstring_of(type(agent)) or "").split()),
+            "description": " ".join(description.docstring.split()),
         },
         "paths": {
             "/run": {"post": _operation("run", "Run the agent.", _ref("Input"), results, optional=has_no_input)},

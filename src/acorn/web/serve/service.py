@@ -7,13 +7,14 @@ when the server stops.
 from __future__ import annotations
 
 import asyncio
+import logging
 import traceback
 from collections.abc import Collection, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from acorn import DeclarationError, module
-from acorn._inside import checked_plan, excerpt, logger, spec_of
+from acorn._inside import check_agent, describe_agent, excerpt
 from acorn.web.page.agent import Agent, secrets_of
 from acorn.web.redact import ServiceRedactor
 from acorn.web.serve.exchange import (
@@ -40,10 +41,10 @@ class Service:
             raise DeclarationError(
                 f"`acorn.web.service` needs an instance of a module, such as `Researcher()`, got {excerpt(agent)}."
             )
-        checked_plan(agent)  # Report a wrong declaration before the first request.
+        check_agent(agent)  # Report a wrong declaration before the first request.
         self.agent: Agent = agent
         self.name = type(agent).__name__
-        self.spec = spec_of(agent)
+        self.spec = describe_agent(agent)
         self.redactor = ServiceRedactor({*keys, *secrets_of(agent)})
         self.timeout = timeout
         self.is_closing = False
@@ -95,7 +96,8 @@ class Service:
 
     def log_error(self, error: BaseException) -> None:
         """Log an error that is not sent to the client."""
-        logger.error("%s", self.redactor.error_text("".join(traceback.format_exception(error)).rstrip()))
+        text = "".join(traceback.format_exception(error)).rstrip()
+        logging.getLogger("acorn").error("%s", self.redactor.error_text(text))
 
     def error_body(self, reply: ErrorReply) -> bytes:
         """Return the body of an error response, with secrets redacted."""

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from acorn import Paused, Run, StreamChunk
-from acorn._inside import fields_of, to_plain, written_request
+from acorn._inside import fields_of, request_to_json, to_json_data
 from acorn.types import JsonObject
 from acorn.web.redact import RedactedStream, ServiceRedactor
 from acorn.web.serve.exchange import CodeExitError, check_finished
@@ -120,7 +120,7 @@ class ChunkEvents:
             if not text or chunk.done:  # This text is complete.
                 yield from [{kind: held, **branch}] if (held := self._text(chunk, kind).flush()) else []
         if chunk._answer is not None:
-            partial = self._redactor.partial(to_plain(chunk.partial))
+            partial = self._redactor.partial(to_json_data(chunk.partial))
             yield {"partial": partial, "completed": list(chunk.completed), **branch}
         if chunk.tool_call is not None:
             yield {"tool_call": self._redactor.partial(chunk.tool_call), **branch}
@@ -147,7 +147,7 @@ def paused_json(output: Paused) -> JsonObject:
     """Return the open requests of a paused run and the address for their answers."""
     return {
         "run_id": output.run_id,
-        "requests": [written_request(request) for request in output.requests],
+        "requests": [request_to_json(request) for request in output.requests],
         "answer": f"/runs/{output.run_id}/answer",
     }
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acorn.web.page.events import merge_events, page_event
+from acorn.web.page.events import PREVIEW_LIMIT, EventTextBuffer, OpenResponses, merge_events, page_event
 from acorn.web.redact import PageRedactor, json_bytes
 
 RUNS = st.sampled_from(["root", "one"])

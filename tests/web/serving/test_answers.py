@@ -201,7 +201,7 @@ def test_uncallable_agent_is_rejected_at_start() -> None:
         app(Clerk())
     with pytest.raises(DeclarationError, match="needs an instance"):
         app(Clerk)
-    with pytest.raises(DeclarationError, match="list of texts"):
+    with pytest.raises(DeclarationError, match="list of strings"):
         app(Echo(), keys="secret")
 
 

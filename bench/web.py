@@ -26,10 +26,10 @@ from acorn import module, tool
 from acorn.models.port import Delta, ModelRequest
 from acorn.stores.memory import MemoryStore
 from acorn.testing import Reply, ScriptedModel, call, finish
-from acorn.web.page.routes import viewed
+from acorn.web.page.routes import view_json
 from acorn.web.page.run_index import read_file
-from acorn.web.page.wire import PageRedactor
-from acorn.web.server import Server, bound
+from acorn.web.redact import PageRedactor
+from acorn.web.server import Server, bind_socket
 
 STEPS = 750
 PATIENCE = 120_000
@@ -87,7 +87,7 @@ class Talker(module[str, str]):
 
 @contextmanager
 def served(app: Any) -> Iterator[str]:
-    on = bound("127.0.0.1", 0, is_given=True)
+    on = bind_socket("127.0.0.1", 0, is_exact=True)
     server = Server(app, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [on]}, daemon=True)
     thread.start()
@@ -141,11 +141,11 @@ def lines() -> Iterator[Line]:
 
 def _server(file: Path) -> Iterator[Line]:
     text = file.read_text()
-    view = viewed(read_file(file), PageRedactor())
+    view = view_json(read_file(file), PageRedactor())
     floor = cpu(lambda: json.loads(text))
     yield Line(
         "server CPU for a view / json.loads of the file",
-        cpu(lambda: viewed(read_file(file), PageRedactor())) / floor,
+        cpu(lambda: view_json(read_file(file), PageRedactor())) / floor,
         8,
     )
     yield Line("the JSON of a view / the file", len(view) / len(text), 0.4)

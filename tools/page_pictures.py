@@ -27,7 +27,7 @@ from acorn.models import ModelRequest  # noqa: E402
 from acorn.models.port import Delta, Price  # noqa: E402
 from acorn.stores.memory import MemoryStore  # noqa: E402
 from acorn.testing import Reply, ScriptedModel, call, finish  # noqa: E402
-from acorn.web.server import Server, bound  # noqa: E402
+from acorn.web.server import Server, bind_socket  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import ViewportSize
@@ -127,7 +127,7 @@ def main() -> None:
         sys.exit('there is no Chromium; "make browser" gets one')
     from playwright.sync_api import sync_playwright
 
-    on = bound("127.0.0.1", 0, is_given=True)
+    on = bind_socket("127.0.0.1", 0, is_exact=True)
     server = Server(acorn.web.app(Researcher(), store=MemoryStore()), lambda: None)
     threading.Thread(target=server.run, kwargs={"sockets": [on]}, daemon=True).start()
     home = f"http://127.0.0.1:{on.getsockname()[1]}"

@@ -179,7 +179,7 @@ def test_question_is_answered_and_run_resumes(app: Any) -> None:
     run_id = end["run_id"]
     assert get(app, f"/api/runs/{run_id}/view").json()["requests"] == end["requests"]
     assert post(app, f"/api/requests/{request['id']}", {"value": None}).status_code == 422
-    assert post(app, f"/api/requests/{request['id']}", {"value": "red"}).json() == {"goes_on": True}
+    assert post(app, f"/api/requests/{request['id']}", {"value": "red"}).json() == {"resumed": True}
     found = events(app, run_id)
     assert found[-1]["head"]["status"] == "done"
     assert [event["answer"] for event in found if event["entry"] == "InputReceived"] == ["red"]
@@ -198,7 +198,7 @@ def test_question_is_answered_and_run_resumes(app: Any) -> None:
 def test_approval_is_given_or_denied(app: Any, value: Any, said: str) -> None:
     end = ended(app, "refund")
     (request,) = end["requests"]
-    assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"goes_on": True}
+    assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"resumed": True}
     results = [event for event in events(app, end["run_id"]) if event["entry"] == "ToolResultsAdded"]
     assert said in str(results)
 
@@ -233,7 +233,7 @@ def test_conversation_continues(app: Any) -> None:
     assert second["head"]["output"]["answer"].endswith("messages)")
     third = ended(app, "and now", after=second["run_id"])
     assert third["head"]["batch"] == second["head"]["batch"]
-    earlier = get(app, f"/api/runs/{third['run_id']}/talk").json()["runs"]
+    earlier = get(app, f"/api/runs/{third['run_id']}/conversation").json()["runs"]
     assert [each["input"]["question"] for each in earlier] == ["search acorns", "and then"]
     assert int(third["head"]["output"]["answer"].split("(")[1].split()[0]) > 5
 

@@ -14,8 +14,8 @@ from tests.web.desk import KEY, Desk, asked, ended, events, get, post, site
 
 import acorn
 from acorn.stores.memory import MemoryStore
-from acorn.web.page.routes import routes
-from acorn.web.page.site import site_of
+from acorn.web.page.routes import make_router
+from acorn.web.page.site import make_site
 
 CANARIES = [f"canary-{number:02}-{'abcdefgh'[number % 8] * 8}" for number in range(30)]
 
@@ -128,7 +128,7 @@ ROUTES: Mapping[tuple[str, str], Callable[[House], list[str]]] = {
     ("GET", "/api/runs/{id}/details"): lambda house: house.rows("details"),
     ("GET", "/api/runs/{id}/sent"): lambda house: house.rows("sent"),
     ("GET", "/api/runs/{id}/find"): lambda house: [*house.of(f"find?q={quote(house.text)}"), *house.of("find?q=a")],
-    ("GET", "/api/runs/{id}/talk"): lambda house: house.of("talk"),
+    ("GET", "/api/runs/{id}/conversation"): lambda house: house.of("conversation"),
     ("GET", "/api/runs/{id}/file"): lambda house: house.of("file"),
     ("GET", "/api/runs/{id}/fork"): lambda house: [
         each for step in (1, 2, 99, quote(house.text)) for each in house.of(f"fork?before={step}")
@@ -156,7 +156,7 @@ ROUTES: Mapping[tuple[str, str], Callable[[House], list[str]]] = {
 
 
 def every_route() -> Iterator[tuple[str, str]]:
-    for route in routes(site_of(Desk(), MemoryStore())).routes:
+    for route in make_router(make_site(Desk(), MemoryStore())).routes:
         assert isinstance(route, Route)
         yield from ((method, route.path) for method in route.methods or () if method != "HEAD")
 

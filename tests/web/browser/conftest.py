@@ -22,7 +22,7 @@ from tests.web.desk import KEY, Desk
 
 import acorn.web
 from acorn.stores.memory import MemoryStore
-from acorn.web.server import Server, bound
+from acorn.web.server import Server, bind_socket
 
 Allowed = Callable[[str], None]
 LOOKS = [(320, True), (1280, False)]
@@ -70,7 +70,7 @@ def home(store: MemoryStore, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @contextmanager
 def served(app: Any) -> Iterator[str]:
     """Start an application on a free port."""
-    on = bound("127.0.0.1", 0, is_given=True)
+    on = bind_socket("127.0.0.1", 0, is_exact=True)
     server = Server(app, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [on]}, daemon=True)
     thread.start()

@@ -168,21 +168,21 @@ def test_chosen_file_is_never_dropped(form: Any, store: MemoryStore, told: Any, 
     paper.set_input_files(large)
     for _ in range(2):  # It is repeated at every attempt.
         page.get_by_role("button", name="Run", exact=True).click()
-        expect(page.locator(".field.is-wrong")).to_contain_text("At most 20 MB are taken.")
+        expect(page.locator(".field.is-wrong")).to_contain_text("The file may have at most 20 MB.")
     expect(page.locator(".run-head")).to_be_hidden()
     for each in page.locator("input[type=file]").all():
         each.set_input_files(half)
     told.allowed.append("413")
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator(".wrong.whole")).to_contain_text("at most 20 MB of pictures and files")
+    expect(page.locator(".wrong.whole")).to_contain_text("may have at most 20 MB in total")
     page.get_by_role("button", name="Remove photo").click()
     paper.set_input_files(small)
     assert run(page, store)["paper"] is not None
     page.get_by_role("button", name="Again").click()
     expect(page.locator(".dropped").last).to_contain_text("1 kB")
     page.reload()
-    expect(page.locator(".field.is-wrong")).to_contain_text("Choose it again")
+    expect(page.locator(".field.is-wrong")).to_contain_text("Choose the file again")
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator(".field.is-wrong")).to_contain_text("Choose it again")
+    expect(page.locator(".field.is-wrong")).to_contain_text("Choose the file again")
     page.get_by_role("button", name="Remove paper").click()
     assert run(page, store)["paper"] is None

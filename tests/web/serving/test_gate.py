@@ -13,8 +13,8 @@ from tests.web.serving.clerk import Echo
 from tests.web.serving.server import HOME, KEY, app, asked, get, post
 
 from acorn import DeclarationError
-from acorn.web.serve.app import BODY
-from acorn.web.server import bound
+from acorn.web.serve.app import MAX_BODY
+from acorn.web.server import bind_socket
 
 OTHER = "another-key-for-tests"
 HOST = {"127.0.0.1:8123": True, "localhost": True, "[::1]:8123": True, "evil.example": False, "": False,
@@ -102,7 +102,7 @@ def test_other_methods_are_rejected_without_cors(service: Any, method: str) -> N
 
 
 def test_too_long_body_is_rejected_despite_headers(service: Any) -> None:
-    declared = post(service, "/run", content=b"x", headers={"content-length": str(BODY + 1)})
+    declared = post(service, "/run", content=b"x", headers={"content-length": str(MAX_BODY + 1)})
     assert (declared.status_code, declared.json()["error"]["type"]) == (413, "body")
 
     async def endless() -> AsyncIterator[bytes]:
@@ -110,8 +110,8 @@ def test_too_long_body_is_rejected_despite_headers(service: Any) -> None:
             yield b" " * 1_000_000
 
     assert post(service, "/run", content=endless()).status_code == 413
-    long = '"' + "x" * (BODY - 2) + '"'
-    assert len(post(service, "/run", content=long.encode()).content) == BODY
+    long = '"' + "x" * (MAX_BODY - 2) + '"'
+    assert len(post(service, "/run", content=long.encode()).content) == MAX_BODY
 
 
 def test_every_response_has_security_headers(service: Any) -> None:
@@ -136,6 +136,6 @@ def test_service_can_be_mounted() -> None:
 
 
 def test_socket_is_tcp_nodelay() -> None:
-    with bound("127.0.0.1", 0, is_given=True) as made:
+    with bind_socket("127.0.0.1", 0, is_exact=True) as made:
         assert made.proto == socket.IPPROTO_TCP
         assert made.getsockname()[0] == "127.0.0.1"

@@ -84,7 +84,7 @@ def test_official_client_understands_failures(served: Served) -> None:
         with pytest.raises(openai.InternalServerError, match="no, said") as failed:
             client.chat.completions.create(**chat)
         assert failed.value.status_code == 502
-        with pytest.raises(openai.NotFoundError, match="it is called `Clerk`"):
+        with pytest.raises(openai.NotFoundError, match="Use `Clerk`"):
             client.chat.completions.create(**chat | {"model": "gpt-5"})
         with pytest.raises(openai.AuthenticationError):
             client.with_options(api_key="wrong").models.list()

@@ -69,7 +69,7 @@ def test_make_reports_installation_and_progress(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     at = next(at for at, line in enumerate(lines) if "pip install" in line)
     assert "echo" in lines[at - 1]
-    assert "Installing acorn and what it needs" in lines[at - 1]
+    assert "Installing acorn and its dependencies" in lines[at - 1]
     assert "--quiet" not in lines[at]
 
 

@@ -81,10 +81,10 @@ from acorn._formats.xml.encode import INVALID as INVALID
 from acorn._formats.xml.encode import snake_case as snake_case
 from acorn._history.compaction import INTRODUCTION as INTRODUCTION
 from acorn._history.history import history_of as history_of
-from acorn._history.messages import FINISHED as FINISHED
-from acorn._history.messages import REMINDER as REMINDER
-from acorn._history.messages import SKIPPED as SKIPPED
-from acorn._history.messages import TOO_LATE as TOO_LATE
+from acorn._history.request_messages import REMINDER as REMINDER
+from acorn._machine.machine import FINISHED as FINISHED
+from acorn._machine.machine import SKIPPED as SKIPPED
+from acorn._machine.machine import TOO_LATE as TOO_LATE
 from acorn._record.saved_form import MisfitError as MisfitError
 from acorn._record.saved_form import RecordedError as RecordedError
 from acorn._record.saved_form import fields_of as fields_of

@@ -241,7 +241,7 @@ def test_no_tool_may_take_the_name_of_a_branch_during_a_run(call: Call, script: 
 
     class Adder(Main):
         def on_step(self, step: Step) -> None:
-            with pytest.raises(ToolConflictError, match="Tool 'check' is there already"):
+            with pytest.raises(ToolConflictError, match="Tool 'check' already exists"):
                 step.add_tool(check)
             step.tools = [check]
 
@@ -529,7 +529,7 @@ def test_a_branch_may_be_removed_like_any_tool(call: Call, script: Script) -> No
             if step.counter == 1:
                 step.remove_tool("check")
                 assert step.tools == [look, boom]
-                with pytest.raises(DeclarationError, match="no tool `check` to remove; there are `look`, `boom`\\."):
+                with pytest.raises(DeclarationError, match=r"no tool `check` to remove\. There are: `look`, `boom`\."):
                     step.remove_tool("check")
             if step.counter == 2:
                 with pytest.raises(DeclarationError, match="There is no tool `check` to remove"):
@@ -549,7 +549,9 @@ def test_a_tool_that_cannot_be_removed_is_told_beside_the_branches(call: Call, s
         def on_step(self, step: Step) -> None:
             step.remove_tool("chek")
 
-    with pytest.raises(DeclarationError, match="There is no tool `chek` to remove; there are `look`, `boom`, `check`"):
+    with pytest.raises(
+        DeclarationError, match=r"There is no tool `chek` to remove\. There are: `look`, `boom`, `check`"
+    ):
         run_main(call, script(calling("look")), Wrong)
 
 

@@ -421,7 +421,7 @@ def test_a_saved_run_has_its_pictures_still(call: Call, script: Script) -> None:
     loop = new_loop(agent, (), {"question": "?", "photo": OAK})
     again = load(loop.plan, json.loads(json.dumps(save(loop))))
     assert again.run.input == run.input
-    assert again.openings == loop.openings
+    assert again.builder.openings == loop.builder.openings
 
 
 def test_a_run_that_fails_keeps_the_pictures_that_had_come(call: Call, script: Script) -> None:

@@ -972,7 +972,7 @@ def test_a_saved_run_keeps_who_answered_and_a_list_without_its_secrets() -> None
     again = load(new_loop(agent, (), {}).plan, json.loads(json.dumps(saved)))
     assert answered(again.run) == answered(loop.run)
     assert answered(again.run)[0].fallbacks[0].to == "second"
-    assert [model.name for model in again.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]
+    assert [model.name for model in again.builder.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]
 
 
 def test_a_chain_is_a_model_of_the_port() -> None:

@@ -80,7 +80,7 @@ def test_a_branch_that_is_gone_is_an_error_and_the_run_is_free_for_a_mended_clas
 
     script = [call("inner", question="deep"), call("fails"), finish(answer="x")]
     run_id = interrupted(store, script, branches={"inner": Inner})
-    with pytest.raises(StoreError, match=r"branch `inner` .* not declared on `Desk` any more"):
+    with pytest.raises(StoreError, match=r"branch `inner` .* no longer declared on `Desk`"):
         declared()(model=by_turn(*script), store=store).resume(run_id)
     assert [each.status for each in acorn.runs(store).list()] in (["stopped"], ["failed"])
 

@@ -229,10 +229,10 @@ def test_a_call_that_needs_a_yes_is_made_as_a_person_says(way: str, answer: Any,
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (1, "answer it by True, by False"),
-        ({"approved": True}, "answer it by True"),
-        ({"approved": False, "arguments": {}}, "answer it by True"),
-        ({"approved": True, "arguments": [1]}, "answer it by True"),
+        (1, "Answer it by True, by False"),
+        ({"approved": True}, "Answer it by True"),
+        ({"approved": False, "arguments": {}}, "Answer it by True"),
+        ({"approved": True, "arguments": [1]}, "Answer it by True"),
         ({"approved": True, "arguments": {"amount": "much"}}, "argument `order` is missing"),
         (None, "cannot be answered by None"),
     ],
@@ -253,10 +253,10 @@ def test_a_request_is_answered_once_and_only_if_it_is_there() -> None:
     (machine,) = loop.values()
     again = load(machine.plan, save(machine))
     again.start(machine.journal.now)
-    first, second = again.requests()
+    first, second = again.calls.open_requests()
     again.answer(first.id, "x", 9.0)
-    assert again.requests() == [second]
-    with pytest.raises(StoreError, match="was answered already"):
+    assert again.calls.open_requests() == [second]
+    with pytest.raises(StoreError, match="is already answered"):
         again.answer(first.id, "y", 9.0)
     with pytest.raises(StoreError, match="has no request `nope`"):
         again.answer("nope", "y", 9.0)
@@ -375,7 +375,7 @@ def test_what_on_human_raises_ends_the_run_like_any_hook() -> None:
 
 def test_an_answer_of_on_human_that_does_not_fit_ends_the_run_with_words() -> None:
     agent = Answering(3, model=ScriptedModel([calling("refund", order="a")]))
-    with pytest.raises(InputError, match="answer it by True"):
+    with pytest.raises(InputError, match="Answer it by True"):
         agent.run()
     assert DONE == []
 

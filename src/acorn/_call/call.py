@@ -34,7 +34,7 @@ from acorn._drive.sync_driver import drive, walk
 from acorn._drive.tree import Tree
 from acorn._formats.json import describe_error, excerpt
 from acorn._history.first_messages import prior_messages
-from acorn._machine.inheritance import unfinished
+from acorn._machine.branches import unfinished_message
 from acorn._machine.state import BranchContext
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
@@ -305,7 +305,7 @@ def _branching(born: _BranchSite, which: Branch, inputs: dict[str, Any]) -> Gene
             tree.branch_ended(context, failed)
     assert context is not None
     if isinstance(tree.loops[context.run_id].run.output, Unfinished):
-        raise BranchError(f"The branch failed: {unfinished(context.path)}")
+        raise BranchError(f"The branch failed: {unfinished_message(context.path)}")
 
 
 def _stream(make: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk]:

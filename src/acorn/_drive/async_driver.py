@@ -20,8 +20,7 @@ from acorn._drive.tree import Tree, raise_if_late
 from acorn._drive.walk import CloseFailure, Key, Walk
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._machine.machine import Machine
-from acorn._machine.response import Streamer
-from acorn.chunk import StreamChunk
+from acorn.chunk import StreamChunk, Streamer
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, can_stream
@@ -240,7 +239,7 @@ class AsyncWalk(Walk):
         place = CallSite(self.tree, *outcome.key)
         match ask:
             case AskModel():
-                if not ask.is_quiet and self.streams(loop):
+                if not ask.is_summary and self.streams(loop):
                     async with aclosing(self._stream(loop, ask, outcome)) as chunks:
                         async for chunk in chunks:
                             yield chunk

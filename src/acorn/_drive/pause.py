@@ -41,9 +41,9 @@ def check_pause(loop: Machine, requests: Sequence[Request], *, can_rest: bool) -
 
 def check_answers(root: Machine, saved: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Any]) -> None:
     """Judge what people said before anything goes on; what a branch's function takes is known when it is there."""
-    for request in root.requests():
+    for request in root.calls.open_requests():
         if request.id in answers:
-            root.check_answer(request.id, answers[request.id])
+            root.calls.check_answer(request.id, answers[request.id])
     for each in saved.values():
         for plain in each["state"].get("requests", {}).values():
             request = read_request(plain)

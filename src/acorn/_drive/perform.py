@@ -22,8 +22,7 @@ from acorn._drive.walk import CloseFailure, Walk
 from acorn._formats.json import describe_error
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._machine.machine import Machine
-from acorn._machine.response import Streamer
-from acorn.chunk import StreamChunk
+from acorn.chunk import StreamChunk, Streamer
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, ModelResponse, can_stream
@@ -124,7 +123,7 @@ class SyncPerformer(Walk):
         self._sources: dict[str, OpenSources] = {}
 
     def _perform(self, loop: Machine, ask: Ask, aside: WorkerThread | None = None) -> Generator[StreamChunk, None, Any]:
-        if isinstance(ask, AskModel) and not ask.is_quiet and self.streams(loop):
+        if isinstance(ask, AskModel) and not ask.is_summary and self.streams(loop):
             return (yield from self._stream(loop, ask, aside))
         return self._call(loop, ask, aside)
 

@@ -21,7 +21,7 @@ from acorn._drive.listeners import RunListeners, is_wanted, log
 from acorn._drive.pause import Siblings, check_answers, check_pause
 from acorn._formats.blobs import to_saved
 from acorn._machine.asks import Ask, AskTool, BranchEnd
-from acorn._machine.inheritance import branch_result
+from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import hang_records, load
@@ -201,7 +201,7 @@ class Tree:
             if len(self.loops) > 1 and loop.run.stop_reason is not None:
                 # A tool whose time was up, or a thread of its own, may still be at it.
                 below = self._stop_below(run_id)
-                loop.count_open_branches()
+                loop.branches.count_open()
                 for each in below:
                     self._hand_over(each)
 
@@ -210,9 +210,9 @@ class Tree:
         with self._lock:
             below, loop = self._stop_below(run_id), self.loops[run_id]
             loop.stop(error, self.now(run_id))
-            loop.count_open_branches()
+            loop.branches.count_open()
             if error is self.lost:  # though it had ended: its end was not kept
-                loop.spoil(error, self.now(run_id))
+                loop.fail_after_end(error, self.now(run_id))
             for each in (*below, run_id):
                 self._hand_over(each)
 
@@ -226,20 +226,20 @@ class Tree:
     def settle(self, run_id: str) -> bool:
         """Whether there are branches that begin now, since all else waits for people."""
         with self._lock:
-            return self.loops[run_id].settle(self.now(run_id))
+            return self.loops[run_id].start_waiting_branches(self.now(run_id))
 
     def rest(self, run_id: str) -> None:
         """Nothing in the tree can go on without people: every record is closed, and says what its run waits for."""
         with self._lock:
             resting = [each for each in (run_id, *self._below(run_id)) if not self.loops[each].is_over]
-            asked = {each: self.loops[each].requests() for each in resting}
+            asked = {each: self.loops[each].calls.open_requests() for each in resting}
             requests = [request for each in resting for request in asked[each]]
             check_pause(self.loops[run_id], requests, can_rest=self.can_rest)
             for each in reversed(resting):
                 loop = self.loops[each]
                 below = [request for other in self._below(each) for request in asked.get(other, ())]
-                loop.rest([*asked[each], *below], self.now(each))
-                loop.count_open_branches()
+                loop.pause([*asked[each], *below], self.now(each))
+                loop.branches.count_open()
             for each in resting:
                 self._hand_over(each)
 
@@ -248,14 +248,14 @@ class Tree:
         below = [each for each in reversed(list(self._below(run_id))) if not self.loops[each].is_over]
         for each in below:
             self.loops[each].stop(ParentEndedError(), self.now(each))
-            self.loops[each].count_open_branches()
+            self.loops[each].branches.count_open()
             self.close(each)
         return below
 
     def spoil(self, run_id: str, error: BaseException) -> None:
         """A run that had ended well has failed after all."""
         with self._lock:
-            self.loops[run_id].spoil(error, self.now(run_id))
+            self.loops[run_id].fail_after_end(error, self.now(run_id))
             self._hand_over(run_id)
 
     def close(self, run_id: str) -> None:
@@ -304,9 +304,8 @@ class Tree:
             parent, now = self._alive(parent_id), self.now(parent_id)
             inside, depth = self._whereabouts(place, parent_id)
             while True:
-                context = parent.birth(
-                    name, plan.spec.input.is_empty, given, place_id, now, inside=inside, caller_depth=depth
-                )
+                has_input = not plan.spec.input.is_empty
+                context = parent.new_branch(name, given, place_id, now, has_input=has_input, inside=inside, depth=depth)
                 saved = self._saved.get(context.run_id)
                 if saved is None or _is_of(saved, context, plan):
                     break
@@ -314,7 +313,7 @@ class Tree:
             is_known = context.run_id in self._saved
             self.branch(context, plan)
             if not is_known:
-                parent.branch_begun(context, now)
+                parent.branches.start(context, now)
                 self._hand_over(parent_id)
             return context
 
@@ -336,7 +335,7 @@ class Tree:
             parent, run = self.loops[context.parent_id], self.loops[context.run_id].run
             if not parent.is_over:
                 result = branch_result(ToolCall(context.place, context.name), BranchEnd(run, error))
-                parent.branch_ended(context, run, result, self.now(context.parent_id))
+                parent.branches.finish(context, run, result, self.now(context.parent_id))
                 self._hand_over(context.parent_id)
 
     def _below(self, run_id: str) -> Iterator[str]:

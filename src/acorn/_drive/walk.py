@@ -16,7 +16,7 @@ from acorn._drive.pause import PauseSignal
 from acorn._drive.tree import ParentEndedError, Tree
 from acorn._formats.json import describe_error
 from acorn._machine.asks import Ask, AskBranch, BranchEnd
-from acorn._machine.inheritance import branch_result
+from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError

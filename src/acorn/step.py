@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 from acorn._declare.settings import (
     check_set_once,
     check_setting,
-    in_force,
+    effective_setting,
     merge_settings,
     settings_in,
     without_overridden,
@@ -21,8 +21,8 @@ from acorn._declare.settings import (
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, make_tool
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.content import Parts
-from acorn._formats.xml.encode import encode
+from acorn._formats.content import PartCollector
+from acorn._formats.xml.encode import encode_xml
 from acorn._machine.finish import judge_fields
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse, is_model
@@ -70,7 +70,7 @@ class Step(Generic[Deps]):
     _tools: list[Callable[..., Any]] | None = None
     _removed_branches: tuple[str, ...] = ()
     _context: tuple[str, ...] = ()
-    _parts: Parts | None = None
+    _parts: PartCollector | None = None
     _output: BaseModel | None = None
 
     def __init__(
@@ -237,8 +237,8 @@ class Step(Generic[Deps]):
 
     def add_to_context(self, content: Any) -> None:
         """Show the model a string, dict, list or Pydantic instance after the tool results."""
-        self._parts = self._parts or Parts()
-        self._context += (encode(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
+        self._parts = self._parts or PartCollector()
+        self._context += (encode_xml(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
 
     def _chosen_tools(self) -> tuple[Tool, ...]:
         """Return the tools as the hook left them, each compiled once."""
@@ -285,10 +285,10 @@ class Step(Generic[Deps]):
 
     @property
     def _model_before(self) -> Any:
-        return in_force("model", self._before, self._spec)
+        return effective_setting("model", self._before, self._spec)
 
     def _setting(self, name: str) -> Any:
-        return in_force(name, merge_settings(self._before, self._changed_settings()), self._spec)
+        return effective_setting(name, merge_settings(self._before, self._changed_settings()), self._spec)
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)

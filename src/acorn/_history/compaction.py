@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from acorn._formats.content import text_of
-from acorn._formats.json import to_text
+from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, user_message
 from acorn._history.repair import SYSTEM_ROLES
 from acorn.record import Message
@@ -54,7 +54,7 @@ def _text_length(message: object) -> int:
     if not isinstance(message, dict):
         return 0
     calls = message.get("tool_calls")
-    return len(text_of(message.get("content")).encode(errors="replace")) + (len(to_text(calls)) if calls else 0)
+    return len(text_of(message.get("content")).encode(errors="replace")) + (len(to_json_text(calls)) if calls else 0)
 
 
 def range_to_compact(history: object, openings: Sequence[Message], max_tokens: int) -> CompactedRange | None:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from acorn._formats.blobs import to_saved
-from acorn._formats.json import to_text
+from acorn._formats.blobs import to_saved_data
+from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, change_of
 from acorn._history.repair import ROLES
 from acorn.journal import HistoryEdited
@@ -76,7 +76,7 @@ class HistoryEdits:
 
     def _add_entry(self, start: int, removed: int, messages: Sequence[Any], added: Sequence[int]) -> None:
         journal = self._journal
-        saved = tuple([to_saved(message) for message in messages])
+        saved = tuple([to_saved_data(message) for message in messages])
         journal.entries.append(
             HistoryEdited(self._run_id, journal.step, journal.now, start, removed, saved, tuple(added))
         )
@@ -93,7 +93,7 @@ def _differs(message: object, copy: Message) -> bool:
             return False
     except Exception:  # A user-defined `__eq__` may raise.
         pass
-    return bool(to_saved(message) != copy)
+    return bool(to_saved_data(message) != copy)
 
 
 def _first_difference(one: Sequence[object], other: Sequence[object]) -> int:
@@ -140,4 +140,4 @@ def _fingerprints(message: object) -> list[str]:
         return ids
     if isinstance(message, dict) and message.get("role") == "tool":
         return [f"result {message.get('tool_call_id')}"]
-    return [to_text(message)]
+    return [to_json_text(message)]

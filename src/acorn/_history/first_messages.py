@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 from acorn._declare.spec import Spec
-from acorn._formats.blobs import size_text
-from acorn._formats.content import Parts
-from acorn._formats.json import copied, excerpt, path_to, safe_repr, shorten
-from acorn._formats.schema.problems import of_input
-from acorn._formats.xml.encode import encode
+from acorn._formats.blobs import format_size
+from acorn._formats.content import PartCollector
+from acorn._formats.json import copy_json, excerpt, find_path, safe_repr, shorten
+from acorn._formats.schema.problems import input_problem
+from acorn._formats.xml.encode import encode_xml
 from acorn._history.repair import NO_RESULT, ROLES, SYSTEM_ROLES, close_calls
 from acorn.errors import AcornError, DeclarationError, InputError, LimitError
 from acorn.journal import MessagesAdded
@@ -22,9 +22,9 @@ from acorn.record import Message, Run
 
 def input_message(spec: Spec, run_input: BaseModel) -> Message:
     """Return the input as one user message: its XML, then its media parts."""
-    parts = Parts()
+    parts = PartCollector()
     unserializable: list[object] = []
-    text = encode(run_input, spec.xml_input_root, spec.xml, parts, unserializable)
+    text = encode_xml(run_input, spec.xml_input_root, spec.xml, parts, unserializable)
     if unserializable:
         raise _unserializable_input(spec.owner, run_input, unserializable)
     message: Message = {"role": "user", "content": parts.content(text)}
@@ -41,18 +41,18 @@ def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] 
     largest = max(media, key=lambda medium: medium.size)
     count = "it is" if len(media) == 1 else f"the {len(media)} media of a request are"
     raise kind(
-        f"`{spec.owner}` may send {size_text(limit)} of media at once, and {count} {size_text(size)} in all, the "
-        f"largest in {largest.place} ({size_text(largest.size)}). Make them smaller, or raise `max_media_bytes` if the "
-        f"model accepts more."
+        f"`{spec.owner}` may send {format_size(limit)} of media at once, and {count} {format_size(size)} in all, the "
+        f"largest in {largest.place} ({format_size(largest.size)}). Make them smaller, or raise `max_media_bytes` if "
+        f"the model accepts more."
     )
 
 
 def _unserializable_input(owner: str, run_input: BaseModel, values: Sequence[object]) -> InputError:
     problems: list[dict[str, str]] = []
     for value in values:
-        path, kind = path_to(value, run_input) or "input", type(value).__name__
+        path, kind = find_path(value, run_input) or "input", type(value).__name__
         message = f"`{path}` is an instance of `{kind}`, of which a model could read only an address in memory"
-        problems.append(of_input(path, "a value that can be written as text", excerpt(value, 200), message))
+        problems.append(input_problem(path, "a value that can be written as text", excerpt(value, 200), message))
     messages = "; ".join(dict.fromkeys(problem["message"] for problem in problems))
     return InputError(
         f"Wrong input for `{owner}`: {messages}. Pass text, plain data or an instance of a schema, or give the class a "
@@ -74,10 +74,10 @@ def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> l
     """Return the history that a run starts with. An empty prompt sends no system message."""
     messages: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
     if prior:
-        earlier = [copied(message) for message in prior]
+        earlier = [copy_json(message) for message in prior]
         close_calls(earlier, NO_RESULT)
         messages += earlier
-    messages.append(copied(opening))
+    messages.append(copy_json(opening))
     return messages
 
 
@@ -118,4 +118,4 @@ def _prompt_index(messages: Sequence[Message], history: object) -> int | None:
 
 def _wrong_history(path: str, expected: str, value: object, owner: str) -> InputError:
     message = f"`{path}` of `{owner}` must be {expected}, got {excerpt(value)}."
-    return InputError(message, problems=[of_input(path, expected, excerpt(value, 200), message)])
+    return InputError(message, problems=[input_problem(path, expected, excerpt(value, 200), message)])

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from threading import RLock
 from typing import Any
 
-from acorn._formats.json import compact, copied
+from acorn._formats.json import copy_json, to_compact_json
 from acorn.journal import (
     CalledTool,
     Compacted,
@@ -75,16 +75,16 @@ def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | Non
     """
     match entry:
         case MessagesAdded():
-            return (length if entry.where is None else entry.where), 0, copied(list(entry.messages))
+            return (length if entry.where is None else entry.where), 0, copy_json(list(entry.messages))
         case ModelResponded() if entry.refusal is None:
-            return length, 0, [assistant_message(entry.content, entry.calls, copied(entry.extra))]
+            return length, 0, [assistant_message(entry.content, entry.calls, copy_json(entry.extra))]
         case ToolResultsAdded():
             results = () if entry.where is None else entry.results
-            added = [tool_message(result.call_id, copied(result.content)) for result in results]
-            added += [] if entry.context is None else [user_message(copied(entry.context))]
+            added = [tool_message(result.call_id, copy_json(result.content)) for result in results]
+            added += [] if entry.context is None else [user_message(copy_json(entry.context))]
             return (length if entry.where is None else entry.where), 0, added
         case HistoryEdited() | Compacted():
-            return entry.where, entry.removed, copied(list(entry.messages))
+            return entry.where, entry.removed, copy_json(list(entry.messages))
         case _:
             return None
 
@@ -136,7 +136,10 @@ def _own_flags(before: Sequence[Message], is_own: Sequence[bool], after: Sequenc
     """
     if list(before) == list(after):
         return list(is_own)
-    old_texts, new_texts = [compact(message) for message in before], [compact(message) for message in after]
+    old_texts, new_texts = (
+        [to_compact_json(message) for message in before],
+        [to_compact_json(message) for message in after],
+    )
     flags: list[bool | None] = [None] * len(after)
     removed: list[int] = []
     added: list[int] = []
@@ -195,7 +198,7 @@ class HistoryOwnership:
                 if self.noted is None:  # Another thread may have done it meanwhile.
                     count, self._borrowed = self._borrowed, 0
                     if count:
-                        self.messages[:count] = [copied(message) for message in self.messages[:count]]
+                        self.messages[:count] = [copy_json(message) for message in self.messages[:count]]
                     self.noted = list(self.messages)
         return self.messages
 

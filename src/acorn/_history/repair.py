@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._formats.json import to_text
+from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, tool_message, user_message
 from acorn.models.request_body import unsigned_id
 from acorn.record import Message
@@ -142,7 +142,7 @@ def _repair_call(call: object, call_id: str) -> JsonObject:
 
 def _object_json(arguments: object) -> str:
     if isinstance(arguments, dict):
-        return to_text(arguments)
+        return to_json_text(arguments)
     if not isinstance(arguments, str):
         return "{}"
     try:
@@ -160,7 +160,7 @@ def repair_content(content: object) -> Content | None:
             return content or None
         parts: list[Any] = [part if isinstance(part, dict) else repair_content(part) for part in content]
         return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts if part] or None
-    return None if content is None else to_text(content)
+    return None if content is None else to_json_text(content)
 
 
 def _without(message: Message, *keys: str) -> Message:

@@ -19,8 +19,8 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.blobs import Data
-from acorn._formats.json import safe_repr, shorten, to_text, whole_text
+from acorn._formats.blobs import Blob
+from acorn._formats.json import replace_surrogates, safe_repr, shorten, to_json_text
 from acorn._history.history import user_message
 from acorn._history.repair import (
     ROLES,
@@ -277,7 +277,7 @@ def _read(message: Any, index: int) -> tuple[Message, Message]:
     if isinstance(message.get("content"), list):
         try:
             copy = _copy_plain(message, _MAX_DEPTH)  # Shares the data of an image, which JSON would copy.
-            return copy, whole_text(copy)
+            return copy, replace_surrogates(copy)
         except TypeError:
             pass
     try:
@@ -289,8 +289,8 @@ def _read(message: Any, index: int) -> tuple[Message, Message]:
     try:
         copy = _copy_plain(message, _MAX_DEPTH)
     except TypeError:  # The message holds objects that may change in place, so it is read for every request.
-        return NOT_COMPARABLE, from_json(to_text(message))
-    return copy, whole_text(copy)
+        return NOT_COMPARABLE, from_json(to_json_text(message))
+    return copy, replace_surrogates(copy)
 
 
 def _is_all_ascii_text(message: Message) -> bool:
@@ -306,7 +306,7 @@ def _copy_plain(value: Any, depth: int) -> Any:
     kind = type(value)
     if (
         kind is str
-        or kind is Data
+        or kind is Blob
         or kind is int
         or kind is bool
         or value is None

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._formats.content import content_of, text_of
-from acorn._formats.json import copied, describe_error
-from acorn._formats.redact import redact, secrets_in
-from acorn._formats.xml.encode import INVALID
+from acorn._formats.content import text_of, to_content
+from acorn._formats.json import copy_json, describe_error
+from acorn._formats.redact import find_secrets, redact
+from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.compaction import CompactedRange, compact_messages
 from acorn._history.edits import HistoryEdits
 from acorn._history.history import assistant_message, history_of, steps_of, tool_message, user_message
@@ -72,7 +72,7 @@ class Transcript:
         """Add the first messages. `inherited` are copies of the messages that a branch has from its parent."""
         self.history.start(history, len(inherited))
         self.written = None if inherited else [message.copy() for message in history]
-        own = map(copied, history[len(inherited) :])
+        own = map(copy_json, history[len(inherited) :])
         journal = self.journal
         journal.entries.append(
             MessagesAdded(self._run_id, journal.step, journal.now, (*inherited, *own), None, len(inherited))
@@ -86,7 +86,7 @@ class Transcript:
     def add_user_message(self, content: Content) -> None:
         """Add a user message of acorn at the end of the history."""
         journal = self.journal
-        self.history.insert(len(self.history.messages), [user_message(copied(content))])
+        self.history.insert(len(self.history.messages), [user_message(copy_json(content))])
         self.written = None
         messages = (user_message(content),)
         journal.entries.append(MessagesAdded(self._run_id, journal.step, journal.now, messages, None, 0))
@@ -114,7 +114,7 @@ class Transcript:
                 content,
                 response.reasoning,
                 tuple(called),
-                copied(extra) if extra else {},
+                copy_json(extra) if extra else {},
                 response.stop_reason,
                 refusal,
                 response.usage.copy(),
@@ -125,7 +125,7 @@ class Transcript:
             )
         )
         if refusal is None:
-            turn = assistant_message(content, called, copied(extra) if extra else extra)
+            turn = assistant_message(content, called, copy_json(extra) if extra else extra)
             self.written = None if needs_repair else [assistant_message(content, called, {})]
             self.turn, self._unanswered = turn, calls
             self.history.insert(len(self.history.messages), [turn])
@@ -152,7 +152,9 @@ class Transcript:
         results: list[ResultMessage] = []
         for call in self._unanswered:
             text = texts.get(call.id, otherwise)
-            form: Form = "skipped" if call.id not in texts else "error" if text.startswith(INVALID) else "text"
+            form: Form = (
+                "skipped" if call.id not in texts else "error" if text.startswith(VALIDATION_ERROR_START) else "text"
+            )
             results.append(ResultMessage(call.id, text, form, None))
         if results:
             self._insert_results(results, None)
@@ -190,10 +192,10 @@ class Transcript:
                 if self.written is not None:
                     self.written.append(added[-1].copy())
             else:  # The user may change the parts in the history.
-                added.append(tool_message(result.call_id, copied(content)))
+                added.append(tool_message(result.call_id, copy_json(content)))
                 self.written = None
         if context is not None:
-            added.append(user_message(copied(context)))
+            added.append(user_message(copy_json(context)))
             self.written = None
         self.history.insert(len(history) if index is None else index, added)
         self._unanswered = []
@@ -226,7 +228,7 @@ class Transcript:
                 text,
                 start,
                 removed,
-                tuple(copied(added)),
+                tuple(copy_json(added)),
                 steps,
                 response.usage.copy(),
                 response.cost,
@@ -260,7 +262,7 @@ class Transcript:
             called = ", ".join(f"`{call.name}`" for call in output.tool_calls)
             form, text = "error", f"Unfinished: in a single turn the model called {called} and gave no answer."
         else:
-            text = text_of(content_of(output))  # Without the data of an image that `on_finish` returned.
+            text = text_of(to_content(output))  # Without the data of an image that `on_finish` returned.
         journal = self.journal
         journal.entries.append(RunFinished(self._run_id, journal.step, journal.now, reason, text, form))
 
@@ -272,7 +274,7 @@ class Transcript:
         """
         closed = self._close(results, _STOPPED)
         kind = RunFailed if is_final else RunInterrupted
-        secrets = secrets_in({"model": model}) if isinstance(model, dict | list | tuple) else ()
+        secrets = find_secrets({"model": model}) if isinstance(model, dict | list | tuple) else ()
         message = redact(describe_error(error), secrets)
         journal = self.journal
         journal.entries.append(kind(self._run_id, journal.step, journal.now, message, closed))
@@ -297,7 +299,7 @@ class Transcript:
             closed = [*finished, *(ResultMessage(call_id, otherwise, "stopped", None) for call_id in unfinished)]
             index = _index_after(history, self.turn)
             if index is not None:
-                history[index:index] = [tool_message(result.call_id, copied(result.content)) for result in finished]
+                history[index:index] = [tool_message(result.call_id, copy_json(result.content)) for result in finished]
         if isinstance(history, list):
             close_calls(history, otherwise)
         return tuple(closed)
@@ -334,7 +336,7 @@ def result_content(result: ToolResult) -> Content:
     if type(output) is str:
         return output
     # For a subclass of `str`, such as an enum, return the plain text.
-    return str.__str__(output) if isinstance(output, str) else content_of(output)
+    return str.__str__(output) if isinstance(output, str) else to_content(output)
 
 
 def _result_message(result: ToolResult, content: Content) -> ResultMessage:

@@ -18,7 +18,7 @@ from acorn._declare.generics import check_deps
 from acorn._declare.settings import merge_settings, without_overridden
 from acorn._declare.spec import Spec
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import copied, describe_error
+from acorn._formats.json import copy_json, describe_error
 from acorn._formats.schema.shape import Shape
 from acorn._history.history import call_ids, tool_message
 from acorn._history.transcript import Transcript, result_content
@@ -280,7 +280,7 @@ def first_branch_messages(
         else:
             messages.insert(0, {"role": "system", "content": prompt})
     inherited = len(messages)
-    return (messages if opening is None else [*messages, copied(opening)]), inherited
+    return (messages if opening is None else [*messages, copy_json(opening)]), inherited
 
 
 def _join_prompts(parent: Any, prompt: str) -> Content:

@@ -15,11 +15,11 @@ from pydantic_core import from_json, to_json
 
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import safe_repr, shorten, to_text
-from acorn._formats.schema.generate import closed, is_strict
-from acorn._formats.schema.problems import Problem, problems, public
+from acorn._formats.json import safe_repr, shorten, to_json_text
+from acorn._formats.schema.generate import close_objects, is_strict
+from acorn._formats.schema.problems import Problem, find_problems, public_problems
 from acorn._formats.schema.shape import Shape, _part
-from acorn._formats.xml.decode import read
+from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn._machine.state import State
 from acorn._record.saved_form import restored_text
@@ -99,7 +99,7 @@ class Answers:
         """Store a valid answer and the call that gave it. `is_judged` says that the class has `on_finish`."""
         self.candidate, self._state.answered_by = instance, call_id
         if is_judged:
-            self._state.answer = to_text(instance)
+            self._state.answer = to_json_text(instance)
 
     def reject(self, error: ValueError) -> FinishResult:
         """Return the problem of the candidate, which `on_finish` rejected."""
@@ -137,7 +137,7 @@ def judge_arguments(shape: Shape, arguments: str, *, cut_off: bool, max_tokens: 
     try:
         return FinishResult(text, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError as error:
-        found, cause = problems(error, shape.json_schema, _parse(text)), error
+        found, cause = find_problems(error, shape.json_schema, _parse(text)), error
     if cut_off and not _parse(text):  # The limit cut the arguments, or the text before them.
         return FinishResult(text, None, found, _cut_off_message(max_tokens), was_cut=True, cause=cause)
     return FinishResult(text, None, found, cause=cause)
@@ -149,14 +149,14 @@ def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_token
     if cut_off and content.rfind(f"</{root}") <= content.rfind(f"<{root}"):
         return FinishResult(content, None, [], _cut_off_message(max_tokens), was_cut=True)
     try:
-        data = read(content, shape.xml_schema, root)
+        data = read_xml(content, shape.xml_schema, root)
     except ParseError as error:
         return FinishResult(content, None, [], str(error), cause=error)
     text = to_json(data, inf_nan_mode="constants")
     try:
         return FinishResult(content, shape.schema.model_validate_json(text, by_alias=False, by_name=True))
     except ValidationError as error:
-        found, cause = problems(error, shape.xml_schema, data), error
+        found, cause = find_problems(error, shape.xml_schema, data), error
     try:  # The form uses the names of the fields, but the model has also seen their aliases in the tool's schema.
         return FinishResult(content, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError:
@@ -171,7 +171,9 @@ def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
     try:
         instance = shape.schema.model_validate(fields, by_alias=True, by_name=True)
     except ValidationError as error:
-        found += [problem for problem in problems(error, shape._call_schema, fields) if problem["path"] not in unknown]
+        found += [
+            problem for problem in find_problems(error, shape._call_schema, fields) if problem["path"] not in unknown
+        ]
         cause = error
     else:
         if not found:
@@ -179,7 +181,7 @@ def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
     raise ParseError(
         f"`step.finish` of `{owner}` was given an output that does not fit: {_describe(found)}.",
         raw_output=safe_repr(fields),
-        errors=public(found),
+        errors=public_problems(found),
     ) from cause
 
 
@@ -206,7 +208,7 @@ def finish_definition(shape: Shape, *, strict: bool = False) -> JsonObject:
     """Return the definition of `__finish__`, the tool that ends the run."""
     described = {"name": FINISH, "description": "Call this with your final answer. It ends the task."}
     if strict:
-        return {**described, "parameters": closed(shape.json_schema), "strict": True}
+        return {**described, "parameters": close_objects(shape.json_schema), "strict": True}
     return {**described, "parameters": shape.json_schema}
 
 
@@ -225,7 +227,7 @@ def out_of_retries(result: FinishResult, owner: str, model: str | None, attempts
         f"`{owner}` got no valid output from `{model}` in {attempts} "
         f"{'attempt' if attempts == 1 else 'attempts'}: {result.user_message} Raise {remedy}.",
         raw_output=result.raw,
-        errors=public(result.problems),
+        errors=public_problems(result.problems),
         attempts=attempts,
     )
 

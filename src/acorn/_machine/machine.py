@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from acorn._declare.spec import read_prompt_file
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import copied, safe_repr, to_text
+from acorn._formats.json import copy_json, safe_repr, to_json_text
 from acorn._history.compaction import CompactedRange, range_to_compact, summary_text
 from acorn._history.first_messages import first_messages, prompt_text
 from acorn._history.request_messages import REMINDER, RequestMessages
@@ -293,7 +293,7 @@ class Machine:
             history, count = first_branch_messages(context.history, prompt, opening if context.has_input else None)
             inherited = context.history
             if count > len(inherited) or (inherited and history[0] != inherited[0]):
-                inherited = (copied(history[0]), *inherited[count == len(inherited) :])
+                inherited = (copy_json(history[0]), *inherited[count == len(inherited) :])
                 self.builder.messages.change_first(history[0])
             self.transcript.start(history, inherited)
         if self.plan.on_start is None:
@@ -768,4 +768,4 @@ def _check_items(values: object, kind: type[T], name: str) -> list[T]:
                 break
         else:
             return values
-    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_text(values)[:120]}.")
+    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_json_text(values)[:120]}.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from acorn._declare.spec import Spec
 from acorn._declare.tools.kinds import AgentTool, Tool, first_paragraph
-from acorn._formats.schema.shape import without_media
+from acorn._formats.schema.shape import require_no_media
 from acorn._machine.limits import Budget
 from acorn._machine.state import BranchContext
 from acorn.chunk import StreamChunk
@@ -41,7 +41,7 @@ class BranchTool:
         subject = f"The input of `{self.spec.owner}`, which is the branch `{self.name}`,"
         description = self.described or first_paragraph(self.doc)
         described = {"description": description} if description else {}
-        return {"name": self.name, **described, "parameters": without_media(self.spec.input.json_schema, subject)}
+        return {"name": self.name, **described, "parameters": require_no_media(self.spec.input.json_schema, subject)}
 
 
 @dataclass(frozen=True, eq=False)

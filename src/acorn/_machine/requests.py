@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
-from acorn._declare.settings import in_force, merge_settings, set_by_user
-from acorn._declare.tools.collect import FINISH, gather, merge
-from acorn._declare.tools.kinds import HostedTool, Tool, asks_people
+from acorn._declare.settings import effective_setting, explicit_settings, merge_settings
+from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
+from acorn._declare.tools.kinds import HostedTool, Tool, may_ask_human
 from acorn._formats.json import safe_repr
 from acorn._history.compaction import estimate_tokens, range_to_compact, summary_messages
 from acorn._history.first_messages import check_media, input_message
@@ -55,7 +55,7 @@ class Toolset:
             named[tool.name] = tool
             if tool.options.repeatable:
                 repeatable.append(tool.name)
-            if asks_people(tool):
+            if may_ask_human(tool):
                 waiting.append(tool.name)
             if isinstance(tool, HostedTool):
                 hosted.append(tool)
@@ -154,17 +154,17 @@ class RequestBuilder:
 
     def setting(self, name: str) -> Any:
         """Return a setting as a hook changed it, or as it was declared."""
-        return in_force(name, self._state.settings, self._spec)
+        return effective_setting(name, self._state.settings, self._spec)
 
     def _read_settings(self) -> None:
         """Read the settings that every request carries until a hook changes them."""
         changed, spec = self._state.settings, self._spec
-        self.temperature: float = in_force("temperature", changed, spec)
-        self.max_tokens: int = in_force("max_tokens", changed, spec)
-        self._declared = set_by_user(changed, spec)
+        self.temperature: float = effective_setting("temperature", changed, spec)
+        self.max_tokens: int = effective_setting("max_tokens", changed, spec)
+        self._declared = explicit_settings(changed, spec)
         if spec.strict is None and "strict" in self._declared:
             self._declared -= {"strict"}
-        self._model_setting = in_force("model", changed, spec)
+        self._model_setting = effective_setting("model", changed, spec)
 
     def _use_model(self) -> None:
         self.model = self._plan.resolve(self._model_setting, self._spec)
@@ -199,10 +199,10 @@ class RequestBuilder:
         where = f"tools of {type(source).__name__}"
         if not isinstance(listed, list | tuple):
             raise AcornError(f"The {where} must be a list of functions, got {safe_repr(listed)[:120]}.")
-        tools, _ = gather(list(listed), where, {})
+        tools, _ = collect_tools(list(listed), where, {})
         self.source_tools.append(tuple(tools))
         from_sources = [tool for source_tools in self.source_tools for tool in source_tools]
-        own = merge((*self._plan.tools, *from_sources), (), self._spec.owner)
+        own = merge_tools((*self._plan.tools, *from_sources), (), self._spec.owner)
         inherited = self._plan.inherited
         self._use_tools(inherited_tools(inherited, own, self._plan.branches) if inherited else own)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from acorn._declare.tools.collect import FINISH
-from acorn._declare.tools.kinds import AgentTool, ArgumentError, Tool, is_question, needs_approval
-from acorn._formats.json import compact, describe_error, excerpt, to_plain, to_text
+from acorn._declare.tools.kinds import AgentTool, ArgumentError, Tool, is_ask_human, needs_approval
+from acorn._formats.json import describe_error, excerpt, to_compact_json, to_json_data, to_json_text
 from acorn._history.transcript import Transcript
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskTool
 from acorn._machine.branches import Branches, read_branch_input
@@ -269,8 +269,8 @@ class PendingCalls:
     def add_answer(self, call_id: str, value: object) -> None:
         """Store an answer, note it in the journal, and act on it."""
         state, journal = self._state, self.run.journal
-        answer = state.answers[call_id] = to_plain(value)
-        text = answer if isinstance(answer, str) else to_text(answer)
+        answer = state.answers[call_id] = to_json_data(value)
+        text = answer if isinstance(answer, str) else to_json_text(answer)
         request_id = state.requests[call_id].id
         journal.entries.append(InputReceived(self.run.id, journal.step, journal.now, request_id, call_id, text))
         self._use_answer(call_id)
@@ -314,7 +314,7 @@ class PendingCalls:
             return None
         arguments = dict(decision.arguments)
         call = next(call for call in self._state.calls if call.id == call_id)
-        changed = replace(call, arguments=arguments, raw_arguments=compact(arguments))
+        changed = replace(call, arguments=arguments, raw_arguments=to_compact_json(arguments))
         return prepare_call(changed, self._builder.toolset, self.run, False, self._plan.start)
 
 
@@ -365,13 +365,13 @@ def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked:
     """Return the request for human input that a call needs, or None."""
     call, tool = ask.call, ask.tool
     request_id = hashlib.sha256(call_key(run_id, step, call.id).encode()).hexdigest()[:32]
-    if is_question(tool):
+    if is_ask_human(tool):
         question, choices = str(ask.kwargs["question"]), ask.kwargs.get("choices")
         listed = None if choices is None else tuple(choices)
         return Request(request_id, run_id, "question", question, call.name, call.arguments, branch, asked, listed)
     if not needs_approval(tool, (ask.args, ask.kwargs)):
         return None
-    question = f"May `{call.name}` be called with {compact(call.arguments)}?"
+    question = f"May `{call.name}` be called with {to_compact_json(call.arguments)}?"
     return Request(request_id, run_id, "approval", question, call.name, call.arguments, branch, asked)
 
 
@@ -389,7 +389,7 @@ def decision_of(request: Request, value: object) -> Approved | Rejected:
         return Rejected(value)
     if isinstance(value, bool):
         return Approved() if value else Rejected()
-    answer = to_plain(value)
+    answer = to_json_data(value)
     is_change = isinstance(answer, dict) and answer.keys() == {"approved", "arguments"} and answer["approved"] is True
     if is_change and isinstance(answer["arguments"], dict):
         return Approved(answer["arguments"])

@@ -90,7 +90,7 @@ class SavedTree(Tree):
                 now = self.now(run_id)
                 new.start(now)
                 new.state.under_way.update(under_way)
-                for at, tools in enumerate(old._source_tools):
+                for at, tools in enumerate(old.builder.source_tools):
                     new.tell(f"source {at}", [tool.function for tool in tools], now)
         self.restarts += 1
 
@@ -103,4 +103,5 @@ class SavedTree(Tree):
             fresh.update(kept)
         vars(old.run).clear()
         vars(old.run).update(fresh)
-        new.run = new.transcript.run = old.run
+        for part in (new, new.transcript, new.builder, new.branches, new.calls, new.answers):
+            part.run = old.run

@@ -239,7 +239,7 @@ def test_tool_added_in_run_cannot_take_name_of_branch(call: Call, script: Script
 
     class Adder(Main):
         def on_step(self, step: Step) -> None:
-            with pytest.raises(ToolConflictError, match="Tool 'check' is there already"):
+            with pytest.raises(ToolConflictError, match="Tool 'check' already exists"):
                 step.add_tool(check)
             step.tools = [check]
 
@@ -523,7 +523,7 @@ def test_branch_can_be_removed_like_tool(call: Call, script: Script) -> None:
             if step.counter == 1:
                 step.remove_tool("check")
                 assert step.tools == [look, boom]
-                with pytest.raises(DeclarationError, match="no tool `check` to remove; there are `look`, `boom`\\."):
+                with pytest.raises(DeclarationError, match=r"no tool `check` to remove\. There are: `look`, `boom`\."):
                     step.remove_tool("check")
             if step.counter == 2:
                 with pytest.raises(DeclarationError, match="There is no tool `check` to remove"):
@@ -543,7 +543,9 @@ def test_remove_tool_error_lists_branches(call: Call, script: Script) -> None:
         def on_step(self, step: Step) -> None:
             step.remove_tool("chek")
 
-    with pytest.raises(DeclarationError, match="There is no tool `chek` to remove; there are `look`, `boom`, `check`"):
+    with pytest.raises(
+        DeclarationError, match=r"There is no tool `chek` to remove\. There are: `look`, `boom`, `check`"
+    ):
         run_main(call, script(calling("look")), Wrong)
 
 

@@ -421,7 +421,7 @@ def test_saved_run_keeps_images(call: Call, script: Script) -> None:
     loop = new_machine(agent, (), {"question": "?", "photo": OAK})
     again = load(loop.plan, json.loads(json.dumps(save(loop))))
     assert again.run.input == run.input
-    assert again.openings == loop.openings
+    assert again.builder.openings == loop.builder.openings
 
 
 def test_failed_run_keeps_images(call: Call, script: Script) -> None:

@@ -973,7 +973,7 @@ def test_saved_run_keeps_answering_model_and_list_without_secrets() -> None:
     again = load(new_machine(agent, (), {}).plan, json.loads(json.dumps(saved)))
     assert answered(again.run) == answered(loop.run)
     assert answered(again.run)[0].fallbacks[0].to == "second"
-    assert [model.name for model in again.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]
+    assert [model.name for model in again.builder.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]
 
 
 def test_model_chain_implements_port() -> None:

@@ -80,7 +80,7 @@ def test_resumed_run_with_removed_branch_raises_and_stays_resumable(store: Any) 
 
     script = [call("inner", question="deep"), call("fails"), finish(answer="x")]
     run_id = interrupted(store, script, branches={"inner": Inner})
-    with pytest.raises(StoreError, match=r"branch `inner` .* not declared on `Desk` any more"):
+    with pytest.raises(StoreError, match=r"branch `inner` .* no longer declared on `Desk`"):
         declared()(model=by_turn(*script), store=store).resume(run_id)
     assert [each.status for each in acorn.runs(store).list()] in (["stopped"], ["failed"])
 

@@ -197,7 +197,7 @@ def test_on_start_setting_tool_results_raises(call: Call, script: Script, name: 
     def hook(self: Looker, step: Step) -> None:
         getattr(step, name).append("oops")
 
-    with pytest.raises(AcornError, match=r"`Starter\.on_start` has put something into `step\.tool_results` or"):
+    with pytest.raises(AcornError, match=r"`Starter\.on_start` has changed `step\.tool_results` or"):
         call.run(starting(hook)(model=script()), question="?")
 
 

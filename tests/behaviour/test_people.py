@@ -231,10 +231,10 @@ def test_approval_answer_decides_call(way: str, answer: Any, done: list[str], re
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (1, "answer it by True, by False"),
-        ({"approved": True}, "answer it by True"),
-        ({"approved": False, "arguments": {}}, "answer it by True"),
-        ({"approved": True, "arguments": [1]}, "answer it by True"),
+        (1, "Answer it by True, by False"),
+        ({"approved": True}, "Answer it by True"),
+        ({"approved": False, "arguments": {}}, "Answer it by True"),
+        ({"approved": True, "arguments": [1]}, "Answer it by True"),
         ({"approved": True, "arguments": {"amount": "much"}}, "argument `order` is missing"),
         (None, "cannot be answered by None"),
     ],
@@ -255,10 +255,10 @@ def test_request_is_answered_once() -> None:
     (machine,) = loop.values()
     again = load(machine.plan, save(machine))
     again.start(machine.journal.now)
-    first, second = again.requests()
+    first, second = again.calls.open_requests()
     again.answer(first.id, "x", 9.0)
-    assert again.requests() == [second]
-    with pytest.raises(StoreError, match="was answered already"):
+    assert again.calls.open_requests() == [second]
+    with pytest.raises(StoreError, match="is already answered"):
         again.answer(first.id, "y", 9.0)
     with pytest.raises(StoreError, match="has no request `nope`"):
         again.answer("nope", "y", 9.0)
@@ -377,7 +377,7 @@ def test_on_human_exception_ends_run() -> None:
 
 def test_on_human_unfitting_answer_ends_run_with_message() -> None:
     agent = Answering(3, model=ScriptedModel([calling("refund", order="a")]))
-    with pytest.raises(InputError, match="answer it by True"):
+    with pytest.raises(InputError, match="Answer it by True"):
         agent.run()
     assert DONE == []
 

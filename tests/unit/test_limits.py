@@ -102,11 +102,11 @@ def test_budget_for_tools_and_branches_leaves_room_for_answer() -> None:
     assert made.seconds_for_tools(Limits(seconds=20.0), 5.0) == 12.0
     assert made.seconds_for_tools(Limits(seconds=20.0), 19.0) == 0.001
     assert made.seconds_for_tools(Limits(), 5.0) is None
-    left = made.for_branches(Limits(tokens=1000, cost=9.0), PRICE)
+    left = made.limits_for_branches(Limits(tokens=1000, cost=9.0), PRICE, 0.0)
     assert left.tokens == 1000 - 170 - 20
     assert left.cost == pytest.approx(9.0 - PRICE.of(Usage(170, 20)))
-    assert made.for_branches(Limits(cost=9.0), None) == Limits()
-    assert Meter().for_branches(Limits(tokens=1000), None) == Limits(tokens=1000)
+    assert made.limits_for_branches(Limits(cost=9.0), None, 0.0) == Limits()
+    assert Meter().limits_for_branches(Limits(tokens=1000), None, 0.0) == Limits(tokens=1000)
 
 
 def budgets(limits: Limits, *above: Limits) -> Budgets:

@@ -16,7 +16,7 @@ from acorn._drive.bridge import run_concurrently
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree, current_machine, tree_of
 from acorn._formats.json import describe_error, excerpt
-from acorn._machine.inheritance import unfinished
+from acorn._machine.branches import unfinished_message
 from acorn._machine.state import BranchContext
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.record import CallSite, call_site_of
@@ -162,4 +162,4 @@ def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Gen
             tree.finish_branch(context, failure)
     assert context is not None
     if isinstance(tree.machines[context.run_id].run.output, Unfinished):
-        raise BranchError(f"The branch failed: {unfinished(context.path)}")
+        raise BranchError(f"The branch failed: {unfinished_message(context.path)}")

@@ -18,7 +18,7 @@ from acorn._formats.blobs import BlobReader, SavedText, save_text, save_texts, t
 from acorn._formats.json import describe_error, shorten
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import StepProgress, save_new, save_record
-from acorn._record.saved_form import FORMAT, fields_of, written_record
+from acorn._record.saved_form import FORMAT, fields_of, write_record
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
 from acorn.stores.lease import claim_of, claim_process, release_process, this_process
@@ -256,7 +256,7 @@ def _unbegun(kept: StoredRun, shelf: BlobReader) -> JsonObject:
     """The record of a run that nobody has begun yet."""
     facts = kept.facts
     run: Run = Run(facts.id, shelf.read(kept.birth.input), started=facts.started)
-    return {"format": FORMAT, "module": facts.agent, "run": written_record(run)}
+    return {"format": FORMAT, "module": facts.agent, "run": write_record(run)}
 
 
 @contextmanager

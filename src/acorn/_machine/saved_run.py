@@ -34,9 +34,9 @@ from acorn._record.saved_form import (
     read_output,
     read_record,
     read_result,
-    written_entry,
-    written_record,
-    written_result,
+    write_entry,
+    write_record,
+    write_result,
 )
 from acorn.journal import (
     BranchFinished,
@@ -109,9 +109,9 @@ def _rest(state: State, turn: int | None) -> JsonObject:
 
 def written_with_result(entry: Entry, state: State) -> JsonObject:
     """An entry as plain data; one of a result has with it what the memory would have of it."""
-    plain = written_entry(entry)
+    plain = write_entry(entry)
     if isinstance(entry, ToolFinished | BranchFinished) and entry.call_id is not None:
-        plain[_RESULT] = written_result(state.results[entry.call_id])
+        plain[_RESULT] = write_result(state.results[entry.call_id])
     return plain
 
 
@@ -161,12 +161,12 @@ def save_new(
     memory = state.to_json(turn)
     if after is not None:
         memory[LENGTH] = len(loop.journal.entries)
-    return [written_entry(entry) for entry in new], memory, after
+    return [write_entry(entry) for entry in new], memory, after
 
 
 def save_record(loop: Machine) -> JsonObject:
     """And the rest, which is small."""
-    record = {**written_record(loop.run), "seconds": loop.journal.now}
+    record = {**write_record(loop.run), "seconds": loop.journal.now}
     return {"format": FORMAT, "module": loop.plan.module, "run": record}
 
 

@@ -474,7 +474,7 @@ def test_record_json_of_other_class_is_rejected() -> None:
         Run.from_json(text, Checker)
     wrong: Any
     for wrong in (str, module, Answer, "Main", 5):
-        with pytest.raises(StoreError, match="the class of its module"):
+        with pytest.raises(StoreError, match="the second argument must be a module class"):
             Run.from_json(text, wrong)
 
 

@@ -33,7 +33,7 @@ from acorn.journal import (
     ToolResultsAdded,
     ToolStarted,
 )
-from acorn.record import Subscriber, listeners, unheard
+from acorn.record import Subscriber, listeners, without_subscriber
 
 
 def all_subscribers() -> tuple[Subscriber, ...]:
@@ -52,7 +52,7 @@ def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) ->
         driven.published += 1
         for subscriber in driven.subscribers:
             try:
-                with unheard(subscriber):
+                with without_subscriber(subscriber):
                     subscriber.callback(entry)
             except Exception as error:
                 if subscriber.is_vital and not is_aborted:

@@ -193,13 +193,13 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
     )
     fill_journal(run, read_entries(saved["journal"]))
     run.journal.now = kept["seconds"]
-    run._book.start(history_of(run.journal.entries))
+    run._history.start(history_of(run.journal.entries))
     loop = Machine(plan, run, state)
     _count_again(loop)
     if state.phase == "done":
         _close(run, plan, kept)
         loop.branches.are_counted = True
-    turn = None if state.turn is None else run._book.messages[state.turn]
+    turn = None if state.turn is None else run._history.messages[state.turn]
     if turn is None and state.response is not None:
         # The user has removed the turn where it is not in the history, or may yet put it back.
         called = [CalledTool(call.id, call.name, call.raw_arguments) for call in state.calls]

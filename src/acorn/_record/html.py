@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 from acorn._formats.json import describe_error, shorten, to_json_data
 from acorn._formats.redact import find_secrets, redact
@@ -27,9 +27,6 @@ from acorn.thread.events import (
 )
 from acorn.types import Paused
 
-if TYPE_CHECKING:
-    from acorn.record import Run
-
 _MOST_CHARACTERS = 2000
 _CELL_STYLE = "text-align: left; vertical-align: top"
 _TEXT_STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; margin: 0"
@@ -37,7 +34,7 @@ _TEXT_STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; margin: 0"
 Row = tuple[str, str, str]
 
 
-def write_html(run: Run) -> str:
+def write_html(run: Any) -> str:
     """Return the output of a run, and its events in a section that is closed at first."""
     facts = _table((name, "", text) for name, text in _ending(run))
     steps = _table(map(_row, run.thread))
@@ -59,11 +56,11 @@ def _table(rows: Iterable[Row]) -> str:
     return f"<table>{''.join(cells)}</table>" if cells else ""
 
 
-def _name(run: Run) -> str:
+def _name(run: Any) -> str:
     return (module_in(tuple(run.journal.entries)) or "run").rpartition(":")[2].rpartition(".")[2]
 
 
-def _summary(run: Run) -> Iterator[str]:
+def _summary(run: Any) -> Iterator[str]:
     yield run.stop_reason or "running"
     yield _count_text(run.steps, "step")
     yield _count_text(run.usage.requests, "request")
@@ -79,7 +76,7 @@ def _count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _ending(run: Run) -> Iterator[tuple[str, str]]:
+def _ending(run: Any) -> Iterator[tuple[str, str]]:
     """Iterate over the fields of the output, or over the reason why there is none."""
     if run.error is not None:
         yield "error", redact(describe_error(run.error), find_secrets({}))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -23,9 +23,6 @@ from acorn.errors import AcornError, ModelError, StoreError
 from acorn.journal import CalledTool, Entry, ModelResponded, ResultMessage, RunFailed, RunInterrupted, RunStarted
 from acorn.types import Fallback, ForkedFrom, JsonObject, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
 
-if TYPE_CHECKING:
-    from acorn.record import Run
-
 FORMAT = 2
 """The version of the JSON form. acorn reads this version and earlier ones."""
 
@@ -36,24 +33,24 @@ _MOST_CAUSES = 10
 # Records as text
 
 
-def write_run(run: Run) -> str:
+def write_run(run: Any) -> str:
     """Write a record and its branches as one JSON text."""
     return to_single_text(lambda: _write_tree(run))
 
 
-def _write_tree(run: Run) -> JsonObject:
+def _write_tree(run: Any) -> JsonObject:
     entries = tuple(run.journal.entries)  # Copied: the run may not have ended.
     return {
         "format": FORMAT,
         "module": module_in(entries),
         "run": write_record(run),
-        "history": to_json_data(run._book.messages),
+        "history": to_json_data(run._history.messages),
         "journal": [to_json_data(write_entry(entry)) for entry in entries],
         "branches": [_write_tree(branch) for branch in list(run.branches)],
     }
 
 
-def read_run(make: Callable[..., Run], text: str, agent: Any) -> Run:
+def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
     """Read a record from text. `make` is the class `Run`, and `agent` the module class for its types, or None."""
     try:
         saved = from_single_text(text)
@@ -115,7 +112,7 @@ def module_in(entries: Iterable[Entry]) -> str | None:
     return next((entry.module for entry in entries if isinstance(entry, RunStarted)), None)
 
 
-def write_record(run: Run) -> JsonObject:
+def write_record(run: Any) -> JsonObject:
     """Write a record without its history, journal and branches. Errors are redacted."""
     output: Any = run.output
     is_unfinished, is_paused = isinstance(output, Unfinished), isinstance(output, Paused)
@@ -138,7 +135,7 @@ def write_record(run: Run) -> JsonObject:
     }
 
 
-def read_record(make: Callable[..., Run], saved: Mapping[str, Any], shapes: Shapes | None) -> Run:
+def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shapes | None) -> Any:
     """Read a record, and its branches if they were written with it."""
     fields, entries = saved["run"], read_entries(saved["journal"])
     run = make(
@@ -158,7 +155,7 @@ def read_record(make: Callable[..., Run], saved: Mapping[str, Any], shapes: Shap
         forked_from=read_fork(fields),
     )
     if run.error is not None:
-        run.error.run = run  # type: ignore[attr-defined]
+        run.error.run = run
     fill_journal(run, entries)
     for branch in saved.get("branches", ()):
         check_format(branch)
@@ -422,7 +419,7 @@ def _read_entry(saved: Mapping[str, Any]) -> Entry:
     return entry
 
 
-def fill_journal(run: Run, entries: list[Entry]) -> None:
+def fill_journal(run: Any, entries: list[Entry]) -> None:
     """Put entries into the journal of a record, with the input of the record."""
     journal = run.journal
     journal.entries[:] = [

@@ -109,7 +109,7 @@ WRONG_VALUES = [
     (lambda: Audio.from_bytes(WAV, "image/png"), "is image/png, but must be audio"),
     (lambda: Image.from_url("cat.png"), "an http"),
     (lambda: Image.from_url("file:///etc/passwd"), "an http"),
-    (lambda: Image.from_url("data:image/png;base64,***"), "no base64"),
+    (lambda: Image.from_url("data:image/png;base64,***"), "not valid base64"),
     (lambda: Image.from_url("data:image/png"), "has no data"),
 ]
 
@@ -423,8 +423,8 @@ def test_embedded_model_rejects_media_before_start(tmp_path: Path) -> None:
     [
         (lambda: Image(b"x"), "Create `acorn.Image` with `Image.from_path`"),
         (lambda: Image.from_bytes("x"), "`Image.from_bytes` got a `str`.* a path to `from_path`"),  # type: ignore[arg-type]
-        (lambda: Image.from_bytes(5), "`Image.from_bytes` was given a `int`"),  # type: ignore[arg-type]
-        (lambda: Image.from_url(b"x"), "`Image.from_url` was given a `bytes`"),  # type: ignore[arg-type]
+        (lambda: Image.from_bytes(5), "`Image.from_bytes` got a `int`"),  # type: ignore[arg-type]
+        (lambda: Image.from_url(b"x"), "`Image.from_url` got a `bytes`"),  # type: ignore[arg-type]
         (lambda: Image.from_bytes(b"x", "image/png", b"x"), "the name of an image must be a string, got a `bytes`"),  # type: ignore[arg-type]
     ],
 )
@@ -434,5 +434,5 @@ def test_media_from_wrong_value_raises_with_advice(make: Callable[[], Any], word
 
 
 def test_path_given_to_media_field_raises_with_advice() -> None:
-    with pytest.raises(ValidationError, match=r"for a file use `acorn.Image.from_path\(...\)`"):
+    with pytest.raises(ValidationError, match=r"For a file, use `acorn.Image.from_path\(...\)`"):
         TypeAdapter(Image).validate_python(Path("cat.png"))

@@ -49,9 +49,9 @@ WRONG = [
     (["--photo", "none.png"], "`--photo none.png` cannot be read: No such file or directory"),
     (["--photo", "."], "`--photo .` cannot be read: Is a directory"),
     (["--photo", "receipt.pdf"], "`--photo`: `receipt.pdf` is application/pdf, but must be an image"),
-    (["--photo", "odd.thing"], "`--photo`: of what type `odd.thing` is cannot be told"),
+    (["--photo", "odd.thing"], "`--photo`: the type of `odd.thing` is unknown"),
     (["--photo", "data:image/png;base64,*"], "`--photo` is refused: the data is not valid base64"),
-    (["--photo", "cat.png", "--papers", "odd.thing"], "`--papers`: of what type `odd.thing` is cannot be told"),
+    (["--photo", "cat.png", "--papers", "odd.thing"], "`--papers`: the type of `odd.thing` is unknown"),
     ([], "`--photo` is missing (image)"),
 ]
 

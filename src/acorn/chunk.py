@@ -15,7 +15,7 @@ from acorn._formats.partial.compile import plan_of
 from acorn._formats.partial.frames import HIDDEN, as_value
 from acorn._formats.partial.parser import PushParser
 from acorn._formats.schema.shape import RESULT, Shape
-from acorn.models.assemble import CallParts
+from acorn.models.assemble import PartialCall
 from acorn.partial import Partial
 from acorn.record import Run
 from acorn.types import JsonObject, ToolResult
@@ -102,7 +102,7 @@ class StreamChunk(Generic[Out]):
     _count: int = 0
     _read: tuple[Any, tuple[str, ...]] | None = None
 
-    def __init__(self, *, call: CallParts | None = None, **parts: Any) -> None:
+    def __init__(self, *, call: PartialCall | None = None, **parts: Any) -> None:
         if call is not None:
             # The name and the id may still be coming in; the text only ever grows.
             self._call, self._count = (call.index, call.id, call.name, call.pieces), len(call.pieces)

@@ -22,8 +22,8 @@ from acorn._machine.asks import AskHook
 from acorn._machine.saved_run import load, save
 from acorn.journal import Fallback, ModelRequested, ModelResponded
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.circuit_breaker import FAILURES, OPEN_FOR, Circuits, Pass
-from acorn.models.fallback import Chain
+from acorn.models.circuit_breaker import FAILURES, OPEN_SECONDS, CircuitRegistry, CircuitPass
+from acorn.models.fallback import FallbackChain
 from acorn.models.port import can_stream, is_model
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as call_of
@@ -90,12 +90,14 @@ def test_one_that_cannot_take_a_medium_is_not_asked_and_the_next_is(call: Call, 
     assert run.output == Answer(text="done")
     (fallback,) = answered(run)[0].fallbacks
     assert (fallback.failed, fallback.to) == ("anthropic/claude-sonnet-4-5", "b")
-    assert "It takes no audio, and there is audio in `song`" in fallback.cause
+    assert "It does not support audio, and there is audio in `song`" in fallback.cause
 
 
 def test_where_none_can_take_a_medium_all_of_them_are_named(call: Call) -> None:
     other = {**CLAUDE, "model": "anthropic/claude-haiku-4-5"}
-    with pytest.raises(ModelError, match=r"claude-haiku-4-5.*takes no audio.*claude-sonnet-4-5.*takes no audio") as no:
+    with pytest.raises(
+        ModelError, match=r"claude-haiku-4-5.*does not support audio.*claude-sonnet-4-5.*does not support audio"
+    ) as no:
         call(Listener(model=[CLAUDE, other]), song=SONG)
     assert not no.value.retryable
 
@@ -412,7 +414,7 @@ def test_a_stream_that_is_left_closes_that_of_the_model(way: str) -> None:
         await anext(deltas)
         await deltas.aclose()
 
-    chain = Chain.of([Watched(BUSY, name="first"), Watched("Let me see.", name="second")], Circuits())
+    chain = FallbackChain.of([Watched(BUSY, name="first"), Watched("Let me see.", name="second")], CircuitRegistry())
     if way == "async":
         asyncio.run(leave())
     else:
@@ -441,23 +443,23 @@ class Switch(ScriptedModel):
         return DONE if self.is_up else BUSY
 
 
-Ask = Callable[[Chain], ModelResponse]
+Ask = Callable[[FallbackChain], ModelResponse]
 
 
-def whole(chain: Chain) -> ModelResponse:
+def whole(chain: FallbackChain) -> ModelResponse:
     return chain.complete(request_of())
 
 
-def awhole(chain: Chain) -> ModelResponse:
+def awhole(chain: FallbackChain) -> ModelResponse:
     return asyncio.run(chain.acomplete(request_of()))
 
 
-def pieces(chain: Chain) -> ModelResponse:
+def pieces(chain: FallbackChain) -> ModelResponse:
     found = list(chain.stream(request_of()))
     return ModelResponse(model=next(delta.model for delta in reversed(found) if delta.model))
 
 
-def apieces(chain: Chain) -> ModelResponse:
+def apieces(chain: FallbackChain) -> ModelResponse:
     async def main() -> list[Delta]:
         return [delta async for delta in chain.astream(request_of())]
 
@@ -473,7 +475,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 def test_a_circuit_opens_after_three_failures_in_a_row_and_is_tried_again_after_half_a_minute(ask: Ask) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b")
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     for count in range(1, FAILURES + 1):
         assert ask(chain).model == "b"
         assert len(a.requests) == count
@@ -481,18 +483,18 @@ def test_a_circuit_opens_after_three_failures_in_a_row_and_is_tried_again_after_
         assert ask(chain).model == "b"
     assert len(a.requests) == FAILURES == 3
 
-    clock.now += OPEN_FOR - 0.001
+    clock.now += OPEN_SECONDS - 0.001
     ask(chain)
     assert len(a.requests) == 3
 
     clock.now += 0.001
-    assert OPEN_FOR == 30
+    assert OPEN_SECONDS == 30
     ask(chain)  # one tries it, and it is still down
     assert len(a.requests) == 4
     ask(chain)
     assert len(a.requests) == 4
 
-    clock.now += OPEN_FOR
+    clock.now += OPEN_SECONDS
     a.is_up = True
     assert ask(chain).model == "a"
     assert ask(chain).model == "a"
@@ -508,7 +510,7 @@ def test_a_circuit_opens_after_three_failures_in_a_row_and_is_tried_again_after_
 
 def test_a_success_between_failures_begins_the_count_anew(ask: Ask) -> None:
     a, b = Switch("a"), Switch("b")
-    chain = Chain.of([a, b], Circuits(Clock()))
+    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     for is_up in (False, False, True, False, False, True, False, False):
         a.is_up = is_up
         assert ask(chain).model == ("a" if is_up else "b")
@@ -518,7 +520,7 @@ def test_a_success_between_failures_begins_the_count_anew(ask: Ask) -> None:
 @pytest.mark.parametrize("status", [400, 401])
 def test_what_will_not_pass_opens_no_circuit(ask: Ask, status: int) -> None:
     a, b = ScriptedModel([Failure(status)] * 5, name="a"), Switch("b")
-    chain = Chain.of([a, b], Circuits(Clock()))
+    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     for _ in range(5):
         with pytest.raises(ModelError):
             ask(chain)
@@ -527,11 +529,11 @@ def test_what_will_not_pass_opens_no_circuit(ask: Ask, status: int) -> None:
 
 def test_with_all_circuits_open_the_first_is_asked(ask: Ask) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b", is_up=False)
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     for _ in range(3):
         with pytest.raises(ModelError, match=r"^`b` failed.*`a` failed"):
             ask(chain)
-    with pytest.raises(ModelError, match=r"^`a` failed.*`b` was not asked: its circuit is open"):
+    with pytest.raises(ModelError, match=r"^`a` failed.*`b` was skipped: its circuit is open"):
         ask(chain)
     assert (len(a.requests), len(b.requests)) == (4, 3)
     a.is_up = True
@@ -544,7 +546,7 @@ def test_with_all_circuits_open_the_first_is_asked(ask: Ask) -> None:
 
 def test_who_is_left_out_for_its_open_circuit_is_told() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
-    chain = Chain.of([a, b], Circuits(Clock()))
+    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     runs = [Asker(model=chain).run() for _ in range(4)]
     (fallback,) = answered(runs[-1])[0].fallbacks
     assert fallback == Fallback("a", "b", "its circuit is open")
@@ -553,7 +555,7 @@ def test_who_is_left_out_for_its_open_circuit_is_told() -> None:
 
 def test_a_stream_that_broke_behind_its_first_delta_counts_as_a_failure(way: str) -> None:
     a, b = ScriptedModel([Failure(503, after=Reply("Let"))] * 3, name="a"), Switch("b")
-    chain = Chain.of([a, b], Circuits(Clock()))
+    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     asking = apieces if way == "async" else pieces
     for _ in range(3):
         with pytest.raises(ModelError):
@@ -575,11 +577,11 @@ def test_one_at_a_time_tries_a_model_whose_circuit_was_open() -> None:
         return DONE
 
     a = ScriptedModel(reply, name="a")
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     for _ in range(3):
         whole(chain)
     is_down = False
-    clock.now += OPEN_FOR
+    clock.now += OPEN_SECONDS
     answers: list[str] = []
     probing = threading.Thread(target=lambda: answers.append(whole(chain).model))
     probing.start()
@@ -600,41 +602,41 @@ def test_one_at_a_time_tries_a_model_whose_circuit_was_open() -> None:
 
 def test_a_trial_that_ends_when_others_have_found_out_says_nothing_of_the_next() -> None:
     clock = Clock()
-    circuit = Circuits(clock).of("openai/gpt-4o")
+    circuit = CircuitRegistry(clock).of("openai/gpt-4o")
 
-    def enter() -> Pass:
-        passed = circuit.enter(anyhow=True)
+    def enter() -> CircuitPass:
+        passed = circuit.enter(is_forced=True)
         assert passed is not None
         return passed
 
     early = enter()
     for _ in range(FAILURES):
-        enter().failed("m")
+        enter().report_failure("m")
     assert circuit.enter() is None
-    clock.now += OPEN_FOR
+    clock.now += OPEN_SECONDS
     first = enter()
     assert circuit.enter() is None
-    early.succeeded("m")
+    early.report_success("m")
     for _ in range(FAILURES):
-        enter().failed("m")
-    clock.now += OPEN_FOR
+        enter().report_failure("m")
+    clock.now += OPEN_SECONDS
     second = enter()
-    assert not circuit.is_passable
-    first.failed("m")
-    first.left()
-    assert not circuit.is_passable
-    second.refused()
-    assert circuit.is_passable
-    interrupted: Pass | None = enter()
-    assert not circuit.is_passable
+    assert not circuit.lets_through
+    first.report_failure("m")
+    first.release()
+    assert not circuit.lets_through
+    second.report_rejection()
+    assert circuit.lets_through
+    interrupted: CircuitPass | None = enter()
+    assert not circuit.lets_through
     del interrupted
-    assert circuit.is_passable
+    assert circuit.lets_through
 
 
 def test_many_threads_that_fail_at_once_open_the_circuit_once() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
     clock = Clock()
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     crowd = [threading.Thread(target=whole, args=(chain,)) for _ in range(32)]
     for each in crowd:
         each.start()
@@ -644,7 +646,7 @@ def test_many_threads_that_fail_at_once_open_the_circuit_once() -> None:
     assert 3 <= seen <= 32
     assert whole(chain).model == "b"
     assert len(a.requests) == seen
-    clock.now += OPEN_FOR
+    clock.now += OPEN_SECONDS
     a.is_up = True
     assert whole(chain).model == "a"
 
@@ -666,7 +668,7 @@ def test_circuits_are_known_to_the_whole_process_by_the_object() -> None:
 
 
 def test_a_circuit_goes_with_its_object() -> None:
-    circuits = Circuits()
+    circuits = CircuitRegistry()
     one = ScriptedModel("")
     kept = circuits.of(one)
     assert circuits.of(one) is kept
@@ -695,7 +697,7 @@ def test_a_circuit_goes_with_its_object() -> None:
     ],
 )
 def test_a_circuit_is_known_by_the_model_and_where_it_is_asked(one: Any, other: Any, is_same: bool) -> None:
-    circuits = Circuits()
+    circuits = CircuitRegistry()
     assert (circuits.of(one) is circuits.of(other)) == is_same
 
 
@@ -713,10 +715,10 @@ def test_a_call_that_is_cancelled_while_one_is_tried_says_nothing_of_the_model(s
         return BUSY if is_down else replace(DONE, delay=4 * PATIENCE)
 
     a = ScriptedModel(reply, name="a")
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     for _ in range(3):
         whole(chain)
-    clock.now += OPEN_FOR
+    clock.now += OPEN_SECONDS
     is_down = False
 
     async def give_up() -> None:
@@ -923,21 +925,21 @@ def test_the_log_tells_who_is_asked_instead_and_when_a_circuit_opens(
     call: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b")
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     with caplog.at_level(logging.INFO, logger="acorn"):
         for _ in range(4):
             call(Asker(model=chain))
-        clock.now += OPEN_FOR
+        clock.now += OPEN_SECONDS
         a.is_up = True
         call(Asker(model=chain))
     said = [record.getMessage() for record in caplog.records if not record.getMessage().startswith("Run ")]
-    handed = "`a` failed (HTTP 503); `b` is asked instead."
+    handed = "`a` failed (HTTP 503). The request goes to `b`."
     assert said == [
         handed,
         handed,
         "The circuit of `a` is open for 30 s: it failed 3 times in a row.",
         handed,
-        "`a` is not asked (its circuit is open); `b` is asked instead.",
+        "`a` is skipped (its circuit is open). The request goes to `b`.",
         "The circuit of `a` is closed again.",
     ]
     assert {record.levelno for record in caplog.records} == {logging.INFO}
@@ -976,7 +978,7 @@ def test_a_saved_run_keeps_who_answered_and_a_list_without_its_secrets() -> None
 
 
 def test_a_chain_is_a_model_of_the_port() -> None:
-    chain = Chain.of([Switch("a"), Switch("b")], Circuits())
+    chain = FallbackChain.of([Switch("a"), Switch("b")], CircuitRegistry())
     assert is_model(chain)
     assert can_stream(chain)
     assert chain.name == "a"

@@ -414,7 +414,7 @@ def test_the_embedded_model_refuses_by_name_before_anything_runs(tmp_path: Path)
     class Local(module[Question, Answer]):
         model = f"local/{tmp_path}/none.gguf"
 
-    with pytest.raises(ModelError, match="reads text only, and there is an image in `photo`"):
+    with pytest.raises(ModelError, match="supports text only, and there is an image in `photo`"):
         Local()(photo=PNG)
 
 

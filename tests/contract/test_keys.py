@@ -47,7 +47,7 @@ class Looping(Plain):
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for known in _PROVIDERS.values():
-        for name in (*known.keys, *known.addresses):
+        for name in (*known.keys, *known.address_variables):
             monkeypatch.delenv(name, raising=False)
 
 
@@ -62,7 +62,7 @@ def test_the_variable_is_named(name: str, variable: str, provider: str, lane: st
     ):
         with pytest.raises(ModelError) as caught:
             act()
-        assert str(caught.value).startswith(f"{variable} is not set; {name} needs it")
+        assert str(caught.value).startswith(f"`{variable}` is not set, but `{name}` needs it")
         assert (caught.value.provider, caught.value.status, caught.value.retryable) == (provider, None, False)
 
 
@@ -82,7 +82,7 @@ for steps in (3, None):
         print(error)
 print([heavy for heavy in ("litellm", "openai", "httpx", "aiohttp") if heavy in sys.modules])
 """
-    known = {name for each in _PROVIDERS.values() for name in each.keys + each.addresses}
+    known = {name for each in _PROVIDERS.values() for name in each.keys + each.address_variables}
     environment = {key: value for key, value in os.environ.items() if key not in known}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True, env=environment
@@ -111,7 +111,7 @@ def test_what_is_given_instead_is_enough(case: str, provider: str) -> None:
 
 @pytest.mark.parametrize("provider", _PROVIDERS)
 def test_each_variable_is_enough(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*_PROVIDERS[provider].keys, *_PROVIDERS[provider].addresses):
+    for name in (*_PROVIDERS[provider].keys, *_PROVIDERS[provider].address_variables):
         with monkeypatch.context() as patch:
             patch.setenv(name, "http://127.0.0.1:9")
             check_key(f"{provider}/m", provider, {})
@@ -124,7 +124,7 @@ def test_a_key_of_blanks_is_none(
 ) -> None:
     monkeypatch.setenv(variable, " ")
     for given in ({}, {"api_key": " \n"}):
-        with pytest.raises(ModelError, match=f"{variable} is not set; {name} needs it"):
+        with pytest.raises(ModelError, match=f"`{variable}` is not set, but `{name}` needs it"):
             Plain(model={"model": name, "lane": lane, **given})()
 
 
@@ -163,7 +163,7 @@ def test_anthropics_other_variable_is_a_token(monkeypatch: pytest.MonkeyPatch) -
 def test_a_provider_that_is_not_in_the_table_is_left_to_litellm() -> None:
     with pytest.raises(ModelError) as caught:
         Plain(model={"model": "replicate/meta/m", "num_retries": 0})()
-    assert "is not set; " not in str(caught.value)
+    assert "is not set, but" not in str(caught.value)
 
 
 def test_a_key_that_is_missing_further_down_a_list_does_not_matter_before_it_is_needed() -> None:

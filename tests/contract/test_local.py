@@ -500,7 +500,7 @@ def test_a_loaded_file_does_not_change_its_settings() -> None:
 def test_pictures_are_refused_in_words() -> None:
     request = asked("", WORD)
     request.messages[1]["content"] = [{"type": "image_url", "image_url": {"url": "data:,"}}]
-    with pytest.raises(ModelError, match="reads text only, and there is an image in"):
+    with pytest.raises(ModelError, match="supports text only, and there is an image in"):
         LocalModel({"model": MODEL}).complete(request)
 
 

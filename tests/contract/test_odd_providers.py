@@ -335,7 +335,7 @@ def test_an_error_that_is_none_is_no_error() -> None:
 @pytest.mark.parametrize("content", [{"a": 1}, 5])
 def test_content_that_is_no_text_cannot_be_read(content: Any) -> None:
     body = json.dumps({"choices": [{"message": {"content": content}}]}).encode()
-    with Loopback([Fault(body=body)]) as server, pytest.raises(ModelError, match="cannot be read"):
+    with Loopback([Fault(body=body)]) as server, pytest.raises(ModelError, match="unreadable response"):
         Plain(model=server.openai())()
 
 

@@ -253,7 +253,7 @@ def test_azure_that_refuses_it_is_asked_without_for_the_whole_run(litellm_is_loa
 def test_one_that_the_user_set_is_an_error_that_names_it(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=400, message=REFUSED))
     error = wire.fails(Casual(model=wire.model(), strict=True))
-    assert "The model does not take the `strict` that was set: change or remove it." in str(error)
+    assert "The model does not support the `strict` that was set. Change or remove it." in str(error)
     assert (error.status, wire.count()) == (400, 1)
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from acorn.models.lanes.http_response import Chunks, Response, read_headers
+from acorn.models.lanes.http_response import ChunkParser, FastHTTPResponse, read_headers
 
 
 class Line:
@@ -45,7 +45,7 @@ HEADS = {
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 def test_a_head_is_read_as_the_standard_library_reads_it(head: bytes) -> None:
-    ours = Response(cast(Any, Line(head + BODY)), method="POST")
+    ours = FastHTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     theirs = http.client.HTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     for response in (ours, theirs):
         response.begin()
@@ -58,7 +58,7 @@ def test_a_head_is_read_as_the_standard_library_reads_it(head: bytes) -> None:
 
 def test_what_is_said_on_the_way_is_passed_over_whatever_it_is() -> None:
     head = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
-    response = Response(cast(Any, Line(head + BODY)), method="POST")
+    response = FastHTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     response.begin()
     assert (response.status, dict(response.headers)) == (200, {"content-length": "5"})
 
@@ -66,7 +66,7 @@ def test_what_is_said_on_the_way_is_passed_over_whatever_it_is() -> None:
 @pytest.mark.parametrize("head", [b"HTTP/2 200\r\n\r\n", b"hello\r\n\r\n", b"", b"HTTP/1.1 abc\r\n\r\n"])
 def test_what_is_no_answer_is_an_error(head: bytes) -> None:
     with pytest.raises((http.client.HTTPException, OSError)):
-        Response(cast(Any, Line(head)), method="POST").begin()
+        FastHTTPResponse(cast(Any, Line(head)), method="POST").begin()
 
 
 def test_headers_without_an_end_are_an_error() -> None:
@@ -83,14 +83,14 @@ WHOLE = b"hello, and \r\n12345\n\r\n"
 
 @pytest.mark.parametrize("size", range(1, len(CHUNKED) + 1))
 def test_chunks_cut_anywhere_give_the_same_data(size: int) -> None:
-    chunks = Chunks()
+    chunks = ChunkParser()
     found = b"".join(chunks.feed(CHUNKED[at : at + size]) for at in range(0, len(CHUNKED), size))
-    assert (found, chunks.is_over, chunks.has_more) == (WHOLE, True, False)
+    assert (found, chunks.is_finished, chunks.has_excess) == (WHOLE, True, False)
 
 
 def test_a_chunked_answer_is_read_to_its_end_and_no_further() -> None:
     head = HEADS["chunked"]
-    response = Response(cast(Any, Line(head + CHUNKED)), method="POST")
+    response = FastHTTPResponse(cast(Any, Line(head + CHUNKED)), method="POST")
     response.begin()
     assert response.read1(1000) + response.read1(1000) == WHOLE
     assert response.read1(1000) == b""
@@ -98,7 +98,7 @@ def test_a_chunked_answer_is_read_to_its_end_and_no_further() -> None:
 
 
 def test_a_connection_on_which_something_came_behind_the_end_is_not_used_again() -> None:
-    response = Response(cast(Any, Line(HEADS["chunked"] + CHUNKED + b"HTTP/1.1 200 OK\r\n\r\n")), method="POST")
+    response = FastHTTPResponse(cast(Any, Line(HEADS["chunked"] + CHUNKED + b"HTTP/1.1 200 OK\r\n\r\n")), method="POST")
     response.begin()
     assert response.read1(1000) == WHOLE
     assert response.read1(1000) == b""
@@ -107,7 +107,7 @@ def test_a_connection_on_which_something_came_behind_the_end_is_not_used_again()
 
 @pytest.mark.parametrize("data", [b"5\r\nhel", b"5\r\nhello\r\n", b"0\r\n", b"x\r\nhello\r\n", b"-1\r\nhello\r\n", b""])
 def test_chunks_that_break_off_or_are_none_are_an_error(data: bytes) -> None:
-    response = Response(cast(Any, Line(HEADS["chunked"] + data)), method="POST")
+    response = FastHTTPResponse(cast(Any, Line(HEADS["chunked"] + data)), method="POST")
     response.begin()
     with pytest.raises(http.client.HTTPException):
         list(iter(lambda: response.read1(1000), b""))

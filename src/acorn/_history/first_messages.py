@@ -45,7 +45,7 @@ def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] 
     count = "it is" if len(media) == 1 else f"the {len(media)} media of a request are"
     raise kind(
         f"`{spec.owner}` may send {size_text(most)} of media at once, and {count} {size_text(size)} in all, the "
-        f"largest in {largest.place} ({size_text(largest.size)}); make them smaller, or raise `max_media_bytes` if the "
+        f"largest in {largest.source} ({size_text(largest.size)}); make them smaller, or raise `max_media_bytes` if the "
         f"model takes more."
     )
 

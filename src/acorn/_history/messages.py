@@ -13,7 +13,7 @@ from acorn._history.history import call_ids as call_ids
 from acorn._history.history import tool as tool
 from acorn._history.history import user as user
 from acorn.errors import AcornError
-from acorn.models.request_body import unsigned_id
+from acorn.models.request_body import strip_signature
 from acorn.record import Message
 from acorn.types import TOOL_ERROR, Content, JsonObject, ToolResult
 
@@ -52,7 +52,7 @@ def sent_result(content: Content, name: str, call_id: str) -> tuple[Content, lis
     is_plain = len(texts) == 1 and texts[0].keys() == {"type", "text"} and isinstance(texts[0]["text"], str)
     labelled: list[JsonObject] = []
     for number, part in enumerate(others, start=1):
-        line = f"Media {number} of the result of `{name}` (call `{unsigned_id(call_id)}`):"
+        line = f"Media {number} of the result of `{name}` (call `{strip_signature(call_id)}`):"
         labelled += [{"type": "text", "text": line}, part]
     return (texts[0]["text"] if is_plain else texts or ELSEWHERE), labelled
 

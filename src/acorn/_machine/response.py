@@ -18,7 +18,7 @@ from acorn._machine.asks import AskTool
 from acorn._machine.plan import BranchTool, Toolset
 from acorn.chunk import AnswerReader, StreamChunk
 from acorn.errors import LimitError, ModelError
-from acorn.models.assemble import Assembly, CallParts
+from acorn.models.assemble import Assembly, PartialCall
 from acorn.models.port import Delta, Model, ModelResponse, RawCall
 from acorn.record import TOOL, Run
 from acorn.types import ToolCall, ToolResult
@@ -108,7 +108,7 @@ class Streamer:
         last.done = True
         return response, last
 
-    def _of_call(self, call: CallParts) -> StreamChunk:
+    def _of_call(self, call: PartialCall) -> StreamChunk:
         if call.name != FINISH:
             return StreamChunk(call=call)
         answer = self._answers.get(call.index)

@@ -259,7 +259,7 @@ class ScriptedModel:
     def _characters(self, request: ModelRequest) -> int:
         """The length of all that a request says; of what the one before it said, it is known."""
         part = request.sent
-        if part is None or part.is_completed:
+        if part is None or part.has_extra_messages:
             return sum(len(text_of(message.get("content"))) for message in request.messages)
         known, count, length = self._counted
         if known is not part.sent or count > part.count:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from starlette.types import Message, Receive, Scope, Send
 
 from acorn import BranchError, InputError, LimitError, ModelError, ParseError, Run, StoreError, Unfinished
-from acorn.models.failures import LATE
+from acorn.models.failures import TIMED_OUT
 from acorn.types import JsonObject
 from acorn.web.guard import HEADERS
 
@@ -84,7 +84,7 @@ def is_logged(told: ErrorReply) -> bool:
 
 
 def _is_late(error: ModelError) -> bool:
-    return error.status in (408, 504) or f"({LATE})" in str(error)
+    return error.status in (408, 504) or f"({TIMED_OUT})" in str(error)
 
 
 def check_finished(run: Run) -> None:

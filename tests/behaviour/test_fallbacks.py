@@ -22,7 +22,7 @@ from acorn._machine.asks import AskHook
 from acorn._machine.saved_run import load, save
 from acorn.journal import Fallback, ModelRequested, ModelResponded
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.circuit_breaker import FAILURES, OPEN_SECONDS, CircuitRegistry, CircuitPass
+from acorn.models.circuit_breaker import FAILURES, OPEN_SECONDS, CircuitPass, CircuitRegistry
 from acorn.models.fallback import FallbackChain
 from acorn.models.port import can_stream, is_model
 from acorn.testing import Failure, Reply, ScriptedModel, finish

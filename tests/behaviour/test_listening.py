@@ -33,7 +33,7 @@ from acorn.journal import (
     ToolStarted,
 )
 from acorn.models import ModelRequest
-from acorn.models.retry import RetryPolicy, RetryingModel
+from acorn.models.retry import RetryingModel, RetryPolicy
 from acorn.record import Subscriber, _listening
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 

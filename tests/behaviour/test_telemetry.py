@@ -21,7 +21,7 @@ from tests.telemetry import Spans, attributes, set_up
 
 from acorn import DeclarationError, ModelError, Step, module, tool
 from acorn._telemetry import conventions
-from acorn.models.retry import RetryPolicy, RetryingModel
+from acorn.models.retry import RetryingModel, RetryPolicy
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 WAYS = ["call", "acall", "stream", "astream"]

@@ -24,7 +24,7 @@ from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import DeclarationError, LimitError, ModelError, module
 from acorn.models import Delta, ModelRequest, ModelResponse
-from acorn.models.retry import LONGEST_WAIT, RetryPolicy, RetryingModel
+from acorn.models.retry import LONGEST_WAIT, RetryingModel, RetryPolicy
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.types import Usage

@@ -129,7 +129,7 @@ def test_a_key_of_blanks_is_none(
 
 
 def test_the_address_of_the_provider_itself_is_nobody_elses() -> None:
-    with pytest.raises(ModelError, match="OPENAI_API_KEY is not set"):
+    with pytest.raises(ModelError, match="`OPENAI_API_KEY` is not set"):
         Plain(model={"model": "openai/gpt-4o", "base_url": "https://api.openai.com/v1/"})()
 
 

@@ -15,7 +15,7 @@ from acorn import ModelError, module
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.assemble import Assembly
 from acorn.models.port import can_stream, is_model, thinks
-from acorn.models.retry import LONGEST_WAIT, RetryPolicy, RetryingModel
+from acorn.models.retry import LONGEST_WAIT, RetryingModel, RetryPolicy
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing.scripted import Scripted
 

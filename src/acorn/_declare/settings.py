@@ -28,7 +28,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from acorn._formats.json import excerpt
 from acorn._formats.xml.parse import is_name
 from acorn.errors import DeclarationError
-from acorn.models.port import resembles_model, is_model, missing_members
+from acorn.models.port import is_model, missing_members, resembles_model
 from acorn.types import JsonObject
 
 Limit = TypeVar("Limit")

@@ -20,8 +20,7 @@ from pydantic_core import to_json
 
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.redact import redact, secrets_in, without_secrets
-from acorn.models.port import ModelRequest
-from acorn.models.retry import is_retryable
+from acorn.models.port import ModelRequest, is_retryable
 from acorn.types import JsonObject
 
 NO_CONNECTION = "no connection"

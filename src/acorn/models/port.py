@@ -271,6 +271,14 @@ class ResendError(ModelError):
     """
 
 
+_TRANSIENT_STATUSES = (408, 409, 429)
+
+
+def is_retryable(status: int) -> bool:
+    """Return whether a request that failed with this HTTP status may succeed later."""
+    return status in _TRANSIENT_STATUSES or status >= 500
+
+
 class RetryEvent(NamedTuple):
     """A failed request that is retried, or that is sent to another model."""
 

@@ -34,13 +34,6 @@ from acorn.models.port import (
 )
 from acorn.types import JsonObject
 
-_TRANSIENT = (408, 409, 429)
-
-
-def is_retryable(status: int) -> bool:
-    """Return whether the same request may succeed later."""
-    return status in _TRANSIENT or status >= 500
-
 
 def parse_retry_after(header: str | None) -> float | None:
     """Return the seconds of a `Retry-After` header, which may also be a date."""

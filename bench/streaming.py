@@ -1,4 +1,4 @@
-"""Partial answers: CPU time of a whole answer in 8-character deltas, against parsing each prefix anew."""
+"""Measure partial answers: CPU time of a whole answer in 8-character deltas, relative to parsing each prefix again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from measure import Line, cpu
 from pydantic import BaseModel, create_model
 from pydantic_core import from_json
 
-from acorn._formats.partial.compile import plan_of
+from acorn._formats.partial.compile import expectation_of
 from acorn._formats.partial.parser import PushParser
 from acorn._formats.schema.shape import shape_of
-from acorn._machine.response import Streamer
+from acorn.chunk import Streamer
 from acorn.models.assemble import Assembly
 from acorn.models.port import CallDelta, Delta
 
@@ -68,7 +68,7 @@ def read_all(kind: Any, text: str, look: Callable[[Any], Any]) -> float:
     deltas = [text[at : at + SIZE] for at in range(0, len(text), SIZE)]
     best = math.inf
     for _ in range(3):
-        parser = PushParser(plan_of(kind))
+        parser = PushParser(expectation_of(kind))
         feed, value = parser.feed, parser.value
         start = time.process_time()
         for delta in deltas:
@@ -92,7 +92,7 @@ def exponent(kind: Any, make: Callable[[int], str], look: Callable[[Any], Any]) 
 
 
 def unread() -> float:
-    """A streamed answer whose chunks nobody looks into, against putting its deltas together."""
+    """Measure a streamed answer whose chunks are not read, relative to joining its deltas."""
     text = long(100_000)
     deltas = [Delta(calls=(CallDelta(0, "call_1", "__finish__"),))]
     deltas += [Delta(calls=(CallDelta(0, arguments=text[at : at + SIZE]),)) for at in range(0, len(text), SIZE)]

@@ -1,4 +1,4 @@
-"""Write `src/acorn/models/prices.json` from the table that LiteLLM brings along: `make prices`.
+"""Write `src/acorn/models/prices.json` from LiteLLM's table: `make prices`.
 
 The table has the models of the native lanes, in dollars per million tokens: input, output, input read from a cache,
 input written to a cache (and to one that lasts an hour), and the prices for long prompts. Requests to Anthropic must
@@ -24,7 +24,7 @@ KEYS = {
 
 
 def prices() -> dict[str, dict[str, Any]]:
-    """The table as it should be."""
+    """Return the expected table."""
     found: dict[str, dict[str, Any]] = {"anthropic": {}, "openai": {}}
     for name, known in sorted(litellm_table().items()):
         provider = known.get("litellm_provider")

@@ -1,4 +1,4 @@
-"""One instance, many calls: whatever runs beside a run, it sees only what is its own."""
+"""One instance, many calls: a run sees only its own state, whatever runs concurrently."""
 
 import asyncio
 import copy
@@ -45,7 +45,7 @@ class Sight(BaseModel):
 
 
 def names_in(value: object) -> list[str]:
-    """The runs that are mentioned somewhere; each has a name such as `<17>`."""
+    """Return the runs that are mentioned; each has a name such as `<17>`."""
     return sorted(set(re.findall(r"<(\d+)>", str(value).replace("&lt;", "<").replace("&gt;", ">"))))
 
 
@@ -96,7 +96,7 @@ class Crowd(module[Who, str]):
 
 
 class Crowded(ScriptedModel):
-    """Two steps, then the name; it remembers requests in which two runs are mixed."""
+    """A model of two steps that records requests in which two runs are mixed."""
 
     def __init__(self) -> None:
         self.mixed: list[list[str]] = []
@@ -120,7 +120,7 @@ class Crowded(ScriptedModel):
 
 
 def judge(agent: Crowd, run: Run[Any], number: int) -> None:
-    """That one run saw nothing of another."""
+    """Check that one run saw nothing of another."""
     name = f"<{number}>"
     assert run.output == name
     assert run.input == Who(name=name)
@@ -136,7 +136,7 @@ def judge(agent: Crowd, run: Run[Any], number: int) -> None:
 
 @pytest.fixture
 def hasty() -> Iterator[None]:
-    """Threads take turns as often as Python allows."""
+    """Let threads switch as often as Python allows."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -146,7 +146,7 @@ def hasty() -> Iterator[None]:
 
 
 def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Do something in so many threads at once."""
+    """Call a function in many threads at once."""
     ready = threading.Barrier(count, timeout=PATIENCE)
 
     def begin(number: int) -> Any:
@@ -158,11 +158,11 @@ def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_one_instance_serves_many_threads_at_once() -> None:
+def test_one_instance_serves_concurrent_threads() -> None:
     model = Crowded()
     agent = Crowd(model=model)
     barrier = threading.Barrier(THREADS, timeout=PATIENCE)
-    agent.meet = barrier.wait  # each tool waits until all runs are in the middle of theirs
+    agent.meet = barrier.wait  # Each tool waits until all runs are inside theirs.
 
     def work(number: int) -> Run[str]:
         assert agent.last is None
@@ -179,11 +179,11 @@ def test_one_instance_serves_many_threads_at_once() -> None:
     for number, run in enumerate(runs):
         judge(agent, run, number)
     assert len({run.id for run in runs}) == THREADS
-    assert agent.last is None  # no run has ended in this thread
+    assert agent.last is None  # No run has ended in this thread.
     model.judge(THREADS)
 
 
-def test_one_instance_serves_many_tasks_at_once() -> None:
+def test_one_instance_serves_concurrent_tasks() -> None:
     model = Crowded()
     agent = Crowd(model=model)
     inside: list[int] = []
@@ -203,7 +203,7 @@ def test_one_instance_serves_many_tasks_at_once() -> None:
         runs = await asyncio.gather(*(work(number) for number in range(TASKS)))
         for number, run in enumerate(runs):
             judge(agent, run, number)
-        assert agent.last in runs  # this task has none of its own, but they ended in this thread
+        assert agent.last in runs  # This task has no run, but runs ended in this thread.
 
     asyncio.run(main())
     assert sorted(inside) == list(range(TASKS))
@@ -211,7 +211,7 @@ def test_one_instance_serves_many_tasks_at_once() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_threads_with_loops_of_their_own_and_plain_threads_mix() -> None:
+def test_threads_with_and_without_loops_mix() -> None:
     model = Crowded()
     agent = Crowd(model=model)
 
@@ -236,7 +236,7 @@ async def _call_inside(agent: Crowd, number: int) -> Run[str]:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_copies_run_beside_each_other_and_the_original_with_what_is_theirs() -> None:
+def test_copies_run_concurrently_with_own_state() -> None:
     model = Crowded()
     agent = Crowd(model=model)
 
@@ -262,7 +262,7 @@ def test_copies_run_beside_each_other_and_the_original_with_what_is_theirs() -> 
 
 
 @pytest.mark.usefixtures("hasty")
-def test_the_first_calls_of_an_instance_may_be_at_once() -> None:
+def test_first_calls_of_instance_can_be_concurrent() -> None:
     def reply(request: ModelRequest) -> Reply:
         return finish(result="done")
 
@@ -282,7 +282,7 @@ def test_the_first_calls_of_an_instance_may_be_at_once() -> None:
         assert in_threads(8, work) == [["done"] * 3] * 8
 
 
-# What belongs to one run only
+# State of one run
 
 
 class Editor(module[Who, str]):
@@ -302,7 +302,7 @@ class Editor(module[Who, str]):
             self.history = [{"role": "user", "content": "changed"}]
 
 
-def test_what_a_hook_changes_holds_for_its_own_run_only() -> None:
+def test_hook_changes_apply_to_own_run_only() -> None:
     meeting = threading.Barrier(2, timeout=PATIENCE)
 
     def reply(request: ModelRequest) -> Reply:
@@ -320,7 +320,7 @@ def test_what_a_hook_changes_holds_for_its_own_run_only() -> None:
     assert [after[1].temperature, after[4].temperature] == [0.1, 0.7]
 
 
-def test_each_call_starts_with_a_fresh_history(call: Call, script: Script) -> None:
+def test_each_call_starts_with_fresh_history(call: Call, script: Script) -> None:
     model = script(*(finish(result=str(number)) for number in range(3)))
 
     class Fresh(module[Who, str]):
@@ -335,7 +335,7 @@ def test_each_call_starts_with_a_fresh_history(call: Call, script: Script) -> No
 
 
 @pytest.mark.edits_history
-def test_an_earlier_conversation_is_not_changed_by_what_follows_it(call: Call, script: Script) -> None:
+def test_prior_history_is_not_changed_by_new_run(call: Call, script: Script) -> None:
     class Meddler(module[Who, str]):
         """Rewrite history."""
 
@@ -363,7 +363,7 @@ def test_an_earlier_conversation_is_not_changed_by_what_follows_it(call: Call, s
     assert first.history == before
 
 
-def test_a_copy_does_not_touch_the_original(call: Call, script: Script) -> None:
+def test_copy_does_not_change_original(call: Call, script: Script) -> None:
     class Answerer(module[Who, str]):
         """Answer."""
 
@@ -377,7 +377,7 @@ def test_a_copy_does_not_touch_the_original(call: Call, script: Script) -> None:
     assert len(other.requests[0].messages) == 3
 
 
-def test_a_sync_call_inside_a_running_loop_is_an_ordinary_call() -> None:
+def test_sync_call_inside_running_loop_works() -> None:
     model = Crowded()
     agent = Crowd(model=model)
     other_ran: list[bool] = []
@@ -388,7 +388,7 @@ def test_a_sync_call_inside_a_running_loop_is_an_ordinary_call() -> None:
     async def main() -> Run[str]:
         task = asyncio.ensure_future(other())
         run = agent.run(name="<1>")
-        assert other_ran == []  # it blocks the loop as any ordinary call does
+        assert other_ran == []  # It blocks the loop like any ordinary call.
         assert agent.last is run
         await task
         return run
@@ -398,7 +398,7 @@ def test_a_sync_call_inside_a_running_loop_is_an_ordinary_call() -> None:
     assert agent.last is run
 
 
-def test_inside_a_run_its_history_is_found_through_the_runs_it_starts(call: Call, script: Script) -> None:
+def test_history_inside_run_is_found_through_nested_runs(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     class Outer(module[Who, str]):
@@ -426,7 +426,7 @@ def test_inside_a_run_its_history_is_found_through_the_runs_it_starts(call: Call
     assert given == Who(name="inner")
 
 
-def test_an_instance_may_call_itself_inside_its_own_run(call: Call, script: Script) -> None:
+def test_instance_can_call_itself_inside_own_run(call: Call, script: Script) -> None:
     class Recursive(module[Who, str]):
         """Ask yourself."""
 
@@ -448,7 +448,7 @@ def test_an_instance_may_call_itself_inside_its_own_run(call: Call, script: Scri
     assert run.history[3]["content"] == "inner was first"
 
 
-def test_the_last_run_of_a_thread_goes_with_its_thread() -> None:
+def test_last_run_of_thread_ends_with_thread() -> None:
     class Plain(module[Any, str]):
         final_output = str
 
@@ -465,7 +465,7 @@ def test_the_last_run_of_a_thread_goes_with_its_thread() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_can_run_a_module_with_async_tools() -> None:
+def test_forked_child_can_run_async_tools() -> None:
     program = """
         import asyncio, os, sys, threading
         from acorn import capture, module, tool

@@ -1,4 +1,4 @@
-"""`auth=` with the SDK's own OAuth provider: registered, let in by a person, refreshed; in runs of any kind."""
+"""`auth=` with the SDK's OAuth provider: registered, approved by a person, refreshed, in runs of any kind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Kept:
 
 
 class Person:
-    """Opens the address that a provider shows, agrees, and is sent back with a code."""
+    """Open the address that a provider shows, agree, and return with a code."""
 
     def __init__(self, *, agrees: bool = True) -> None:
         self.agrees = agrees
@@ -66,7 +66,7 @@ class Person:
 
 
 class Guarded:
-    """The server of `guarded.py`, and its diary."""
+    """The server of `guarded.py`, and its log."""
 
     def __init__(self, diary: Path, port: int) -> None:
         self.diary = diary
@@ -97,7 +97,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
             process.kill()
 
 
-def test_a_person_lets_a_run_in_once_and_tokens_are_refreshed(call: Call, script: Script, guarded: Guarded) -> None:
+def test_mcp_oauth_login_happens_once_and_tokens_are_refreshed(call: Call, script: Script, guarded: Guarded) -> None:
     kept, person = Kept(), Person()
     model = script(calling("echo", text="a"), calling("echo", text="b"), finish("done"))
     run = call.run(Worker(model=model, tools=[guarded.source(kept, person)]), "x")
@@ -106,13 +106,13 @@ def test_a_person_lets_a_run_in_once_and_tokens_are_refreshed(call: Call, script
     assert person.asked == 1
 
     again = ScriptedModel([calling("echo", text="c"), finish("done")])
-    run = call.run(Worker(model=again, tools=[guarded.source(kept, person)]), "x")  # as the next start of a program
+    run = call.run(Worker(model=again, tools=[guarded.source(kept, person)]), "x")  # Like the next start of a program.
     assert results(run) == ["echo: c"]
     assert guarded.lines()[6:] == ["called"]
     assert person.asked == 1
 
 
-def test_who_is_not_let_in_says_why_before_any_model_call(call: Call, guarded: Guarded) -> None:
+def test_mcp_oauth_rejection_is_reported_before_model_call(call: Call, guarded: Guarded) -> None:
     source = guarded.source(Kept(), Person(agrees=False))
     model = ScriptedModel([finish("never")])
     with pytest.raises(AcornError, match="the person said no") as raised:

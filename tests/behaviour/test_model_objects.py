@@ -1,4 +1,4 @@
-"""A model of the user's own: what it lacks is said when it is declared."""
+"""Model objects of users: missing methods are reported at declaration."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ class Agent(module[Any, str]):
 
 
 def without(*names: str, **more: Any) -> Any:
-    """A model that lacks something of the port."""
+    """A model that lacks a method of the port."""
     parts = {name: value for name, value in vars(Whole).items() if name in PORT and name not in names}
     return type("Half", (), {**parts, **more})()
 
 
 @pytest.mark.parametrize("name", PORT)
-def test_a_model_that_lacks_something_of_the_port_is_told_what(name: str) -> None:
+def test_model_object_missing_method_is_named(name: str) -> None:
     for declare in (lambda: type("Sub", (Agent,), {"model": without(name)}), lambda: Agent(model=without(name))):
         with pytest.raises(DeclarationError) as caught:
             declare()
         assert str(caught.value).endswith(f"got an object of `Half`, which lacks `{name}`.")
 
 
-def test_all_that_is_missing_is_told_at_once() -> None:
+def test_model_object_reports_all_missing_methods() -> None:
     with pytest.raises(DeclarationError, match=r"lacks `name` and `acomplete` and `can_force_tool`\.$"):
         Agent(model=without("name", "acomplete", "can_force_tool"))
 
 
-def test_an_attribute_that_is_no_method_does_not_count() -> None:
+def test_model_object_attribute_that_is_not_method_is_missing() -> None:
     with pytest.raises(DeclarationError, match=r"lacks `price`\.$"):
         Agent(model=without("price", price=3))
 
 
-def test_a_class_in_the_place_of_a_model_is_told_apart() -> None:
-    with pytest.raises(DeclarationError, match=r"got the class `Whole`; give an instance of it\.$"):
+def test_model_class_instead_of_instance_raises_with_advice() -> None:
+    with pytest.raises(DeclarationError, match=r"got the class `Whole` instead of an instance of it\.$"):
         Agent(model=Whole)
     assert Agent(model=Whole()).model.name == "whole"
 
 
-def test_a_step_is_told_the_same() -> None:
+def test_step_model_object_missing_method_is_named() -> None:
     class Stepping(Agent):
         max_steps = 3
 

@@ -1,4 +1,4 @@
-"""`Run.to_json` and `Run.from_json`: a record as text and a record again, nothing lost but what no text can hold."""
+"""`Run.to_json` and `Run.from_json`: a record survives as text, except for live objects."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Main(module[Question, Answer]):
 
 
 def by_prompt(**scripts: list[Any]) -> ScriptedModel:
-    """Replies by the first word of the last paragraph of the prompt."""
+    """Choose replies by the first word of the last paragraph of the prompt."""
 
     def reply(request: ModelRequest) -> Any:
         words = str(request.messages[0]["content"]).rsplit("\n\n", 1)[-1]
@@ -117,7 +117,7 @@ def by_prompt(**scripts: list[Any]) -> ScriptedModel:
 
 
 def ran(agent: module[Any, Any], *args: Any, **given: Any) -> Run[Any]:
-    """The record, however the run ended."""
+    """Return the record, however the run ended."""
     with capture() as runs:
         try:
             agent.run(*args, **given)
@@ -326,7 +326,7 @@ NOT_THE_SAME = ("input", "output", "history", "branches", "error", "deps", "jour
 
 
 def class_of(run: Run[Any]) -> Any:
-    """The class that a run of the tests is of."""
+    """The class of the tested runs."""
     below: list[Any] = [module]
     for cls in below:
         below += cls.__subclasses__()
@@ -359,7 +359,7 @@ def assert_same(run: Run[Any], other: Run[Any], *, is_typed: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_record_is_the_same_when_it_is_read_back(kind: Callable[[], Run[Any]]) -> None:
+def test_record_json_round_trip_is_equal(kind: Callable[[], Run[Any]]) -> None:
     run = kind()
     text = run.to_json()
     text.encode()
@@ -373,23 +373,27 @@ def test_a_record_is_the_same_when_it_is_read_back(kind: Callable[[], Run[Any]])
     assert pickle.loads(pickle.dumps(typed)).history == typed.history
 
 
-def test_without_its_class_input_and_output_are_plain_data() -> None:
+def test_record_json_without_class_has_plain_input_and_output() -> None:
     run = Run.from_json(with_tools().to_json())
     assert run.input == {"question": "Why?", "when": "2024-02-29", "mood": "good", "among": [1, 2]}  # type: ignore[comparison-overlap]
     assert run.output == {"answer": "a", "score": 0.5}
 
 
-def test_branches_that_the_class_declares_are_typed_too() -> None:
+def test_record_json_types_declared_branches() -> None:
     run = with_branches()
     read = Run.from_json(run.to_json(), class_of(run))
-    assert [type(branch.output) for branch in read.branches] == [str, Answer, dict]  # the last was begun by hand
+    assert [type(branch.output) for branch in read.branches] == [
+        str,
+        Answer,
+        dict,
+    ]  # The last one was started from code.
     assert type(read.branches[1].input) is type(run.branches[1].input)
     nested = with_nested_branches()
     read = Run.from_json(nested.to_json(), class_of(nested))
     assert read.branches[0].branches[0].output == Answer(answer="in")
 
 
-def test_a_conversation_goes_on_from_a_record_that_was_read() -> None:
+def test_loaded_record_can_be_continued() -> None:
     run = with_tools()
     model = ScriptedModel([finish(answer="b"), finish(answer="b")])
     Main(model=model).using(history=run)(question="And?")
@@ -397,7 +401,7 @@ def test_a_conversation_goes_on_from_a_record_that_was_read() -> None:
     assert model.requests[0].messages == model.requests[1].messages
 
 
-def test_a_run_can_be_written_while_it_goes_on() -> None:
+def test_running_record_can_be_written() -> None:
     texts: list[str] = []
 
     class Writing(Main):
@@ -415,7 +419,7 @@ def test_a_run_can_be_written_while_it_goes_on() -> None:
 # Errors
 
 
-def test_an_error_of_ours_is_one_again() -> None:
+def test_loaded_acorn_error_has_its_class() -> None:
     run = failed()
     error = Run.from_json(run.to_json()).error
     assert type(error) is ModelError
@@ -437,7 +441,7 @@ def test_an_error_of_ours_is_one_again() -> None:
     assert isinstance(branch.__cause__, ModelError)
 
 
-def test_any_other_error_says_what_it_was() -> None:
+def test_loaded_other_error_says_what_it_was() -> None:
     error = Run.from_json(failed_in_a_hook().to_json()).error
     assert isinstance(error, RecordedError)
     assert isinstance(error, AcornError)
@@ -450,7 +454,7 @@ def test_any_other_error_says_what_it_was() -> None:
     assert str(Run.from_json(interrupted().to_json()).error) == "KeyboardInterrupt"
 
 
-def test_an_unfinished_turn_is_one_again() -> None:
+def test_loaded_unfinished_is_unfinished() -> None:
     output = Run.from_json(unfinished().to_json()).output
     assert isinstance(output, Unfinished)
     assert not output
@@ -461,10 +465,10 @@ def test_an_unfinished_turn_is_one_again() -> None:
         output.answer  # noqa: B018 - it says why there is none
 
 
-# What cannot be read
+# Unreadable records
 
 
-def test_another_class_is_refused() -> None:
+def test_record_json_of_other_class_is_rejected() -> None:
     text = with_tools().to_json()
     with pytest.raises(StoreError, match=r"is of a run of `.*:Main`, not of `.*:Checker`"):
         Run.from_json(text, Checker)
@@ -474,18 +478,18 @@ def test_another_class_is_refused() -> None:
             Run.from_json(text, wrong)
 
 
-def test_a_class_may_have_moved_to_another_file() -> None:
+def test_record_json_of_moved_class_is_accepted() -> None:
     moved = with_tools().to_json().replace(f'"{Main.__module__}:Main"', '"__main__:Main"')
     assert Run.from_json(moved, Main).output == Answer(answer="a")
 
 
-def test_an_input_that_does_not_fit_any_more_is_told() -> None:
+def test_record_json_with_unfitting_input_is_reported() -> None:
     text = with_tools().to_json().replace('"question":"Why?"', '"question":5')
     with pytest.raises(StoreError, match="The input of the saved run does not fit its class any more"):
         Run.from_json(text, Main)
 
 
-def test_a_newer_format_is_told() -> None:
+def test_record_json_of_newer_format_is_rejected() -> None:
     newer = json.loads(with_tools().to_json()) | {"format": 1000}
     with pytest.raises(StoreError, match="saved in format 1000, and this acorn knows up to"):
         Run.from_json(json.dumps(newer))
@@ -507,13 +511,13 @@ NO_RUNS: list[Any] = [
 
 
 @pytest.mark.parametrize("text", NO_RUNS)
-def test_a_text_that_is_no_saved_run_is_told(text: Any) -> None:
+def test_text_that_is_not_a_record_is_rejected(text: Any) -> None:
     with pytest.raises(StoreError, match="The text is no saved run"):
         Run.from_json(text)
 
 
 def damaged(plain: Any, chance: random.Random) -> Any:
-    """The data with one thing in it missing or another."""
+    """Return the data with one value missing or changed."""
     if isinstance(plain, dict) and plain and chance.random() < 0.9:
         key = chance.choice(list(plain))
         if chance.random() < 0.2:
@@ -526,7 +530,7 @@ def damaged(plain: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_damaged_text_is_read_or_refused_in_our_words(seed: int) -> None:
+def test_damaged_record_json_is_read_or_rejected_with_acorn_error(seed: int) -> None:
     chance = random.Random(seed)
     whole = json.loads(chance.choice([with_branches, failed_in_a_hook, unfinished])().to_json())
     for _ in range(50):
@@ -537,7 +541,7 @@ def test_a_damaged_text_is_read_or_refused_in_our_words(seed: int) -> None:
             assert "saved run" in str(error) or "saved in format" in str(error)  # noqa: PT017 - it may be read as well
 
 
-def test_an_input_error_is_no_run() -> None:
+def test_input_error_has_no_run() -> None:
     with pytest.raises(InputError):
         Main(model=ScriptedModel([])).run(questions="?")
 
@@ -553,7 +557,7 @@ class Extracted(BaseModel):
     name: str
 
 
-def test_a_record_is_read_by_brackets_and_by_an_instance() -> None:
+def test_record_json_is_read_by_generic_class_and_instance() -> None:
     agent = Extracting[Extracted](model=ScriptedModel([finish(name="Ann")]))
     text = agent.run("Ann is here").to_json()
     assert Run.from_json(text, Extracting[Extracted]).output == Extracted(name="Ann")
@@ -561,7 +565,7 @@ def test_a_record_is_read_by_brackets_and_by_an_instance() -> None:
     assert Run.from_json(text, Extracting).output == {"name": "Ann"}
 
 
-def test_an_output_that_the_class_does_not_know_is_not_lost_in_silence() -> None:
+def test_record_json_output_unknown_to_class_is_kept() -> None:
     class Saying(module[None, Extracted]):
         """Say."""
 

@@ -1,4 +1,4 @@
-"""The full example of the API reference over HTTP, branch included: word for word but for the model and `eval`."""
+"""The full example of the API reference over HTTP, with its branch: verbatim except for the model and `eval`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SCRIPT = [
 
 
 def example(wire: Wire) -> Any:
-    """The example as a file of its own."""
+    """Return the example as a file."""
     assert FULL_EXAMPLE.count(MODEL) == FULL_EXAMPLE.count(EVAL) == 1
     text = FULL_EXAMPLE.replace(MODEL, "model = MODEL").replace(EVAL, "return float(expression)") + USAGE
     space = ModuleType("example")
@@ -71,7 +71,7 @@ def rest_of(wire: Wire, body: dict[str, Any]) -> list[Any]:
     return list(body["messages"][1:] if wire.is_openai else body["messages"])
 
 
-def test_the_full_example_runs_as_it_is_written(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_branch_example_runs_as_written(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve(list(SCRIPT))
     space = example(wire)
     run = wire.run(space.ResearchAgent(), question=QUESTION)
@@ -91,7 +91,7 @@ def test_the_full_example_runs_as_it_is_written(wire: Wire, capsys: pytest.Captu
     assert "(checking)" not in json.dumps(run.history)
 
 
-def test_what_the_branch_inherits_is_on_the_wire(wire: Wire) -> None:
+def test_branch_example_sends_inherited_messages(wire: Wire) -> None:
     wire.serve(list(SCRIPT))
     wire.run(example(wire).ResearchAgent(), question=QUESTION)
     first, second, begun, checked, last = wire.bodies()
@@ -100,7 +100,7 @@ def test_what_the_branch_inherits_is_on_the_wire(wire: Wire) -> None:
     assert [body["temperature"] for body in wire.bodies()] == [0.7, 0.7, 0.1, 0.1, 0.7]
     assert names_of(wire, first) == ["search", "calculate", "fact_check", "__finish__"]
     assert names_of(wire, begun) == ["search", "calculate", "__finish__"]
-    # The parent streams to its `on_stream`, the branch has none.
+    # The parent streams to its `on_stream`; the branch has none.
     assert [bool(body.get("stream")) for body in wire.bodies()] == [True, True, False, False, True]
     earlier = rest_of(wire, second)
     assert rest_of(wire, begun)[: len(earlier)] == earlier
@@ -110,7 +110,7 @@ def test_what_the_branch_inherits_is_on_the_wire(wire: Wire) -> None:
     assert "is_true" in json.dumps(rest_of(wire, last)[-1])
 
 
-def test_the_usage_at_the_end_of_the_example_prints_the_answer(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_branch_example_usage_prints_answer(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve(list(SCRIPT))
     example(wire).main()
     assert capsys.readouterr().out.endswith(

@@ -1,7 +1,7 @@
-"""The native lanes against LiteLLM's: the same bodies, the same answers, or a difference that is told with its reason.
+"""The native lanes compared with LiteLLM: the same bodies, the same responses, or a listed difference with its reason.
 
-`lane_differences.toml` lists what differs, each with the case it is seen in and why; any other difference fails, and
-so does one that is listed and not there any more.
+`lane_differences.toml` lists each difference with the case that shows it and the reason. Any other difference fails,
+and so does a listed one that no longer exists.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NESTED["function"]["parameters"]["$defs"] = {
 
 @dataclass
 class Case:
-    """One request, and the dict of the model that it goes to."""
+    """One request, and the dict of its model."""
 
     messages: list[Json]
     given: Json = field(default_factory=dict[str, Any])
@@ -234,10 +234,10 @@ ANTHROPIC_OPTIONS: dict[str, Json] = {
 
 
 def cases(spoken: str) -> Iterator[tuple[str, Case]]:
-    """Every conversation and every option, in many pairs; in the long version of the tests in all."""
+    """Return pairs of conversations and options; in the long version of the tests, all pairs."""
     more = {"openai": OPENAI_OPTIONS, "responses": RESPONSES_OPTIONS, "anthropic": ANTHROPIC_OPTIONS}[spoken]
     options = OPTIONS | more
-    if spoken == "responses":  # which know nothing of these: they are left to LiteLLM
+    if spoken == "responses":  # The lanes do not know these settings and leave them to LiteLLM.
         options = {name: option for name, option in options.items() if {"stop", "top_k"}.isdisjoint(_given(option))}
     for at, (talk, messages) in enumerate(CONVERSATIONS.items()):
         for number, (name, option) in enumerate(options.items()):
@@ -264,7 +264,7 @@ def request_of(case: Case) -> ModelRequest:
 
 def sent(server: Loopback, act: Callable[[], Any]) -> Request | str:
     before = len(server.requests)
-    forget_rejections()  # this server never does what it is forced to
+    forget_rejections()  # This server never does what it is forced to.
     try:
         act()
     except ModelError as error:
@@ -285,7 +285,7 @@ def without_differences(body: Json, known: list[Json]) -> Json:
 
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
 @pytest.mark.parametrize("how", ["whole", "streamed"])
-def test_the_bodies_are_those_that_litellm_sends(spoken: str, how: str) -> None:
+def test_lane_bodies_equal_litellms(spoken: str, how: str) -> None:
     seen: set[str] = set()
     listed: set[str] = set()
     wrong: list[str] = []
@@ -296,7 +296,7 @@ def test_the_bodies_are_those_that_litellm_sends(spoken: str, how: str) -> None:
     with Loopback(lambda request: Reply("ok")) as server:
         for name, case in cases(spoken):
             if how == "streamed" and not name.endswith((", plain", ", forced", "reasoning model", ", thinking")):
-                continue  # of the rest nothing depends on it
+                continue  # Nothing else depends on it.
             native, reference = lanes(server, spoken, case.given)
             assert "LiteLLM" not in repr(native), name
             ours, theirs = (sent(server, partial(ask, model, request_of(case))) for model in (native, reference))
@@ -318,7 +318,7 @@ def test_the_bodies_are_those_that_litellm_sends(spoken: str, how: str) -> None:
 
 
 def _parting(one: Any, other: Any) -> str:
-    """From where on two values differ."""
+    """Return where two values start to differ."""
     one, other = repr(one), repr(other)
     at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
     return f"...{one[at : at + 120]} / ...{other[at : at + 120]}"
@@ -346,14 +346,14 @@ def read(spoken: str, response: Any) -> Json:
     for made in found["tool_calls"]:
         made["arguments"] = json.loads(made["arguments"] or "{}")
     if spoken == "anthropic":
-        found["usage"]["reasoning_tokens"] = 0  # LiteLLM guesses at them; we say what the provider says
+        found["usage"]["reasoning_tokens"] = 0  # LiteLLM estimates them; acorn reports the provider's figures.
     return found
 
 
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
 @pytest.mark.parametrize("how", ["whole", "streamed"])
 @pytest.mark.parametrize("name", REPLIES)
-def test_an_answer_is_read_as_litellm_reads_it(spoken: str, how: str, name: str) -> None:
+def test_lane_reads_response_like_litellm(spoken: str, how: str, name: str) -> None:
     with Loopback(lambda request: REPLIES[name]) as server:
         found: list[Json] = []
         for model in lanes(server, spoken, {}):
@@ -366,7 +366,7 @@ def test_an_answer_is_read_as_litellm_reads_it(spoken: str, how: str, name: str)
                     assembly.add(delta)
                 found.append(read(spoken, assembly.response()))
     ours, theirs = found
-    for each in (ours, theirs):  # the server numbers its requests
+    for each in (ours, theirs):  # The server numbers its requests.
         for made in each["tool_calls"]:
             made["id"] = made["id"].rpartition("_")[2]
         for item in each["extra"].get("reasoning_items", []):
@@ -379,7 +379,7 @@ def test_an_answer_is_read_as_litellm_reads_it(spoken: str, how: str, name: str)
 
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 529])
-def test_an_error_is_told_as_litellms_lane_tells_it(spoken: str, status: int) -> None:
+def test_lane_reports_error_like_litellm(spoken: str, status: int) -> None:
     with Loopback(lambda request: Fault(status=status, message="no way", headers={"Retry-After": "7"})) as server:
         errors: list[ModelError] = []
         for model in lanes(server, spoken, {}):
@@ -390,7 +390,7 @@ def test_an_error_is_told_as_litellms_lane_tells_it(spoken: str, status: int) ->
     assert ours == theirs
 
 
-# Which lane
+# Choice of the lane
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_an_error_is_told_as_litellms_lane_tells_it(spoken: str, status: int) ->
         ("groq/llama-3.3-70b-versatile", "LiteLLM"),
     ],
 )
-def test_a_lane_takes_what_it_knows(config: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lane_takes_only_known_settings(config: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ACORN_LANE")
     assert f"({expected}" in repr(resolve(config, "Test"))
     monkeypatch.setenv("ACORN_LANE", "litellm")
@@ -419,6 +419,6 @@ def test_a_lane_takes_what_it_knows(config: Any, expected: str, monkeypatch: pyt
     assert f"({expected if forced else 'LiteLLM'}" in repr(resolve(config, "Test"))
 
 
-def test_the_prices_are_litellms() -> None:
+def test_lane_prices_equal_litellms() -> None:
     assert json.loads(TABLE.read_text()) == prices(), "run `make prices`"
     assert prices_of("openai", "no-such-model") is None

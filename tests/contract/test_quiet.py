@@ -1,7 +1,6 @@
-"""A run says nothing that nobody asked for, and leaves nothing behind: watched from outside, in fresh processes.
+"""A run prints nothing unrequested and leaves nothing: observed from outside, in new processes.
 
-Warnings are errors in these processes, the root logger writes to standard error, and every connection that
-is made is noted.
+Warnings are errors in these processes, the root logger writes to standard error, and every connection is recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tests.patience import AGES, PATIENCE
 ROOT = Path(__file__).parents[2]
 by_every_lane = pytest.mark.parametrize("lane", ["native", "litellm"], indirect=True)
 
-# Notes every address that is looked up or connected to, in a list named `connections`.
+# Record every address that is looked up or connected to, in a list named `connections`.
 WATCHED = """
 import sys
 
@@ -101,7 +100,7 @@ def execute(code: str) -> None:
     assert ended - float(said or ended) < PATIENCE
 
 
-def test_importing_acorn_asks_nobody_and_loads_no_litellm() -> None:
+def test_import_acorn_connects_nowhere_and_loads_no_litellm() -> None:
     execute(
         WATCHED
         + textwrap.dedent("""
@@ -124,7 +123,7 @@ def test_importing_acorn_asks_nobody_and_loads_no_litellm() -> None:
 
 
 @by_every_lane
-def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program(lane: str) -> None:
+def test_runs_of_every_way_print_nothing_and_end_with_program(lane: str) -> None:
     run("""
     with Loopback(answer) as server:
         for agent in agents(server):
@@ -172,7 +171,7 @@ def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program(lane: str)
 
 
 @by_every_lane
-def test_threads_that_all_begin_at_once_get_their_answers(lane: str) -> None:
+def test_threads_starting_together_get_their_answers(lane: str) -> None:
     run("""
     outcomes = []
 
@@ -206,7 +205,7 @@ def ask_litellm(server, **how):
     return litellm.completion(**asked, messages=[{"role": "user", "content": "Hello?"}], max_retries=0, **how)
 """
 
-# One process imports LiteLLM; each script goes on from there in a copy of it, and ends as a program does.
+# One process imports LiteLLM; each script continues in a fork of it and ends like a program.
 FORKING = (
     WATCHED
     + AGENT
@@ -256,7 +255,7 @@ def importer() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def program(importer: subprocess.Popen[str], tmp_path: Path) -> Program:
-    """Runs a script in a program that has imported LiteLLM; like any other it says nothing and ends."""
+    """Run a script in a program that has imported LiteLLM; it must print nothing and end."""
 
     def run(script: str) -> None:
         assert importer.stdin is not None
@@ -277,7 +276,7 @@ def program(importer: subprocess.Popen[str], tmp_path: Path) -> Program:
 
 
 @by_every_lane
-def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same(lane: str, program: Program) -> None:
+def test_program_with_own_litellm_use_works(lane: str, program: Program) -> None:
     program(
         """
         litellm.drop_params = False
@@ -299,7 +298,7 @@ def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same(lane: str
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_no_account_is_made_for_listeners_that_are_not_there_but_for_calls_of_the_programs_own(
+def test_litellm_accounting_is_skipped_only_for_acorn_calls(
     program: Program,
 ) -> None:
     program(
@@ -319,7 +318,7 @@ def test_no_account_is_made_for_listeners_that_are_not_there_but_for_calls_of_th
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_whoever_listens_to_litellm_hears_every_call_in_every_way(lane: str, program: Program) -> None:
+def test_litellm_listeners_receive_every_call(lane: str, program: Program) -> None:
     program(
         """
         from litellm.integrations.custom_logger import CustomLogger
@@ -357,7 +356,7 @@ def test_whoever_listens_to_litellm_hears_every_call_in_every_way(lane: str, pro
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_a_callback_in_the_model_dict_hears_its_own_calls(lane: str, program: Program) -> None:
+def test_callback_in_model_dict_receives_its_calls(lane: str, program: Program) -> None:
     program(
         """
         from litellm.integrations.custom_logger import CustomLogger

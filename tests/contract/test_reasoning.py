@@ -1,6 +1,6 @@
-"""What a model has thought goes back to it with the conversation, whatever happens to the conversation meanwhile.
+"""Reasoning is sent back to its model with the conversation, whatever happens to the conversation in between.
 
-Anthropic signs its thoughts, OpenAI's Responses seal them, and of Gemini's the signature rides inside the id of a call.
+Anthropic signs its reasoning, OpenAI's Responses encrypt it, and Gemini puts the signature into the id of a call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Looking(module):
 
 
 class Talk:
-    """A provider whose model thinks, by one of the lanes."""
+    """A provider whose model reasons, on one of the lanes."""
 
     def __init__(self, spoken: str, lane: str, replies: list[Reply]) -> None:
         self.spoken, self.lane = spoken, lane
@@ -59,7 +59,7 @@ class Talk:
         return self.server.responses("gpt-5", lane=self.lane, store=False, include=[SEALED])
 
     def sent(self, at: int) -> list[str]:
-        """What stood for the thoughts in a request, in order."""
+        """Return the reasoning parts of a request, in order."""
         body = self.server.bodies()[at]
         if self.spoken == "responses":
             return [item["encrypted_content"] for item in body["input"] if item["type"] == "reasoning"]
@@ -99,13 +99,13 @@ def talk(speaker: tuple[str, str]) -> Iterator[Talk]:
         yield made
 
 
-def test_thoughts_survive_the_loop(talk: Talk, how: str) -> None:
+def test_reasoning_survives_loop(talk: Talk, how: str) -> None:
     assert run(Looking(model=talk.model), how) == "done"
     assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
 
 
-def test_thoughts_survive_a_store(talk: Talk, tmp_path: Path, how: str) -> None:
-    """The run rests after the first call, and goes on in another instance, from what is in the file."""
+def test_reasoning_survives_store(talk: Talk, tmp_path: Path, how: str) -> None:
+    """Pause the run after the first call, and resume it in another instance from the file."""
 
     @tool(approval=True)
     def look(place: str) -> str:
@@ -127,19 +127,19 @@ def test_thoughts_survive_a_store(talk: Talk, tmp_path: Path, how: str) -> None:
     assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
 
 
-def test_thoughts_survive_a_record_in_json(speaker: tuple[str, str]) -> None:
-    """What was said is read again, and is the beginning of another conversation."""
+def test_reasoning_survives_json_record(speaker: tuple[str, str]) -> None:
+    """Read the record and use it as the start of another conversation."""
     talk = Talk(*speaker, [FIRST, DONE, SECOND, DONE])
     with talk.server:
         first = Looking(model=talk.model).run()
         read: Run[Any] = Run.from_json(first.to_json())
         assert Looking(model=talk.model).using(history=read)() == "done"
-    # Gemini signs the call that ends a run as well.
+    # Gemini also signs the call that ends a run.
     before = [1, 2] if talk.spoken == "gemini" else [1]
     assert [talk.sent(at) for at in (2, 3)] == [talk.expected(*before), talk.expected(*before, 3)]
 
 
-def test_thoughts_survive_branches(speaker: tuple[str, str]) -> None:
+def test_reasoning_survives_branches(speaker: tuple[str, str]) -> None:
     class Checking(module):
         """Check it."""
 
@@ -158,18 +158,18 @@ def test_thoughts_survive_branches(speaker: tuple[str, str]) -> None:
     assert behind == talk.expected(1, 2)
 
 
-def test_thoughts_survive_an_edited_history(talk: Talk, how: str) -> None:
+def test_reasoning_survives_edited_history(talk: Talk, how: str) -> None:
     class Editing(Looking):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "user", "content": "Be quick."})
-            self.history[:] = [dict(message) for message in self.history]  # copies, which are as good
+            self.history[:] = [dict(message) for message in self.history]  # Copies, which work as well.
             self.history[1]["content"] = "<input>another</input>"
 
     assert run(Editing(model=talk.model), how) == "done"
     assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
 
 
-def test_the_thoughts_of_a_turn_that_was_removed_go_with_it(talk: Talk) -> None:
+def test_reasoning_of_removed_turn_is_removed(talk: Talk) -> None:
     class Forgetting(Looking):
         def on_step(self, step: Step) -> None:
             if step.counter == 2:
@@ -180,11 +180,11 @@ def test_the_thoughts_of_a_turn_that_was_removed_go_with_it(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_hidden_thoughts_survive_a_stream_in_their_place(lane: str, litellm_is_loaded: None) -> None:
-    """What Anthropic will not show is data that goes back as it came."""
+def test_hidden_reasoning_survives_stream_in_place(lane: str, litellm_is_loaded: None) -> None:
+    """Check that data hidden by Anthropic is sent back unchanged."""
     hidden = {"type": "redacted_thinking", "data": "opaque"}
     stream = anthropic_stream(FIRST, {"model": "claude"}, 1, 8).decode().split("\n\n")
-    number = 1  # of the block behind the thought that is shown
+    number = 1  # Of the block after the shown reasoning.
     later = [event.replace('"index": 1', '"index": 2') for event in stream]
     begin = {"type": "content_block_start", "index": number, "content_block": hidden}
     end = {"type": "content_block_stop", "index": number}
@@ -220,8 +220,8 @@ def answered(blocks: list[Json]) -> Json:
     return {"type": "message", "role": "assistant", "content": blocks, "stop_reason": "tool_use", "usage": {}}
 
 
-def test_a_thought_between_words_and_a_call_goes_back_in_its_place(how: str) -> None:
-    """Anthropic takes no turn whose signed blocks were moved."""
+def test_reasoning_between_text_and_call_returns_in_place(how: str) -> None:
+    """Check the order of signed blocks: Anthropic refuses a turn whose signed blocks were moved."""
     blocks = [signed(1), SAID, signed(2), USE]
     events = "".join(f"data: {json.dumps(event)}\n\n" for event in as_events(blocks))
     is_stream = how.startswith("streamed")
@@ -236,7 +236,7 @@ def test_a_thought_between_words_and_a_call_goes_back_in_its_place(how: str) -> 
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_a_thought_whose_call_was_removed_is_not_the_last_of_its_turn(lane: str, litellm_is_loaded: None) -> None:
+def test_reasoning_of_removed_call_is_not_last_of_turn(lane: str, litellm_is_loaded: None) -> None:
     class Removing(Looking):
         def on_step(self, step: Step) -> None:
             del self.history[-1]["tool_calls"]
@@ -259,7 +259,7 @@ OTHERS: list[tuple[str, Json, bool]] = [
 
 
 @pytest.mark.parametrize(("name", "keys", "reads"), OTHERS, ids=[name for name, _, _ in OTHERS])
-def test_claudes_signed_thoughts_go_to_claude_alone(
+def test_signed_claude_reasoning_goes_only_to_claude(
     name: str, keys: Json, reads: bool, litellm_is_loaded: None
 ) -> None:
     class Changing(Looking):
@@ -274,7 +274,7 @@ def test_claudes_signed_thoughts_go_to_claude_alone(
     assert b"thinking_blocks" not in raw
 
 
-def test_what_gemini_thinks_without_a_signature_is_not_sent_to_claude(how: str, litellm_is_loaded: None) -> None:
+def test_unsigned_gemini_reasoning_is_not_sent_to_claude(how: str, litellm_is_loaded: None) -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = other.anthropic(thinking=THINKING)
@@ -292,11 +292,11 @@ def test_what_gemini_thinks_without_a_signature_is_not_sent_to_claude(how: str, 
         assert b"Hm." not in other.requests[0].raw
 
 
-# Gemini's are in the ids of its calls
+# Gemini's signatures are in the ids of its calls.
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_the_signature_in_an_id_of_geminis_is_sent_to_nobody_else(lane: str, litellm_is_loaded: None) -> None:
+def test_gemini_id_signature_is_sent_to_no_other(lane: str, litellm_is_loaded: None) -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = other.anthropic(lane=lane) if step.counter == 1 else gemini(first)
@@ -312,12 +312,12 @@ def test_the_signature_in_an_id_of_geminis_is_sent_to_nobody_else(lane: str, lit
     assert [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"] == calls
     assert len(set(calls)) == 2
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]+", id) for id in calls)
-    # Back at its author's, it is there again.
+    # Back at its author, it is there again.
     signed = [part["thoughtSignature"] for part in parts if "thoughtSignature" in part]
     assert {signature(1, 0), signature(1, 1)} <= set(signed)
 
 
-def test_a_list_that_falls_back_from_gemini_sends_no_signature(litellm_is_loaded: None) -> None:
+def test_fallback_from_gemini_sends_no_signature(litellm_is_loaded: None) -> None:
     answer = gemini_answers([FIRST])
     with (
         Loopback(lambda request: Fault(status=503) if len(first.requests) > 1 else answer(request)) as first,
@@ -340,7 +340,7 @@ CALLED: list[Json] = [
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/responses/gpt-4o"])
-def test_openai_itself_is_sent_ids_that_it_takes_and_another_server_its_own(model: str) -> None:
+def test_openai_gets_valid_ids_and_other_server_its_own(model: str) -> None:
     def sent(**config: Any) -> Json:
         made: Any = resolve({"model": model, "api_key": "k", **config}, "Looking")
         conversation = SentMessages()

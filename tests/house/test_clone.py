@@ -1,7 +1,7 @@
-"""A stranger clones the repository and types what the README says, word for word.
+"""A new user clones the repository and types the commands of the README.
 
-All but `make test`, which is what runs this test. The environment is empty but for what finds Python, the package
-index and the weights that were fetched before.
+All except `make test`, which runs this test. The environment is empty except for Python, the package index and
+downloaded weights.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from acorn.models.local.download import weights_folder
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
 COMMANDS = [[line.partition("#")[0].strip() for line in block.strip().splitlines()] for block in BLOCKS]
-# How the package index is found, and what a certificate is checked against.
+# The settings of the package index and of certificates.
 KEPT = re.compile(r"(PIP|UV|SSL|REQUESTS|CURL|HTTPS?|NO)_.*|HOME|TMPDIR|LANG|SYSTEMROOT", re.IGNORECASE)
 
 
 def environment(clone: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
-    # The environment that `make demo` makes is the one that the reader activates.
+    # The reader activates the environment that `make demo` creates.
     path = os.pathsep.join([str(clone / ".venv" / "bin"), os.environ.get("PATH", "")])
     return {**kept, "PATH": path, "ACORN_HOME": str(weights_folder()), "PIP_NO_COMPILE": "1"}
 
@@ -36,13 +36,13 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("stranger") / "acorn"
     if (ROOT / ".git").exists():
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(place)], check=True, timeout=60)
-    else:  # an unpacked archive
+    else:  # An unpacked archive.
         shutil.copytree(ROOT, place, ignore=shutil.ignore_patterns(".venv*", ".*_cache", "__pycache__"))
     return place
 
 
 def typed(commands: list[str], clone: Path) -> str:
-    """What the commands print, typed one after the other into one shell."""
+    """Return the output of commands typed into one shell."""
     script = "\n".join(["set -e", *commands])
     done = subprocess.run(
         ["bash", "-c", script],
@@ -57,23 +57,23 @@ def typed(commands: list[str], clone: Path) -> str:
     return done.stdout
 
 
-def test_the_readme_has_the_two_commands_and_a_first_agent() -> None:
+def test_readme_has_two_commands_and_first_agent() -> None:
     assert COMMANDS[0] == ["make demo", "make test"]
     assert len(COMMANDS) == 2
 
 
-def test_make_says_what_it_installs_and_shows_how_far_it_is(tmp_path: Path) -> None:
+def test_make_reports_installation_and_progress(tmp_path: Path) -> None:
     done = subprocess.run(
         ["make", "--dry-run", f"VENV={tmp_path / 'new'}", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     lines = done.stdout.splitlines()
     at = next(at for at, line in enumerate(lines) if "pip install" in line)
     assert "echo" in lines[at - 1]
-    assert "Installing acorn and what it needs" in lines[at - 1]
+    assert "Installing acorn and its dependencies" in lines[at - 1]
     assert "--quiet" not in lines[at]
 
 
-def test_make_demo_shows_its_programs_and_runs_them_on_a_real_model(clone: Path) -> None:
+def test_make_demo_runs_programs_on_real_model(clone: Path) -> None:
     said = typed(["make demo"], clone)
     for program in sorted((clone / "src" / "acorn" / "cli" / "scenes").glob("[!_]*.py")):
         longest = max(program.read_text(encoding="utf-8").splitlines(), key=lambda line: (len(line) < 79, len(line)))
@@ -82,7 +82,7 @@ def test_make_demo_shows_its_programs_and_runs_them_on_a_real_model(clone: Path)
     assert re.search(r"^Person\(name='.+', age=\d+\)$", said, flags=re.MULTILINE)
 
 
-def test_what_the_readme_says_about_the_first_agent_works(clone: Path) -> None:
+def test_first_agent_of_readme_works(clone: Path) -> None:
     said = typed(COMMANDS[1], clone)
     answers = re.findall(r"^\{.*\}$", said, flags=re.MULTILINE)
     assert [json.loads(answer) for answer in answers] == [{"name": "Anna Berg", "age": 29}] * 2

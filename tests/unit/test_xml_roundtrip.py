@@ -1,7 +1,7 @@
-"""What XML can hold comes back: classes and values made by chance, written in every style and read again.
+"""Values survive XML: random classes and values, written in every style and read again.
 
-What XML cannot hold by contract is marked with a reason as it is made, what JSON cannot hold either is found
-by trying. Both are counted, printed (`-s`) and bounded. All else must come back equal, type for type.
+Values that XML cannot hold by contract are marked with a reason when they are made; values that JSON cannot hold are
+found by trying. Both are counted, printed (`-s`) and bounded. All others must be equal, type for type.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from tests.unit.xml_schemas import IF_WRITTEN, NONE_OMITTED, Made, clean, contents, is_object, some_shape
 
-from acorn._formats.xml.decode import decode
-from acorn._formats.xml.encode import XmlStyle, encode
+from acorn._formats.xml.decode import decode_xml
+from acorn._formats.xml.encode import XmlStyle, encode_xml
 
 SCHEMAS = 12_000 if os.environ.get("ACORN_TORTURE") == "1" else 400
 VALUES = 5
@@ -32,7 +32,7 @@ JSON_TOO = "JSON does not hold it either"
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal, type for type: 1 is not True, and not 1.0."""
+    """Compare values by type: 1 is not True and not 1.0."""
     if type(left) is not type(right):
         return False
     if is_object(left):
@@ -64,7 +64,7 @@ def reason_to_skip(made: Made, expected: BaseModel, style: XmlStyle) -> str | No
     return None if holds_in_json(expected) else JSON_TOO
 
 
-def test_what_xml_can_hold_comes_back_equal() -> None:
+def test_xml_round_trip_is_equal() -> None:
     skipped: Counter[str] = Counter()
     tried = 0
     for seed in range(SCHEMAS):
@@ -78,9 +78,9 @@ def test_what_xml_can_hold_comes_back_equal() -> None:
             if reason := reason_to_skip(made, expected, style):
                 skipped[reason] += 1
                 continue
-            document = encode(made.value, "output", style)
+            document = encode_xml(made.value, "output", style)
             try:
-                found: Any = decode(document, shape, "output")
+                found: Any = decode_xml(document, shape, "output")
             except ValidationError as error:
                 found = error
             assert same(found, expected), f"seed {seed}\n{expected!r}\n{found!r}\n{document}"

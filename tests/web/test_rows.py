@@ -1,4 +1,4 @@
-"""The rows of the waterfall, from real runs and from journals that make no sense."""
+"""The rows of the waterfall, from real runs and from invalid journals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acorn import journal
 from acorn.journal import CalledTool, Entry, ResultMessage
 from acorn.types import Usage
 from acorn.web.page.rows import Rows, rows_of
-from acorn.web.page.wire import PageRedactor
+from acorn.web.redact import PageRedactor
 
 IDS = st.sampled_from(["root", "one", "two"])
 CALLS = st.sampled_from(["a", "b", "c"])
@@ -77,38 +77,38 @@ def entries(kind: Any) -> st.SearchStrategy[Any]:
 JOURNALS = st.lists(st.one_of([entries(kind) for kind in get_args(Entry)]), max_size=40)
 
 
-def test_every_kind_of_entry_is_tried() -> None:
+def test_every_entry_kind_is_tried() -> None:
     assert {kind.__name__ for kind in get_args(Entry)} <= set(journal.__all__)
     assert get_type_hints(journal.ModelRequested)["messages"] is int
 
 
 @settings(max_examples=80)
 @given(JOURNALS)
-def test_each_entry_is_in_one_row_and_no_row_ends_before_it_begins(written: list[Any]) -> None:
+def test_each_entry_is_in_one_row_with_valid_times(written: list[Any]) -> None:
     rows = rows_of(written)
     assert sorted(at for row in rows.all for at in row.entries) == list(range(len(written)))
     for number, row in enumerate(rows.all):
         assert row.id == number
-        assert row.up is None or row.up < number
+        assert row.parent is None or row.parent < number
         assert row.end is None or (row.start is not None and row.end >= row.start)
         assert row.run_id in ("root", "one", "two")
-        rows.results(row)
-    plain = [row.plain(PageRedactor()) for row in rows.all]
+        rows.results_of(row)
+    plain = [row.to_json(PageRedactor()) for row in rows.all]
     assert [each["i"] for each in plain] == list(range(len(plain)))
 
 
 @settings(max_examples=40)
 @given(JOURNALS, st.data())
-def test_what_has_changed_since_is_enough_to_keep_up(written: list[Any], data: st.DataObject) -> None:
+def test_changes_since_position_are_sufficient(written: list[Any], data: st.DataObject) -> None:
     rows, version = Rows(), 0
     known: dict[int, Any] = {}
     for entry in written:
-        rows.hear(entry)
+        rows.add(entry)
         if data.draw(st.booleans()):
-            known |= {row.id: row.plain(PageRedactor()) for row in rows.since(version)}
+            known |= {row.id: row.to_json(PageRedactor()) for row in rows.changed_since(version)}
             version = len(rows.entries)
-    known |= {row.id: row.plain(PageRedactor()) for row in rows.since(version)}
-    assert known == {row.id: row.plain(PageRedactor()) for row in rows.all}
+    known |= {row.id: row.to_json(PageRedactor()) for row in rows.changed_since(version)}
+    assert known == {row.id: row.to_json(PageRedactor()) for row in rows.all}
 
 
 def rows_after(question: str) -> Rows:
@@ -119,10 +119,10 @@ def rows_after(question: str) -> Rows:
 
 
 def shown(rows: Rows) -> list[tuple[str, str, bool]]:
-    return [(row.kind, row.name, row.is_bad) for row in rows.all]
+    return [(row.kind, row.name, row.has_failed) for row in rows.all]
 
 
-def test_a_run_with_a_call_has_its_turns_and_its_call() -> None:
+def test_run_with_call_has_turns_and_call() -> None:
     rows = rows_after("search acorns")
     assert shown(rows) == [
         ("input", "input", False),
@@ -130,28 +130,28 @@ def test_a_run_with_a_call_has_its_turns_and_its_call() -> None:
         ("tool", "search", False),
         ("answer", "answer", False),
     ]
-    assert rows.all[2].up == 1
+    assert rows.all[2].parent == 1
     assert rows.all[0].preview == "search acorns"
     assert rows.all[3].preview.startswith("search acorns")
     assert rows.usage.total_tokens > 0
     assert rows.cost is not None
 
 
-def test_branches_hang_below_the_call_that_began_them() -> None:
+def test_branches_are_under_call_that_started_them() -> None:
     rows = rows_after("branches")
     branches = [row for row in rows.all if row.kind == "branch"]
     assert [row.name for row in branches] == ["check", "check"]
     for branch in branches:
-        assert [row.kind for row in rows.all if row.up == branch.id] == ["input", "answer"]
+        assert [row.kind for row in rows.all if row.parent == branch.id] == ["input", "answer"]
 
 
-def test_an_answer_that_did_not_fit_says_which_fields() -> None:
+def test_rejected_answer_names_fields() -> None:
     rows = rows_after("corrected")
-    bad = [row for row in rows.all if row.is_bad]
-    assert [(row.kind, row.preview) for row in bad] == [("answer", "did not fit: confidence")]
+    bad = [row for row in rows.all if row.has_failed]
+    assert [(row.kind, row.preview) for row in bad] == [("answer", "invalid: confidence")]
 
 
-def test_a_failure_has_a_row_of_its_own() -> None:
+def test_failure_has_own_row() -> None:
     rows = rows_after("fail")
     assert rows.all[-1].kind == "error"
     assert "the provider says no" in rows.all[-1].preview
@@ -159,12 +159,12 @@ def test_a_failure_has_a_row_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("question", ["search acorns", "branches", "corrected"])
-def test_the_messages_that_were_sent_are_as_many_as_were_counted(question: str) -> None:
+def test_sent_message_count_matches(question: str) -> None:
     rows = rows_after(question)
     turns = [row for row in rows.all if row.kind in ("model", "answer")]
     for row in turns:
-        found = rows.asked_with(row)
+        found = rows.request_of(row)
         assert found is not None
         messages, asked = found
         assert len(messages) == asked.messages
-    assert rows.asked_with(rows.all[0]) is None
+    assert rows.request_of(rows.all[0]) is None

@@ -1,4 +1,4 @@
-"""Texts are searched in all that the runs of a store hold, however many there are, and nothing hidden is found."""
+"""Search covers all texts of the runs of a store, and finds nothing hidden."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.web.desk import Desk, ended, get, site
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import SearchesRuns, Store
-from acorn.web.page.routes import guarded
+from acorn.web.page.routes import page_app
 from acorn.web.page.run_index import StoreRunIndex
 from acorn.web.page.site import Site
 
@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def found(app: Any, text: str, **more: str) -> list[str]:
-    """The inputs of the runs that say a text, of all pages."""
+    """Return the inputs of the runs that contain a text, of all pages."""
     inputs: list[str] = []
     before: str | None = ""
     while before is not None:
@@ -53,38 +53,38 @@ SAID = [
 ]
 
 
-def test_what_anybody_said_is_found_in_any_case(store: Store) -> None:
+def test_search_finds_any_text_in_any_case(store: Store) -> None:
     agent, app = Desk(store=store), site(store=store)
     for text in [*SAID, "acorns"]:
         agent.run(question=f"search {text}")
     for text in SAID:
         inputs = [" ".join(f"search {text}".split())]
-        for words in (text, f"found {text}", text.upper(), text.lower()):  # given, and what a tool returned
+        for words in (text, f"found {text}", text.upper(), text.lower()):  # The input, and the result of a tool.
             assert found(app, words) == inputs, words
     assert found(app, "found nothing like it") == []
-    assert len(found(app, "better to look.")) == len(SAID) + 1  # what the model thought
+    assert len(found(app, "better to look.")) == len(SAID) + 1  # The model's reasoning.
     assert found(app, "acorns", status="failed") == []
     assert found(app, "acorns", agent="Other") == []
     assert len(found(app, "scripted/desk")) == len(SAID) + 1
 
 
-def test_what_is_still_to_begin_is_found_by_its_input(postgres: str) -> None:
+def test_search_finds_queued_run_by_input(postgres: str) -> None:
     Desk(store=postgres).submit(question="search hazel")
     assert found(site(store=postgres), "HAZEL", status="queued") == ["search hazel"]
 
 
-def test_the_whole_store_is_searched_however_little_a_request_looks_through() -> None:
+def test_search_covers_whole_store() -> None:
     store = MemoryStore()
     for number in range(12):
         Desk(store=store).run(question=f"search {'oak' if number % 5 == 0 else 'beech'} {number}")
-    app = guarded(Site(None, StoreRunIndex(store, patience=0.0), store), ["127.0.0.1"], None)
+    app = page_app(Site(None, StoreRunIndex(store, time_limit=0.0), store), ["127.0.0.1"], None)
     first = get(app, "/api/runs?q=oak").json()
-    assert first["looked"] == 1
+    assert first["searched"] == 1
     assert first["before"]
     assert found(app, "oak") == ["search oak 10", "search oak 5", "search oak 0"]
 
 
-def test_a_page_that_is_full_goes_on_where_it_ended() -> None:
+def test_full_search_page_continues_where_it_ended() -> None:
     store = MemoryStore()
     for number in range(60):
         Desk(store=store).run(question=f"search {number} end")
@@ -92,11 +92,11 @@ def test_a_page_that_is_full_goes_on_where_it_ended() -> None:
     wanted = [f"search {number} end" for number in reversed(range(60))]
     assert found(app, "") == found(app, "end") == wanted
     page = get(app, "/api/runs").json()
-    assert (len(page["runs"]), page["looked"]) == (50, 50)
+    assert (len(page["runs"]), page["searched"]) == (50, 50)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
-def test_a_store_that_searches_leaves_out_no_run_that_says_it(store: Store) -> None:
+def test_store_search_misses_no_run(store: Store) -> None:
     assert isinstance(store, SearchesRuns)
     ids = [Desk(store=store).run(question=f"search {text}").id for text in SAID]
     for run_id, text in zip(ids, SAID, strict=True):
@@ -107,7 +107,7 @@ def test_a_store_that_searches_leaves_out_no_run_that_says_it(store: Store) -> N
     assert store.holding([*ids, "nothing", "\0"], "100% of_it") == [ids[3]]
 
 
-def test_nothing_hidden_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_finds_no_hidden_text(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_TOKEN", "canary-of-the-mine")
     app = site(Desk(), store=store)
     for secret in ("canary-of-the-mine", "sk-looks-like-a-key-1234567890"):
@@ -117,7 +117,7 @@ def test_nothing_hidden_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) 
     assert len(found(app, "openly")) == 2
 
 
-def test_files_are_searched_in_all_that_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_covers_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_TOKEN", "canary-of-the-mine")
     files: list[Path] = []
     for name in ("oak", "canary-of-the-mine"):
@@ -126,4 +126,4 @@ def test_files_are_searched_in_all_that_they_hold(tmp_path: Path, monkeypatch: p
     app = site(files=files)
     assert found(app, "FOUND oak") == ["search oak"]
     assert found(app, "canary-of") == []
-    assert get(app, "/api/runs?q=oak").json()["looked"] == 2
+    assert get(app, "/api/runs?q=oak").json()["searched"] == 2

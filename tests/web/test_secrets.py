@@ -1,4 +1,4 @@
-"""Secrets, which nobody is shown: thirty of them go in by every route that there is, and none comes out."""
+"""Secrets: thirty of them go in by every route, and none comes out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.web.desk import KEY, Desk, asked, ended, events, get, post, site
 
 import acorn
 from acorn.stores.memory import MemoryStore
-from acorn.web.page.routes import routes
-from acorn.web.page.site import site_of
+from acorn.web.page.routes import make_router
+from acorn.web.page.site import make_site
 
 CANARIES = [f"canary-{number:02}-{'abcdefgh'[number % 8] * 8}" for number in range(30)]
 
 
 @pytest.fixture
 def secretive(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Thirty secrets: of the environment, and what only looks like one."""
+    """Thirty secrets: of the environment, and texts that only look like one."""
     for number, canary in enumerate(CANARIES[:15]):
         monkeypatch.setenv(f"CANARY_{number}_TOKEN", canary)
     return CANARIES[:15] + [f"sk-{canary}" for canary in CANARIES[15:]]
@@ -48,7 +48,7 @@ class House(NamedTuple):
         return post(self.app, path, body).text
 
     def of(self, path: str) -> list[str]:
-        """What a route says of each run."""
+        """Return what a route sends about each run."""
         return [self.get(f"/api/runs/{run}/{path}") for run in (self.done, self.later, self.waits, quote(self.text))]
 
     def rows(self, what: str) -> list[str]:
@@ -128,7 +128,7 @@ ROUTES: Mapping[tuple[str, str], Callable[[House], list[str]]] = {
     ("GET", "/api/runs/{id}/details"): lambda house: house.rows("details"),
     ("GET", "/api/runs/{id}/sent"): lambda house: house.rows("sent"),
     ("GET", "/api/runs/{id}/find"): lambda house: [*house.of(f"find?q={quote(house.text)}"), *house.of("find?q=a")],
-    ("GET", "/api/runs/{id}/talk"): lambda house: house.of("talk"),
+    ("GET", "/api/runs/{id}/conversation"): lambda house: house.of("conversation"),
     ("GET", "/api/runs/{id}/file"): lambda house: house.of("file"),
     ("GET", "/api/runs/{id}/fork"): lambda house: [
         each for step in (1, 2, 99, quote(house.text)) for each in house.of(f"fork?before={step}")
@@ -156,17 +156,17 @@ ROUTES: Mapping[tuple[str, str], Callable[[House], list[str]]] = {
 
 
 def every_route() -> Iterator[tuple[str, str]]:
-    for route in routes(site_of(Desk(), MemoryStore())).routes:
+    for route in make_router(make_site(Desk(), MemoryStore())).routes:
         assert isinstance(route, Route)
         yield from ((method, route.path) for method in route.methods or () if method != "HEAD")
 
 
-def test_every_route_has_its_line_here() -> None:
+def test_every_route_is_in_table() -> None:
     assert sorted(ROUTES) == sorted(every_route())
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=" ".join)
-def test_no_secret_leaves_by_any_route(route: tuple[str, str], house: House) -> None:
+def test_no_page_route_reveals_secret(route: tuple[str, str], house: House) -> None:
     told = ROUTES[route](house)
     assert told
     assert_veiled(house, told)
@@ -178,26 +178,26 @@ def assert_veiled(house: House, told: list[str]) -> None:
     assert KEY not in "".join(told)
 
 
-def test_no_secret_leaves_a_store_that_has_a_fleet(postgres: str, secretive: list[str]) -> None:
+def test_no_fleet_route_reveals_secret(postgres: str, secretive: list[str]) -> None:
     house = full_of(secretive, postgres)
     fleet = get(house.app, "/api/fleet")
     assert len(fleet.json()["requests"]) == 1
     assert_veiled(house, [fleet.text, *listed(house), *compared(house), *house.of("view"), house.get("/api/agent")])
 
 
-def test_what_was_hidden_is_said_to_be(house: House) -> None:
+def test_redacted_text_is_marked(house: House) -> None:
     for path in ("view", "fork?before=2", "python", "file", "stream"):
         assert "***" in house.get(f"/api/runs/{house.done}/{path}")
     assert "***" in house.get(f"/api/compare?a={house.done}&b={house.later}")
     assert "***" in house.get("/api/requests")
 
 
-def test_a_secret_is_not_found_either(house: House) -> None:
+def test_search_finds_no_secret(house: House) -> None:
     for secret in house.text.split():
         assert get(house.app, f"/api/runs/{house.done}/find?q={secret}").json()["rows"] == []
 
 
-def test_no_secret_leaves_from_a_file(secretive: list[str], tmp_path: Path) -> None:
+def test_no_file_route_reveals_secret(secretive: list[str], tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(acorn.Run.to_json(Desk(store=MemoryStore()).run(question="leak " + " ".join(secretive))))
     alone = site(files=[file])
@@ -208,7 +208,7 @@ def test_no_secret_leaves_from_a_file(secretive: list[str], tmp_path: Path) -> N
         assert not [answer for answer in told if secret in answer]
 
 
-def test_the_keys_of_the_model_stay_here() -> None:
+def test_model_keys_stay_on_server() -> None:
     model = {
         "model": "openai/gpt-4o",
         "api_key": "model-canary-key",

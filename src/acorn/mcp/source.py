@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from acorn import tool
 from acorn._inside import (
-    FunctionTool,
     LoopBoundCall,
     OwnerLoop,
     Tool,
+    current_machine,
     excerpt,
     is_async,
     is_tool_name,
-    options_of,
-    tool,
+    new_tool,
 )
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.mcp.address import ServerAddress
@@ -44,7 +44,6 @@ from acorn.mcp.tools import (
     safe_schema,
     tool_names,
 )
-from acorn.record import current_call_site
 from acorn.types import JsonObject
 
 _NO_HEADER = re.compile(r"[\x00\r\n]")
@@ -283,18 +282,14 @@ class MCPServer:
             once=True,  # nobody knows what a server's tool does, and its hints are only its word
             approval=partial(approve, definition.name) if callable(approve) else definition.name in approve,
         )(call)
-        options = options_of(marked)
-        assert options is not None
         where = f"`{name}` of the MCP server `{label}`, which a `prefix` would keep apart"
-        made = FunctionTool(name, marked, options, where)
         try:
-            made.binding  # noqa: B018 - computed once and kept
+            return new_tool(marked, where)
         except DeclarationError as error:
             raise AcornError(
                 f"The MCP server `{label}` describes the arguments of `{name}` wrongly, so that nothing can be checked "
                 f"against it; leave the tool out by `allow=[...]`. {error}"
             ) from error
-        return made
 
     async def _call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
         try:
@@ -341,17 +336,16 @@ class _Listed:
 
 def _check_shadows(made: Sequence[Tool]) -> None:
     """A server must not take the place of a tool that a branch has from the run above, as a tool of its own may."""
-    place = current_call_site()
-    if place is None:
+    machine = current_machine()
+    if machine is None:
         return
-    loop = place.tree.loops[place.run_id]
-    above = {each.name: each for each in loop.plan.inherited}
+    above = {each.name: each for each in machine.plan.inherited}
     for each in made:
         other = above.get(each.name)
-        if each.name in loop.plan.branches or (other is not None and other.function is not each.function):
+        if each.name in machine.plan.branches or (other is not None and other.function is not each.function):
             where = f"as {other.where}" if other is not None else "as a branch"
             raise ToolConflictError(
-                f"Tool '{each.name}' of `{loop.spec.owner}` is defined twice: {where} and as {each.where}; or leave "
+                f"Tool '{each.name}' of `{machine.spec.owner}` is defined twice: {where} and as {each.where}; or leave "
                 f"the tool out by `allow=[...]`."
             )
 

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.redact import redact, secrets_in, without_secrets
+from acorn._formats.redact import find_secrets, redact, redact_by_name
 from acorn.models.port import ModelRequest, is_retryable
 from acorn.types import JsonObject
 
@@ -126,7 +126,7 @@ def is_too_long(message: str) -> bool:
 def secrets_of(config: JsonObject, request: ModelRequest) -> set[str]:
     """Return the secrets that must not appear in an error: the keys of the model and those of hosted tools."""
     hosted = [tool for tool in request.tools if tool.get("type") != "function"]
-    return secrets_in({"model": config, "tools": hosted})
+    return find_secrets({"model": config, "tools": hosted})
 
 
 def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseException]:
@@ -192,7 +192,7 @@ class RejectedSettings:
     @cached_property
     def _key(self) -> tuple[str, ...]:
         settings = {key: value for key, value in self._settings.items() if key not in _IDENTITY_KEYS}
-        return (self._name, *sorted(map(repr, without_secrets(settings).items())))
+        return (self._name, *sorted(map(repr, redact_by_name(settings).items())))
 
 
 def removable_settings(request: ModelRequest, set_by_user: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol, Self, TypeGuard
 
 from pydantic_core import to_json
 
-from acorn._formats.blobs import Data
+from acorn._formats.blobs import Blob
 from acorn.types import JsonObject
 
 
@@ -253,11 +253,11 @@ def _medium(part: JsonObject, source: str) -> SentMedium:
     inner = part.get(holder)
     fields = inner if isinstance(inner, dict) else {data_key: inner}
     data = fields.get(data_key)
-    if isinstance(data, Data):
+    if isinstance(data, Blob):
         return SentMedium(_KINDS[part_type], source, data.size, None)
     # LiteLLM downloads a URL that is given in place of data or an id.
     url = next(filter(_is_web_url, (data, *map(fields.get, ("url", "file_url", "file_id")))), None)
-    size = Data(data).size if isinstance(data, str) and not _is_web_url(data) else 0
+    size = Blob(data).size if isinstance(data, str) and not _is_web_url(data) else 0
     return SentMedium(_KINDS.get(part_type, part_type), source, size, None if size else url)
 
 

@@ -1,4 +1,4 @@
-"""Runs that other processes drive, seen and answered on the page: a fleet's, a command's, and one that was killed."""
+"""Runs of other processes, viewed and answered on the page: of a fleet, of a command, and of a killed process."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Quick(Lingering):
 
 
 def named(cls: type[module[Any, Any]], name: str, store: str) -> Any:
-    """An agent by the name that other processes know it by."""
+    """Return an agent with the name that other processes know."""
     same: Any = type(name, (cls,), {"__module__": "crew", "__qualname__": name})
     return same(store=store)
 
 
-def test_a_fleet_is_looked_at_and_its_requests_are_answered(open_page: Open, postgres: str, tmp_path: Path) -> None:
+def test_fleet_page_shows_workers_and_answers_requests(open_page: Open, postgres: str, tmp_path: Path) -> None:
     page_of_store = acorn.web.app(store=postgres, key=KEY)
     with Fleet(postgres, tmp_path) as fleet, served(page_of_store) as home:
         worker = fleet.start("Desk")
@@ -52,7 +52,7 @@ def test_a_fleet_is_looked_at_and_its_requests_are_answered(open_page: Open, pos
         page = open_page("/", at=home)
         expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
         expect(page.get_by_role("group", name="workers")).to_contain_text(str(worker.pid))
-        expect(page.locator(".request")).to_contain_text("May it call pay?")
+        expect(page.locator(".request")).to_contain_text("Approve the call of pay?")
         for width, dark in ((320, False), (320, True), (1280, False), (1280, True)):
             page.set_viewport_size({"width": width, "height": 800})
             page.emulate_media(color_scheme="dark" if dark else "light")
@@ -66,7 +66,7 @@ def test_a_fleet_is_looked_at_and_its_requests_are_answered(open_page: Open, pos
 
 @pytest.fixture
 def lingering(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that drives a run, whose tool waits for a file."""
+    """A process that drives a run whose tool waits for a file."""
     path = os.pathsep.join([str(SOURCE), *sys.path])
     command = [sys.executable, "-m", "acorn", "run", f"{CREW}:Lingering", "--question", "wait", "--store", "runs.db"]
     process = subprocess.Popen(
@@ -84,7 +84,7 @@ def lingering(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.usefixtures("lingering")
-def test_a_run_of_another_process_grows_while_it_is_seen(open_page: Open, tmp_path: Path) -> None:
+def test_run_of_other_process_grows_while_viewed(open_page: Open, tmp_path: Path) -> None:
     with served(acorn.web.app(store=str(tmp_path / "runs.db"), key=KEY)) as home:
         page = open_page("/", at=home)
         page.locator(".run-line").click()
@@ -96,7 +96,7 @@ def test_a_run_of_another_process_grows_while_it_is_seen(open_page: Open, tmp_pa
         expect(page.locator(".status").first).to_have_text("finished")
 
 
-def test_a_run_whose_process_was_killed_goes_on_here(
+def test_run_of_killed_process_resumes_on_page(
     open_page: Open, tmp_path: Path, lingering: subprocess.Popen[bytes]
 ) -> None:
     store = str(tmp_path / "runs.db")
@@ -107,6 +107,6 @@ def test_a_run_whose_process_was_killed_goes_on_here(
         lingering.kill()
         lingering.wait()
         expect(page.locator(".status").first).to_have_text("stopped")
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Resume").click()
         expect(page.locator(".status").first).to_have_text("finished")
         expect(page.locator(".vrow.k-answer")).to_have_count(1)

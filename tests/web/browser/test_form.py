@@ -1,4 +1,4 @@
-"""The form: what is put into it is what the agent is given, neither less nor something else."""
+"""The form: the agent receives exactly what was entered."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def form(open_page: Open, taker: str) -> Any:
 
 
 def run(page: Any, store: MemoryStore) -> dict[str, Any]:
-    """Runs what is in the form; what the agent was given."""
+    """Run the form and return what the agent received."""
     with page.expect_response("**/api/runs") as begun:
         page.get_by_role("button", name="Run", exact=True).click()
     page.wait_for_url(f"**/?run={begun.value.json()['id']}")
@@ -102,7 +102,7 @@ def written(page: Any) -> dict[str, Any]:
         {"photo": "data:image/gif;base64,R0lGODlhAQABAAAAACw=", "paper": "https://acorn.invalid/paper.pdf"},
     ],
 )
-def test_an_input_in_json_comes_back_from_the_form_as_it_was(form: Any, given: dict[str, Any]) -> None:
+def test_json_input_survives_form(form: Any, given: dict[str, Any]) -> None:
     page = form
     before = written(page)
     page.get_by_label("Input as JSON").fill(json.dumps({"who": "Ann", **given}))
@@ -110,11 +110,11 @@ def test_an_input_in_json_comes_back_from_the_form_as_it_was(form: Any, given: d
     assert written(page) == before | given
 
 
-def test_a_form_that_nobody_touched_gives_the_defaults(form: Any, store: MemoryStore) -> None:
+def test_untouched_form_gives_defaults(form: Any, store: MemoryStore) -> None:
     assert run(form, store) == json.loads(Everything(who="Ann").model_dump_json())
 
 
-def test_what_is_emptied_stays_empty(form: Any, store: MemoryStore) -> None:
+def test_emptied_field_stays_empty(form: Any, store: MemoryStore) -> None:
     page = form
     for name in ("note", "greeting", "count"):
         page.get_by_label(name).fill("")
@@ -125,7 +125,7 @@ def test_what_is_emptied_stays_empty(form: Any, store: MemoryStore) -> None:
     assert {name: given[name] for name in empty} == empty
 
 
-def test_each_member_of_a_union_can_be_told_and_chosen(form: Any, store: MemoryStore) -> None:
+def test_union_members_can_be_chosen(form: Any, store: MemoryStore) -> None:
     page = form
     for name in ("list of string", "Square"):
         page.locator(".segments label", has_text=name).click()
@@ -137,7 +137,7 @@ def test_each_member_of_a_union_can_be_told_and_chosen(form: Any, store: MemoryS
     assert given["shape"] == {"side": 2}
 
 
-def test_a_zone_that_is_missing_can_be_written(form: Any, store: MemoryStore, told: Any) -> None:
+def test_missing_time_zone_can_be_entered(form: Any, store: MemoryStore, told: Any) -> None:
     told.allowed.append("422")
     page = form
     page.get_by_label("aware").fill("2026-01-01T10:00")
@@ -147,7 +147,7 @@ def test_a_zone_that_is_missing_can_be_written(form: Any, store: MemoryStore, to
     assert run(page, store)["aware"] == "2026-01-01T10:00:00Z"
 
 
-def test_a_problem_stands_at_its_row_though_one_above_it_is_empty(form: Any, told: Any) -> None:
+def test_problem_is_shown_at_its_row(form: Any, told: Any) -> None:
     told.allowed.append("422")
     page = form
     page.locator(".segments label", has_text="list of integer").click()
@@ -159,32 +159,30 @@ def test_a_problem_stands_at_its_row_though_one_above_it_is_empty(form: Any, tol
     expect(page.get_by_label("list of integer 1", exact=True)).not_to_have_attribute("aria-invalid", "true")
 
 
-def test_a_file_that_was_chosen_is_never_left_out_silently(
-    form: Any, store: MemoryStore, told: Any, tmp_path: Path
-) -> None:
+def test_chosen_file_is_never_dropped(form: Any, store: MemoryStore, told: Any, tmp_path: Path) -> None:
     page = form
     large, half, small = (tmp_path / name for name in ("large.bin", "half.bin", "small.bin"))
     for file, size in ((large, 20_000_001), (half, 15_000_000), (small, 5)):
         file.write_bytes(bytes(size))
     paper = page.locator("input[type=file]").last
     paper.set_input_files(large)
-    for _ in range(2):  # it is said again whenever somebody tries
+    for _ in range(2):  # It is repeated at every attempt.
         page.get_by_role("button", name="Run", exact=True).click()
-        expect(page.locator(".field.is-wrong")).to_contain_text("At most 20 MB are taken.")
+        expect(page.locator(".field.is-wrong")).to_contain_text("The file may have at most 20 MB.")
     expect(page.locator(".run-head")).to_be_hidden()
     for each in page.locator("input[type=file]").all():
         each.set_input_files(half)
     told.allowed.append("413")
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator(".wrong.whole")).to_contain_text("at most 20 MB of pictures and files")
+    expect(page.locator(".wrong.whole")).to_contain_text("may have at most 20 MB in total")
     page.get_by_role("button", name="Remove photo").click()
     paper.set_input_files(small)
     assert run(page, store)["paper"] is not None
     page.get_by_role("button", name="Again").click()
     expect(page.locator(".dropped").last).to_contain_text("1 kB")
     page.reload()
-    expect(page.locator(".field.is-wrong")).to_contain_text("Choose it again")
+    expect(page.locator(".field.is-wrong")).to_contain_text("Choose the file again")
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator(".field.is-wrong")).to_contain_text("Choose it again")
+    expect(page.locator(".field.is-wrong")).to_contain_text("Choose the file again")
     page.get_by_role("button", name="Remove paper").click()
     assert run(page, store)["paper"] is None

@@ -16,7 +16,7 @@ from tests.web.desk import HOSTILE, Desk
 from acorn.stores.memory import MemoryStore
 from acorn.web.page.files import single_page
 from acorn.web.page.run_index import StoreRunIndex
-from acorn.web.page.wire import PageRedactor
+from acorn.web.redact import PageRedactor
 
 expect.set_options(timeout=PATIENCE * 1000)
 SECRET = "sk-" + "Zq7" * 12
@@ -28,10 +28,10 @@ def written(tmp_path: Path, question: str) -> Path:
 
 
 def single(tmp_path: Path, store: MemoryStore, run_id: str) -> Path:
-    book = StoreRunIndex(store).book(run_id)
-    assert book is not None
+    view = StoreRunIndex(store).view(run_id)
+    assert view is not None
     file = tmp_path / "run.html"
-    file.write_bytes(single_page(book, PageRedactor()))
+    file.write_bytes(single_page(view, PageRedactor()))
     return file
 
 
@@ -51,7 +51,7 @@ def opened(chromium: Any, told: Any, file: Path, *, width: int = 1280, dark: boo
     return page
 
 
-def test_the_file_shows_all_of_a_run_and_asks_nobody(chromium: Any, told: Any, tmp_path: Path) -> None:
+def test_one_file_shows_run_without_requests(chromium: Any, told: Any, tmp_path: Path) -> None:
     page = opened(chromium, told, written(tmp_path, "search acorns"))
     expect(page.locator(".vrow")).to_have_count(4)
     page.keyboard.press("j")
@@ -70,25 +70,21 @@ def test_the_file_shows_all_of_a_run_and_asks_nobody(chromium: Any, told: Any, t
     page.context.close()
 
 
-def test_the_file_of_a_fork_says_that_nothing_was_sent_for_what_it_kept(
-    chromium: Any, told: Any, tmp_path: Path
-) -> None:
+def test_one_file_of_fork_says_nothing_was_sent_for_kept_steps(chromium: Any, told: Any, tmp_path: Path) -> None:
     store = MemoryStore()
     run = Desk(store=store).run(question="search acorns")
     fork = Desk(store=store).using(thread=run, before=2).run()
     page = opened(chromium, told, single(tmp_path, store, fork.id))
     page.locator(".vrow", has_text="model").click()
     page.get_by_role("tab", name="Messages sent").click()
-    expect(page.locator(".detail [role=tabpanel]")).to_have_text("Nothing was sent for this row.")
+    expect(page.locator(".detail [role=tabpanel]")).to_have_text("This row is not a request to a model.")
     assert told.wrong == []
     page.context.close()
 
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [320, 1280])
-def test_a_hostile_run_is_text_in_the_file_too(
-    chromium: Any, told: Any, tmp_path: Path, width: int, dark: bool
-) -> None:
+def test_one_file_of_hostile_run_is_text(chromium: Any, told: Any, tmp_path: Path, width: int, dark: bool) -> None:
     page = opened(chromium, told, written(tmp_path, f"hostile </script>{HOSTILE}<!--"), width=width, dark=dark)
     expect(page.locator(".vrow").first).to_be_visible()
     for row in page.locator(".vrow").all()[:4]:
@@ -104,11 +100,11 @@ def test_a_hostile_run_is_text_in_the_file_too(
     page.context.close()
 
 
-def test_secrets_are_not_in_the_file(tmp_path: Path) -> None:
+def test_one_file_has_no_secrets(tmp_path: Path) -> None:
     assert SECRET not in written(tmp_path, f"leak {SECRET}").read_text()
 
 
-def test_the_command_writes_it_for_a_file_and_for_a_run_of_a_store(tmp_path: Path) -> None:
+def test_show_html_writes_file_and_stored_run(tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     run = Desk(store=str(tmp_path / "runs.db")).run(question="search acorns")
     saved.write_text(run.to_json())

@@ -27,9 +27,9 @@ from weakref import WeakKeyDictionary
 
 from pydantic_core import to_json
 
-from acorn._base.interrupts import AbandonedError, ending, next_of
+from acorn._base.interrupts import StopSignal, cancel_token, next_item
 from acorn._base.log import logger
-from acorn._declare.settings import Counted, RateLimit
+from acorn._declare.settings import ClassLimit, RateLimit
 from acorn._declare.spec_cache import agent_name
 from acorn.errors import ModelError, StoreError
 from acorn.models.limits.gates import Gate, Slots, Waiter, WaitingLine, Window
@@ -146,19 +146,19 @@ class QueuedWaiter:
         turn.tell = news.put
         began = self._begin(turn)
         until = inf if seconds is None or seconds > threading.TIMEOUT_MAX else began + seconds
-        end = ending.get()
-        if end is not None:
-            end.watch(partial(news.put, _NEVER))
+        token = cancel_token.get()
+        if token is not None:
+            token.on_cancel(partial(news.put, _NEVER))
         try:
-            while wait := next_of(news, until - monotonic()):
+            while wait := next_item(news, until - monotonic()):
                 if wait == _NEVER:
-                    raise AbandonedError
+                    raise StopSignal("abandoned")
                 self._hear(turn, wait)
         except queue.Empty:
             raise self._late(turn, began) from None
         finally:
-            if end is not None:
-                end.watch(None)
+            if token is not None:
+                token.on_cancel(None)
         self._go(turn)
 
     async def atake(self, turn: Waiter, seconds: float | None) -> None:
@@ -207,7 +207,7 @@ class QueuedWaiter:
 
 
 def allowance(
-    owner: str, slots: Counted[int] | None, window: Counted[RateLimit] | None, store: SharedLimits | None = None
+    owner: str, slots: ClassLimit[int] | None, window: ClassLimit[RateLimit] | None, store: SharedLimits | None = None
 ) -> Allowance:
     """What a request of a class needs. A slot comes first: who has a place in a window sends at once.
 
@@ -221,8 +221,8 @@ def allowance(
     return QueuedWaiter(owner, tuple(gates))
 
 
-def _shared_window(window: Counted[RateLimit], store: SharedLimits, limit: RateLimit) -> SharedWindow:
-    key = f"{agent_name(window.of)} {limit.requests} {limit.tokens} {limit.per:g}"
+def _shared_window(window: ClassLimit[RateLimit], store: SharedLimits, limit: RateLimit) -> SharedWindow:
+    key = f"{agent_name(window.cls)} {limit.requests} {limit.tokens} {limit.per:g}"
 
     def send(gate: SharedWindow, order: WindowOrder) -> None:
         _clerk.carriers.send(store, gate, order)
@@ -230,10 +230,10 @@ def _shared_window(window: Counted[RateLimit], store: SharedLimits, limit: RateL
     return SharedWindow(limit, key, send)
 
 
-def _gate(counted: Counted[RateLimit] | Counted[int], make: Callable[..., Gate], where: str = "") -> Gate:
+def _gate(counted: ClassLimit[RateLimit] | ClassLimit[int], make: Callable[..., Gate], where: str = "") -> Gate:
     """The one gate of a limit, which all of a class go through."""
     with _clerk.guard:
-        gates = _clerk.gates.setdefault(counted.of, {})
+        gates = _clerk.gates.setdefault(counted.cls, {})
         key = (counted.limit, where)
         if key not in gates:
             gates[key] = make(counted.limit)
@@ -245,8 +245,8 @@ Throttle = Callable[[Model], "Throttled"]
 
 def throttle(
     owner: str,
-    max_concurrency: Counted[int] | None,
-    rate_limit: Counted[RateLimit] | None,
+    max_concurrency: ClassLimit[int] | None,
+    rate_limit: ClassLimit[RateLimit] | None,
     store: SharedLimits | None = None,
 ) -> Throttle | None:
     """What keeps a model to the limits of a class; None where it has none. A limit that is shared counts in a store."""

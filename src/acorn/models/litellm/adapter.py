@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._formats.json import copied
+from acorn._formats.json import copy_json
 from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import (
@@ -271,7 +271,7 @@ class LiteLLMModel:
         if "max_completion_tokens" in self._config and "max_tokens" in call:
             call["max_completion_tokens"] = call.pop("max_tokens")  # The user chose the name of the parameter.
         # Copy everything, since LiteLLM writes into metadata, content parts and schemas.
-        call |= copied(self._adapted_arguments)
+        call |= copy_json(self._adapted_arguments)
         call |= {
             "model": self.name,
             "messages": self._messages(request),
@@ -387,5 +387,5 @@ def _deadline_of(request: ModelRequest) -> float | None:
 
 def _private_copy(value: list[JsonObject], written: Callable[[], bytes] | None) -> list[JsonObject]:
     """Return a deep copy. If the JSON already exists, parsing it is the fastest way to copy."""
-    copy: list[JsonObject] = copied(value) if written is None else from_json(written())
+    copy: list[JsonObject] = copy_json(value) if written is None else from_json(written())
     return copy

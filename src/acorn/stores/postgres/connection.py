@@ -16,15 +16,24 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
-from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
-
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.database import SharedConnection
 from acorn.stores.lease import lease
 from acorn.stores.rules import bindable
 from acorn.stores.sqlite.connection import Migration
 from acorn.types import JsonObject
+
+try:
+    import psycopg
+    from psycopg import Connection, DataError, OperationalError, ProgrammingError, RawCursor
+    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.types.numeric import Int8Dumper
+
+    from acorn.stores.postgres.schema import prepare
+except ImportError as error:
+    raise StoreError(
+        f"A store in PostgreSQL needs the extra `postgres`: pip install 'acorn-agents[postgres]' ({error})."
+    ) from error
 
 _SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service", "sslmode", "target_session_attrs")
 """What of the part behind the question mark may be shown."""
@@ -80,18 +89,6 @@ def _is_misread(url: str) -> bool:
     authority, _, path = place.partition("/")
     return authority.count("@") > 1 or "@" in path or _NO_PORT.search(authority.rpartition("@")[2]) is not None
 
-
-try:
-    import psycopg
-    from psycopg import Connection, DataError, OperationalError, RawCursor
-    from psycopg.types.numeric import Int8Dumper
-
-    from acorn.stores.postgres.connection import DatabaseAddress
-    from acorn.stores.postgres.schema import prepare
-except ImportError as error:
-    raise StoreError(
-        f"A store in PostgreSQL needs the extra `postgres`: pip install 'acorn-agents[postgres]' ({error})."
-    ) from error
 
 T = TypeVar("T")
 Cursor = RawCursor[Any]

@@ -31,7 +31,7 @@ def input_message(spec: Spec, given: BaseModel) -> Message:
     if strangers:
         raise _unreadable(spec.owner, given, strangers)
     made = user(parts.content(text))
-    if parts.found:
+    if parts.parts:
         check_media(spec, media_of(made), InputError)
     return made
 

@@ -17,7 +17,7 @@ from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import safe_repr, shorten
 from acorn._formats.schema.generate import close_objects, is_strict
 from acorn._formats.schema.problems import Problem, find_problems, public_problems
-from acorn._formats.schema.shape import Shape, _part
+from acorn._formats.schema.shape import Shape, describe_problem
 from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn.errors import ParseError
@@ -145,7 +145,7 @@ def _cut_off(max_tokens: int) -> str:
 
 
 def _in_words(wrong: Sequence[Problem]) -> str:
-    return "; ".join(_part({**problem, "path": problem["path"] or "output"}) for problem in wrong)
+    return "; ".join(describe_problem({**problem, "path": problem["path"] or "output"}) for problem in wrong)
 
 
 def _unknown(name: str, shape: Shape, fields: dict[str, Any]) -> Problem:

@@ -1,4 +1,4 @@
-"""What `on_start` sees before the model is first asked, what it may change, and that it is called once."""
+"""What `on_start` sees before the first request, what it may change, and that it runs once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ INPUT = {"role": "user", "content": "<input>\n  <question>?</question>\n</input>
 
 
 def starting(hook: Callable[[Any, Step], Any], **attributes: Any) -> Any:
-    """A class with this `on_start`."""
+    """Create a class with this `on_start`."""
     made = {"__module__": __name__, "__doc__": "Look around.", "on_start": hook, **attributes}
     return type("Starter", (Looker,), made)
 
@@ -197,7 +197,7 @@ def test_on_start_setting_tool_results_raises(call: Call, script: Script, name: 
     def hook(self: Looker, step: Step) -> None:
         getattr(step, name).append("oops")
 
-    with pytest.raises(AcornError, match=r"`Starter\.on_start` has put something into `step\.tool_results` or"):
+    with pytest.raises(AcornError, match=r"`Starter\.on_start` has changed `step\.tool_results` or"):
         call.run(starting(hook)(model=script()), question="?")
 
 

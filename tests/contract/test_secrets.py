@@ -1,4 +1,4 @@
-"""Keys are given in many ways and seen in none: not in errors, records, histories, logs, warnings or saved runs."""
+"""Keys can be given in many ways and appear nowhere: in no error, record, history, log, warning or saved run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tests.loopback import Fault, Request
 
 from acorn import ModelError, Run, Step, module, tool
 from acorn._call.plan import new_loop
-from acorn._drive.perform import attempt
+from acorn._drive.sync_driver import call_tool
+from acorn._drive.tree import Tree
 from acorn._formats.redact import find_secrets, redact
 from acorn._machine.asks import AskHook, AskModel, AskTool
 from acorn._machine.saved_run import save
 from acorn.testing import Reply, call, finish
 
-# No canary looks like a key of any provider: they are kept back because they are known, not by their shape.
+# No canary looks like a provider's key: they are redacted because they are known, not by their format.
 KEY = "canary-key-4f1d9b"
 ENVIRONMENT = "canary-environment-77ab01"
 HEADER = "canary-header-c02e5d"
@@ -95,7 +96,7 @@ GIVEN = {
 
 
 def echo(request: Request, given: Any) -> str:
-    """What a talkative provider says: all that it was sent, in two ways, and what else it knows of."""
+    """Return the response of a provider that repeats everything it was sent, in two ways."""
     known = " and ".join((ENVIRONMENT, *GIVEN[given]))
     return f"Wrong key: {known}; you sent {request.headers} to {request.path}."
 
@@ -116,7 +117,7 @@ FAULTS: dict[str, Failing] = {
 
 
 class Watch:
-    """Everything that can be seen of a run, gathered as text."""
+    """Return everything visible of a run as text."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
         self._caplog = caplog
@@ -257,7 +258,7 @@ def test_saved_run_has_no_key(wire: Wire, watch: Watch) -> None:
                 outcome: Any = ask.model.complete(ask.request)
                 watch.add(ask, ask.model, ask.request, outcome)
             case AskTool():
-                outcome = attempt(ask)
+                outcome = call_tool(Tree(loop), loop.run.id, ask)
             case AskHook():
                 outcome = ask.function(*ask.arguments)
             case _:

@@ -281,7 +281,7 @@ class Shapes(NamedTuple):
     """Returns the class or instance of the branch or agent tool with a name, or None."""
 
 
-SHAPES = "_acorn_shapes"
+SHAPES = "__acorn_shapes__"
 """The attribute of a module class with its `Shapes`."""
 
 

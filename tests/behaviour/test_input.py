@@ -418,8 +418,7 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
         ["q"],
         ("a",),
         {},
-        "`Agent` takes keyword arguments, such as `q=...`, or one `AgentInput` instance, "
-        "but got the positional `str`.",
+        "`Agent` takes keyword arguments, such as `q=...`, or one `AgentInput` instance, but got the positional `str`.",
     ),
     ([], ("a",), {}, "`Agent` takes no arguments, but got the positional `str`."),
     ([], (None,), {}, "`Agent` takes no arguments, but got the positional `NoneType`."),

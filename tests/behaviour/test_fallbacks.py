@@ -17,7 +17,7 @@ from tests.patience import PATIENCE, comes_true
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import Audio, DeclarationError, ModelError, Run, Step, StreamChunk, ToolResult, Usage, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._machine.asks import AskHook
 from acorn._machine.saved_run import load, save
 from acorn.journal import Fallback, ModelRequested, ModelResponded
@@ -274,7 +274,7 @@ def test_hook_settings_beside_edited_list_apply_to_rest() -> None:
 
     model = [{"model": "openai/gpt-4o", "temperature": 0.1, "api_key": "k", "api_base": "http://127.0.0.1:9/v1"}]
     agent = Hooked(model=model)
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     loop.start(0.0)
     (hook,) = loop.asks(0.0)
     assert isinstance(hook, AskHook)
@@ -953,7 +953,7 @@ def test_saved_run_keeps_answering_model_and_list_without_secrets() -> None:
 
     first, second = ScriptedModel(BUSY, name="first"), ScriptedModel(call_of("look"), name="second")
     agent = Hooked(model=[first, second])
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     while not loop.state.settings:
         for each in loop.asks(0.0):
             loop.begin(each.id, 0.0)
@@ -972,7 +972,7 @@ def test_saved_run_keeps_answering_model_and_list_without_secrets() -> None:
         "openai/gpt-4o",
         {"model": "openai/gpt-4o-mini", "top_p": 0.5},
     ]
-    again = load(new_loop(agent, (), {}).plan, json.loads(json.dumps(saved)))
+    again = load(new_machine(agent, (), {}).plan, json.loads(json.dumps(saved)))
     assert answered(again.run) == answered(loop.run)
     assert answered(again.run)[0].fallbacks[0].to == "second"
     assert [model.name for model in again.builder.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]

@@ -236,9 +236,9 @@ def test_unknown_run_cannot_be_resumed(store: Any) -> None:
     agent = Desk(model=ScriptedModel([]), store=store)
     with pytest.raises(StoreError, match="There is no run 'x'"):
         agent.resume("x")
-    with pytest.raises(DeclarationError, match="keeps no runs"):
+    with pytest.raises(DeclarationError, match="has no store"):
         Desk(model=ScriptedModel([])).resume("x")
-    with pytest.raises(DeclarationError, match="keeps no runs"):
+    with pytest.raises(DeclarationError, match="has no store"):
         Desk(model=ScriptedModel([])).using(run_id="x")(question="why?")
     with pytest.raises(DeclarationError, match="`run_id`"):
         agent.using(run_id="")

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from acorn import AcornError, ModelError, Run, Step, Usage, capture, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
 from acorn._machine.machine import Machine
@@ -469,7 +469,7 @@ def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     """Return the log of a run with a key that comes near its limit."""
     large = Reply(calls=call("look", "l1").calls, usage=Usage(400, 10, requests=1))
     model = ScriptedModel([large, finish(result="the words of the answer")], name="the-model")
-    first = new_loop(
+    first = new_machine(
         Plain(model={"model": "openai/x", "api_key": SECRET}, max_total_tokens=1200), (), {"question": SAID}
     )
     loop = Machine(replace(first.plan, resolve=lambda *_: model), Run("the run", first.run.input))

@@ -28,7 +28,7 @@ def input_message(spec: Spec, run_input: BaseModel) -> Message:
     if unserializable:
         raise _unserializable_input(spec.owner, run_input, unserializable)
     message: Message = {"role": "user", "content": parts.content(text)}
-    if parts.found:
+    if parts.parts:
         check_media(spec, media_of(message), InputError)
     return message
 

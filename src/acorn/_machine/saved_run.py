@@ -30,10 +30,10 @@ from acorn._record.saved_form import (
     read_entries,
     read_error,
     read_fork,
+    read_instance,
     read_output,
     read_record,
     read_result,
-    restored,
     written_entry,
     written_record,
     written_result,
@@ -174,7 +174,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
     """The run as it was saved, ready for its next asks. `plan` is of a branch if the run is one."""
     check_format(saved)
     kept = saved["run"]
-    given = restored(plan.spec.input.schema, kept["input"], "input")
+    given = read_instance(plan.spec.input.schema, kept["input"], "input")
     memory = dict(saved["state"])
     length = memory.pop(LENGTH, None)
     state = State.from_json(memory)
@@ -238,7 +238,7 @@ def _close(run: Run, plan: Plan, kept: Mapping[str, Any]) -> None:
     may_differ = plan.on_finish is not None  # which may return anything instead
     run.output = read_output(kept, shape, may_differ=may_differ)
     if not may_differ and plain is not None and not shape.is_empty:
-        restored(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
+        read_instance(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
 
 
 def hang_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:

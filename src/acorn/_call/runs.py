@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
-from acorn._drive.commit import read_whole, saved_of
+from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._formats.blobs import BlobReader
 from acorn._formats.json import excerpt, to_json_data
 from acorn._machine.saved_run import hang_records
@@ -72,10 +72,10 @@ class Runs:
         if not kept:
             raise _unknown(run_id, self._store)
         root, *below = kept
-        with read_whole(run_id, self._store):
+        with translate_read_errors(run_id, self._store):
             shelf = BlobReader(self._store.media)
-            run: Run = read_record(Run, saved_of(root, shelf), None)
-            hang_records(run, [saved_of(each, shelf) for each in below])
+            run: Run = read_record(Run, to_saved_run(root, shelf), None)
+            hang_records(run, [to_saved_run(each, shelf) for each in below])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:

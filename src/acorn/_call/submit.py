@@ -24,7 +24,7 @@ from acorn._call.start import origin_of, store_of
 from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import BatchItem, Queueing, agent_name, call_options, current_overrides, spec_within
-from acorn._drive.commit import read_whole, saved_of
+from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
@@ -288,7 +288,7 @@ def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -
     plan = plan_for(agent, current_overrides())
     if status == "failed":
         raise stored_failure(kept, plan, store)
-    with read_whole(run_id, store):
+    with translate_read_errors(run_id, store):
         run = _record(plan, kept, BlobReader(store.media))
     if status == "waiting":
         requests = store.requests(run_id)
@@ -298,8 +298,8 @@ def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -
 
 
 def _record(plan: Any, kept: Sequence[StoredRun], shelf: BlobReader) -> Run:
-    run = load(plan, saved_of(kept[0], shelf)).run
-    hang_records(run, [saved_of(each, shelf) for each in kept[1:]])
+    run = load(plan, to_saved_run(kept[0], shelf)).run
+    hang_records(run, [to_saved_run(each, shelf) for each in kept[1:]])
     return run
 
 

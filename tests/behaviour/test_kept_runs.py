@@ -167,7 +167,7 @@ def test_run_id_belongs_to_one_input_and_class(store: Any) -> None:
     agent(question="why?")
     with pytest.raises(StoreError, match="started with another input"):
         agent(question="how?")
-    with pytest.raises(StoreError, match=r"one of `.*Desk`, not of `.*Other`"):
+    with pytest.raises(StoreError, match=r"belongs to `.*Desk`, not to `.*Other`"):
         Other(model=ScriptedModel([]), store=store).using(run_id="a")(question="why?")
     assert agent(question="why?") == Answer(answer="once")
 

@@ -85,7 +85,9 @@ class RunCommitter:
         changes = [self._change(machine) for run_id, machine in machines.items() if run_id in self.changed]
         self.changed.clear()
         is_paused = machines[self._root].run.stop_reason == "paused"
-        requests = [request for machine in machines.values() for request in machine.requests()] if is_paused else ()
+        requests = (
+            [request for machine in machines.values() for request in machine.calls.open_requests()] if is_paused else ()
+        )
         self._last_status = "stopped"
         media, self._new_media = self._new_media, []
         commit = Commit(self._root, this_process(), changes, requests, media)

@@ -16,7 +16,7 @@ from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import hang_records, load
-from acorn._record.saved_form import read_record, restored
+from acorn._record.saved_form import read_instance, read_record
 from acorn.errors import StoreError
 from acorn.record import Run
 from acorn.stores.lease import take_claim, this_process
@@ -59,7 +59,7 @@ def check_fit(
     if value is None:
         return
     before, now = BlobReader(store.media).read(stored.birth.input), _saved_form(value)
-    if before != now and _saved_form(restored(type(value), before, "input")) != now:
+    if before != now and _saved_form(read_instance(type(value), before, "input")) != now:
         raise StoreError(
             f"Run {run_id} in {store.name} was started with another input. Call it with that input, or use another "
             f"`run_id`."
@@ -86,7 +86,7 @@ def load_tree(
             if root.has_begun:
                 machine = load(plan, to_saved_run(root, blobs), plan.deps)
             else:  # The run was queued and starts here.
-                value = restored(plan.spec.input.schema, blobs.read(root.birth.input), "input")
+                value = read_instance(plan.spec.input.schema, blobs.read(root.birth.input), "input")
                 machine = Machine(plan, Run(run_id, value, deps=plan.deps))
             saved = {each.facts.id: to_saved_run(each, blobs) for each in below}
         if machine.is_over and machine.run.error is not None:

@@ -21,8 +21,7 @@ from pydantic import BaseModel
 from acorn._base.interrupts import StopSignal, is_signal
 from acorn._base.log import logger
 from acorn._drive.commit import RunCommitter
-from acorn._drive.driven_run import DrivenRun
-from acorn._drive.listeners import log_entry, publish
+from acorn._drive.driven_run import DrivenRun, log_entry, publish
 from acorn._drive.pause import SiblingBranches, check_answers, check_pause
 from acorn._formats.blobs import to_saved_data
 from acorn._machine.asks import Ask, AskTool, BranchEnd

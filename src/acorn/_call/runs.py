@@ -12,7 +12,7 @@ from typing import Any, get_args
 from acorn._drive.commit import read_whole, saved_of
 from acorn._formats.blobs import BlobReader
 from acorn._formats.json import excerpt, to_json_data
-from acorn._machine.saved_run import hang_records
+from acorn._machine.saved_run import attach_branch_records
 from acorn._machine.tool_calls import check_answer
 from acorn._record.saved_form import read_entries, read_record
 from acorn.errors import StoreError
@@ -75,7 +75,7 @@ class Runs:
         with read_whole(run_id, self._store):
             shelf = BlobReader(self._store.media)
             run: Run = read_record(Run, saved_of(root, shelf), None)
-            hang_records(run, [saved_of(each, shelf) for each in below])
+            attach_branch_records(run, [saved_of(each, shelf) for each in below])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:

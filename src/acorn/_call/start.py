@@ -28,7 +28,7 @@ from acorn._drive.load import check_fit, claim, is_final, load_tree, stored_fail
 from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt, to_json_data
 from acorn._machine.machine import Machine
-from acorn._machine.state import OBJECT, written_settings
+from acorn._machine.state import MODEL_OBJECT, settings_to_json
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
@@ -83,7 +83,7 @@ def stored_settings(kept: StoredRun) -> JsonObject:
     notes = json.loads(kept.birth.overrides) if kept.birth.overrides else {}
     settings = dict(notes.get("settings", {}))
     model = settings.get("model")
-    if OBJECT in (model if isinstance(model, list) else [model]):
+    if MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         del settings["model"]
     return settings
 
@@ -136,7 +136,7 @@ def store_of(spec: Spec) -> Store:
 def origin_of(agent: Agent[Any, Any]) -> Origin:
     """What a store keeps beside the run: its class, and what the instance has set for itself, as far as it is data."""
     own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
-    written = written_settings(own)
+    written = settings_to_json(own)
     plain = {
         name: value for name, value in written.items() if isinstance(value, str | int | float | dict | list | None)
     }

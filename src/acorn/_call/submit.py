@@ -29,8 +29,8 @@ from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape
-from acorn._machine.saved_run import hang_records, load
-from acorn._machine.state import OBJECT
+from acorn._machine.saved_run import attach_branch_records, load
+from acorn._machine.state import MODEL_OBJECT
 from acorn._record.saved_form import restored
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
@@ -132,7 +132,7 @@ class Submission:
 
 
 def _has_object(model: Any) -> bool:
-    return OBJECT in (model if isinstance(model, list) else [model])
+    return MODEL_OBJECT in (model if isinstance(model, list) else [model])
 
 
 def _moment(not_before: Any, now: datetime) -> datetime | None:
@@ -299,7 +299,7 @@ def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -
 
 def _record(plan: Any, kept: Sequence[StoredRun], shelf: BlobReader) -> Run:
     run = load(plan, saved_of(kept[0], shelf)).run
-    hang_records(run, [saved_of(each, shelf) for each in kept[1:]])
+    attach_branch_records(run, [saved_of(each, shelf) for each in kept[1:]])
     return run
 
 

@@ -15,7 +15,7 @@ from acorn._formats.blobs import BlobReader, read_without_blobs, save_text, to_s
 from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
-from acorn._machine.saved_run import hang_records, load
+from acorn._machine.saved_run import attach_branch_records, load
 from acorn._record.saved_form import read_record, restored
 from acorn.errors import StoreError
 from acorn.record import Run
@@ -147,7 +147,7 @@ def stored_failure(found: Sequence[StoredRun], plan: Plan, store: Store) -> Exce
     """What a run failed of, with its record."""
     shelf = BlobReader(store.media)
     run: Run = read_record(Run, saved_of(found[0], shelf), None)
-    hang_records(run, [saved_of(each, shelf) for each in found[1:]])
+    attach_branch_records(run, [saved_of(each, shelf) for each in found[1:]])
     error = run.error
     if not isinstance(error, Exception):
         # The store has given it up: nobody was there to write it down.

@@ -121,7 +121,7 @@ class Media(ContentPart):
         media_type = cls._checked_type(media_type, where)
         if not raw:
             raise ValueError(f"{where} is empty")
-        return cls._made(Blob.of(raw, cls._head(media_type)), None, media_type, name)
+        return cls._made(Blob.from_bytes(raw, cls._head(media_type)), None, media_type, name)
 
     @classmethod
     def _made(cls, data: Blob | None, url: str | None, media_type: str | None, name: str | None) -> Self:

@@ -1146,7 +1146,7 @@ def test_self_branch_beyond_max_depth_raises_branch_error(call: Call, script: Sc
 
 def test_self_branch_outside_run_raises() -> None:
     agent = Main(model=ScriptedModel([]))
-    with pytest.raises(AcornError, match=r"There is no run to branch from: `self\.branch\(\.\.\.\)` works inside"):
+    with pytest.raises(AcornError, match=r"There is no run to branch from\. Call `self\.branch\(\.\.\.\)`"):
         agent.branch(Checker)
     with pytest.raises(AcornError, match="There is no run to branch from"):
         asyncio.run(agent.abranch(Checker))
@@ -1160,7 +1160,7 @@ def test_self_branch_of_other_instance_raises(call: Call, script: Script) -> Non
 
     class Mixed(Main):
         def on_step(self, step: Step) -> None:
-            with pytest.raises(AcornError, match=r"This `Helper` has no run .* of another instance, of `Mixed`"):
+            with pytest.raises(AcornError, match=r"This `Helper` has no run .* of another instance, a `Mixed`"):
                 Helper().branch(Checker)
             with pytest.raises(AcornError, match="This `Mixed` has no run to branch from"):
                 Mixed().branch_all([(Checker, {})])
@@ -1232,7 +1232,8 @@ def test_self_branch_requires_module_class_with_output(call: Call, script: Scrip
 
 
 PAIRS = (
-    r"`branch_all` takes pairs of a module class and a dict of its inputs, as in `\(Review, \{\}\)`; `branches\[1\]` is"
+    r"`branches\[1\]` of `branch_all` must be a pair of a module class and a dict of its inputs, such as "
+    r"`\(Review, \{\}\)`, got"
 )
 COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, got"
 

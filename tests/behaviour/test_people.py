@@ -34,7 +34,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive, adrive_stream
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
@@ -124,7 +124,7 @@ class Office:
     """Drive a run, and resume it from its saved state like another process."""
 
     def __init__(self, agent: module[Any, Any], way: str, **inputs: Any) -> None:
-        loop = new_loop(agent, (), inputs)
+        loop = new_machine(agent, (), inputs)
         self.plan, self.way = loop.plan, way
         self._kept: dict[str, Any] = {}
         self._go(SavedTree(loop) if way == "saved" else Tree(loop), loop.run)
@@ -423,7 +423,7 @@ def test_missing_on_human_and_store_raise_before_model_call() -> None:
 
     for kind in (Alone, Above, Caller):
         model = ScriptedModel([])
-        with pytest.raises(DeclarationError, match=r"`refund` of `Alone`.*`store = \.\.\.`.*`on_human`"):
+        with pytest.raises(DeclarationError, match=r"`refund` of `Alone`.*Set `store`.*`on_human`"):
             kind(model=model)()
         assert model.requests == []
 
@@ -1156,7 +1156,7 @@ def test_once_call_that_may_have_started_is_not_repeated() -> None:
 
     for name, read in (("ship", "Unknown: the process stopped while this call was under way."), ("count", "counted")):
         model = ScriptedModel([calling(name), finish("ok")])
-        loop = new_loop(Desk(model=model, tools=[ship, count]), (), {})
+        loop = new_machine(Desk(model=model, tools=[ship, count]), (), {})
         tree = Tree(loop)
         with pytest.raises(KeyboardInterrupt):
             drive(tree, loop.run.id)
@@ -1188,7 +1188,7 @@ def test_interrupted_approved_call_is_reported_as_unknown() -> None:
 
 def test_loaded_run_with_removed_tool_continues() -> None:
     office = Office(Desk(model=ScriptedModel([calling("refund", order="a"), finish("ok")])), "sync")
-    office.plan = new_loop(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
+    office.plan = new_machine(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
     assert office.resume() == "ok"
 
 
@@ -1211,7 +1211,7 @@ def test_idempotency_key_is_permanent_per_call(way: str) -> None:
 
     model = ScriptedModel([calling("note", _id="n", order="x"), calling("pay", _id="p", order="x"), finish("ok")])
     agent = Desk(model=model, tools=[pay, note])
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     tree = Tree(loop)
     with pytest.raises(KeyboardInterrupt):
         walk_on(tree, loop.run.id, way)

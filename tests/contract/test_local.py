@@ -500,7 +500,7 @@ def test_loaded_local_file_keeps_its_settings() -> None:
 def test_local_model_rejects_images() -> None:
     request = asked("", WORD)
     request.messages[1]["content"] = [{"type": "image_url", "image_url": {"url": "data:,"}}]
-    with pytest.raises(ModelError, match="reads text only, and there is an image in"):
+    with pytest.raises(ModelError, match="supports text only, and there is an image in"):
         LocalModel({"model": MODEL}).complete(request)
 
 

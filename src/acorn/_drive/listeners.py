@@ -6,7 +6,6 @@ counts and times only: message content never reaches a log. The model code logs 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from traceback import format_tb
 from typing import assert_never
@@ -33,13 +32,7 @@ from acorn.journal import (
     ToolResultsAdded,
     ToolStarted,
 )
-from acorn.record import Subscriber, listeners, unheard
-
-
-def all_subscribers() -> tuple[Subscriber, ...]:
-    """Return the subscribers of a run that starts here, the logger included if it is enabled."""
-    subscribers = listeners()
-    return (*subscribers, Subscriber(_log_entry)) if logger.isEnabledFor(logging.INFO) else subscribers
+from acorn.record import Subscriber, unheard
 
 
 def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) -> None:
@@ -70,7 +63,7 @@ def _log_failure(run_id: str, subscriber: Subscriber, error: Exception) -> None:
     logger.debug("The error of the listener:", exc_info=error)
 
 
-def _log_entry(entry: Entry) -> None:
+def log_entry(entry: Entry) -> None:
     """Log what a journal entry reports."""
     run, step = entry.run_id, entry.step
     match entry:

@@ -6,6 +6,7 @@ same tree as the branches that the model calls.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from acorn._base.interrupts import StopSignal, is_signal
+from acorn._base.log import logger
 from acorn._drive.commit import RunCommitter
 from acorn._drive.driven_run import DrivenRun
-from acorn._drive.listeners import all_subscribers, publish
+from acorn._drive.listeners import log_entry, publish
 from acorn._drive.pause import SiblingBranches, check_answers, check_pause
 from acorn._formats.blobs import to_saved_data
 from acorn._machine.asks import Ask, AskTool, BranchEnd
@@ -31,7 +33,7 @@ from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
 from acorn._telemetry.setup import begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
-from acorn.record import CallSite, Run, Subscriber, announce, current_call_site
+from acorn.record import CallSite, Run, Subscriber, announce, current_call_site, listeners
 from acorn.stores.messages import cancelled_by_request
 from acorn.stores.port import RunCancelledError
 from acorn.types import JsonObject, ToolCall
@@ -105,7 +107,9 @@ class Tree:
             run.started = run.started or datetime.now(UTC)
             clock_start = monotonic() - run.seconds
             announce(run)
-            subscribers = all_subscribers()
+            subscribers = listeners()
+            if logger.isEnabledFor(logging.INFO):
+                subscribers = (*subscribers, Subscriber(log_entry))
             if run_id == self.root:
                 if committer is not None:
                     committer.begin(self._cancel)

@@ -18,11 +18,11 @@ from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import safe_repr, shorten, to_json_text
 from acorn._formats.schema.generate import close_objects, is_strict
 from acorn._formats.schema.problems import Problem, find_problems, public_problems
-from acorn._formats.schema.shape import Shape, _part
+from acorn._formats.schema.shape import Shape, describe_problem
 from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn._machine.state import State
-from acorn._record.saved_form import restored_text
+from acorn._record.saved_form import read_instance_json
 from acorn.errors import ParseError
 from acorn.models.port import ModelResponse
 from acorn.record import Run
@@ -115,7 +115,7 @@ class Answers:
         if self._state.answer is not None and self._state.phase == "judge":
             arguments = self._finish_arguments()
             text = self._state.answer if arguments is None else arguments
-            self.candidate = restored_text(self._spec.output.schema, text, "answer")
+            self.candidate = read_instance_json(self._spec.output.schema, text, "answer")
 
     def _raw_text(self) -> str:
         """Return the candidate as it came: as arguments, as XML, or as the value of `step.finish`."""
@@ -240,7 +240,7 @@ def _cut_off_message(max_tokens: int) -> str:
 
 
 def _describe(found: Sequence[Problem]) -> str:
-    return "; ".join(_part({**problem, "path": problem["path"] or "output"}) for problem in found)
+    return "; ".join(describe_problem({**problem, "path": problem["path"] or "output"}) for problem in found)
 
 
 def _unknown_field(name: str, shape: Shape, fields: JsonObject) -> Problem:

@@ -35,7 +35,7 @@ from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder
 from acorn._machine.state import BranchContext, State, StopReason
 from acorn._machine.tool_calls import PendingCalls
-from acorn._record.saved_form import restored
+from acorn._record.saved_form import read_instance
 from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, StoreError
 from acorn.journal import ModelRequested, ModelResponded, ResultMessage, RunStarted, ToolStarted
 from acorn.models.port import Model, ModelResponse, thinks
@@ -711,7 +711,7 @@ class Machine:
         """Return the machine of a branch that was created here."""
         branch_plan, branch_input = self.branch_plan(context, plan), context.input
         if not isinstance(branch_input, BaseModel):  # The context was saved.
-            branch_input = restored(plan.spec.input.schema, branch_input, "input of a branch")
+            branch_input = read_instance(plan.spec.input.schema, branch_input, "input of a branch")
         run: Run = Run(context.run_id, branch_input, deps=branch_plan.deps, branch=context.path)
         messages = self.builder.messages.fork(context.history) if context.inherits else None
         return Machine(branch_plan, run, messages=messages)

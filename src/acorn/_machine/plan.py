@@ -53,7 +53,7 @@ class Plan:
     """The declared tools. Methods are bound to the instance."""
     resolve: Callable[[Any, Spec], Model]
     """Turns a declared model into a `Model` that keeps the rate limits of the spec."""
-    agent: object = None
+    agent: Any = None
     module: str = ""
     """The class of the instance, as `package.file:Class`."""
     prompt: Callable[[], object] | None = None

@@ -27,10 +27,10 @@ from acorn._record.saved_form import (
     read_entries,
     read_error,
     read_fork,
+    read_instance,
     read_output,
     read_record,
     read_result,
-    restored,
     written_entry,
     written_record,
     written_result,
@@ -172,7 +172,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
     """Return the machine of a saved run, ready for its next asks. For a branch, `plan` is that of the branch."""
     check_format(saved)
     record = saved["run"]
-    run_input = restored(plan.spec.input.schema, record["input"], "input")
+    run_input = read_instance(plan.spec.input.schema, record["input"], "input")
     plain_state = dict(saved["state"])
     entry_count = plain_state.pop(ENTRY_COUNT, None)
     state = State.from_json(plain_state)
@@ -237,7 +237,7 @@ def _restore_end(run: Run, plan: Plan, record: Mapping[str, Any]) -> None:
     may_differ = plan.on_finish is not None  # `on_finish` may return any value.
     run.output = read_output(record, shape, may_differ=may_differ)
     if not may_differ and plain is not None and not shape.is_empty:
-        restored(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
+        read_instance(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
 
 
 def attach_branch_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -27,7 +27,7 @@ from acorn.models.local.grammar.build import GrammarLimits, ImpossibleError, gra
 from acorn.models.local.grammar.schema import UnreadableError
 from acorn.models.local.prompt import flatten
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RequestNotSupportedError
-from acorn.models.request_body import no_text
+from acorn.models.request_body import describe_medium
 from acorn.types import JsonObject, Usage
 
 PREFIX = "local/"
@@ -54,7 +54,7 @@ _Piece = JsonObject | ModelError | None
 class LocalModel:
     """One model file, as a model dict describes it."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: JsonObject) -> None:
         self.name: str = config.get("model") or config["id"]
         self._settings = _settings(self.name, config)
         self._timeout = _timeout(self.name, config.get("timeout"))
@@ -156,8 +156,8 @@ class LocalModel:
         """How the answer will be read, and what is asked."""
         for medium in request.media:
             raise RequestNotSupportedError(
-                f"`{self.name}` reads text only, and there is {no_text(medium)}: leave it out, or use a model that "
-                f"takes it.",
+                f"`{self.name}` supports text only, and there is {describe_medium(medium)}. Remove it, or use a model "
+                f"that supports it.",
                 provider=PROVIDER,
             )
         tools = [tool["function"] for tool in request.tools]
@@ -289,7 +289,7 @@ class _Reply:
         else:
             yield Delta(stop_reason="tool_calls" if self._tools else "stop")
 
-    def _error(self, error: Mapping[str, Any]) -> ModelError:
+    def _error(self, error: JsonObject) -> ModelError:
         if error.get("type") == "exceed_context_size_error":
             return ModelError(
                 f"`{self._model}` cannot read so much: the prompt has {error.get('n_prompt_tokens')} tokens, and the "
@@ -304,7 +304,7 @@ def _arguments(text: str) -> Delta:
     return Delta(calls=(CallDelta(0, arguments=text),))
 
 
-def _settings(name: str, config: Mapping[str, Any]) -> dict[str, int]:
+def _settings(name: str, config: JsonObject) -> dict[str, int]:
     """The settings of a model dict, checked."""
     known = ", ".join(f"`{key}` ({meaning})" for key, meaning in SETTINGS.items())
     found: dict[str, int] = {}

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acorn._formats.schema.generate import JsonSchema, resolve_ref
+from acorn.types import JsonObject
 
 _DEPTH = 6
 """How deep the words go into a schema: through fields, lists and unions."""
 
 
-def flatten(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, is_small: bool
-) -> list[dict[str, str]]:
+def flatten(messages: Sequence[JsonObject], tools: Sequence[JsonObject], *, is_small: bool) -> list[dict[str, str]]:
     """Messages of text alone, in turns: system, user, assistant, user..."""
     described = _described(tools, is_small)
     turns: list[tuple[str, str]] = [("system", described)] if described else []
@@ -34,7 +33,7 @@ def flatten(
     return [{"role": role, "content": text} for role, text in turns]
 
 
-def _line(message: Mapping[str, Any], *, is_named: bool) -> tuple[str, str]:
+def _line(message: JsonObject, *, is_named: bool) -> tuple[str, str]:
     """Who speaks, and what is said."""
     role, text = str(message["role"]), _text(message.get("content"))
     if role in ("system", "developer"):
@@ -47,7 +46,7 @@ def _line(message: Mapping[str, Any], *, is_named: bool) -> tuple[str, str]:
     return "user", text
 
 
-def _call(function: Mapping[str, Any], is_named: bool) -> str:
+def _call(function: JsonObject, is_named: bool) -> str:
     if not is_named:
         return str(function["arguments"])
     return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
@@ -62,7 +61,7 @@ def _text(content: Any) -> str:
 # The tools in words
 
 
-def _described(tools: Sequence[Mapping[str, Any]], is_small: bool) -> str:
+def _described(tools: Sequence[JsonObject], is_small: bool) -> str:
     if not tools:
         return ""
     if len(tools) == 1:

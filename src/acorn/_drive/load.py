@@ -15,7 +15,7 @@ from acorn._formats.blobs import BlobReader, read_without_blobs, save_text, to_s
 from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
-from acorn._machine.saved_run import hang_records, load
+from acorn._machine.saved_run import attach_branch_records, load
 from acorn._record.saved_form import read_instance, read_record
 from acorn.errors import StoreError
 from acorn.record import Run
@@ -148,7 +148,7 @@ def stored_failure(stored: Sequence[StoredRun], plan: Plan, store: Store) -> Exc
     """Return the error of a failed run, with its record."""
     blobs = BlobReader(store.media)
     run: Run = read_record(Run, to_saved_run(stored[0], blobs), None)
-    hang_records(run, [to_saved_run(each, blobs) for each in stored[1:]])
+    attach_branch_records(run, [to_saved_run(each, blobs) for each in stored[1:]])
     error = run.error
     if not isinstance(error, Exception):
         # The store failed the run itself, so the record does not contain the error.

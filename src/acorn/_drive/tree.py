@@ -28,7 +28,7 @@ from acorn._machine.asks import Ask, AskTool, BranchEnd
 from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
-from acorn._machine.saved_run import hang_records, load
+from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
 from acorn._telemetry.setup import begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
@@ -69,7 +69,7 @@ class Tree:
         """The human answers that arrived during the pause, by request id. Each run takes its own when it continues."""
         self.can_pause = getattr(root.spec, "store", None) is not None
         if self._saved:
-            hang_records(root.run, self._saved.values())
+            attach_branch_records(root.run, self._saved.values())
         self.machines: dict[str, Machine] = {root.run.id: root}
         self._driven: dict[str, DrivenRun] = {}
         self._branches: dict[str, list[str]] = {}

@@ -59,7 +59,7 @@ from acorn._formats.json import (
     to_json_text,
 )
 from acorn._formats.redact import find_secrets, redact
-from acorn._formats.schema.example_values import example_value
+from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, follow_refs
 from acorn._formats.schema.generate import schema_of as _schema_of
 from acorn._formats.schema.problems import Problem, describe_errors, describe_schema

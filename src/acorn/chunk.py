@@ -17,7 +17,7 @@ from acorn._formats.partial.compile import expectation_of
 from acorn._formats.partial.frames import NOT_READY, resolve_lazy
 from acorn._formats.partial.parser import PushParser
 from acorn._formats.schema.shape import RESULT, Shape
-from acorn.models.assemble import Assembly, CallParts
+from acorn.models.assemble import Assembly, PartialCall
 from acorn.models.port import Delta, ModelResponse
 from acorn.partial import Partial
 from acorn.record import Run
@@ -105,7 +105,7 @@ class StreamChunk(Generic[Out]):
     _count: int = 0
     _parsed: tuple[Any, tuple[str, ...]] | None = None
 
-    def __init__(self, *, call: CallParts | None = None, **parts: Any) -> None:
+    def __init__(self, *, call: PartialCall | None = None, **parts: Any) -> None:
         if call is not None:
             # The name and the id may still arrive. The text only grows.
             self._call, self._count = (call.index, call.id, call.name, call.pieces), len(call.pieces)
@@ -184,7 +184,7 @@ class Streamer:
         last.done = True
         return response, last
 
-    def _call_chunk(self, call: CallParts) -> StreamChunk:
+    def _call_chunk(self, call: PartialCall) -> StreamChunk:
         if call.name != FINISH:
             return StreamChunk(call=call)
         answer = self._answers.get(call.index)

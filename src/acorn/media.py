@@ -121,7 +121,7 @@ class Media(ContentPart):
         media_type = cls._check_type(media_type, where)
         if not raw:
             raise ValueError(f"{where} is empty")
-        return cls._create(Blob.of(raw, cls._head(media_type)), None, media_type, name)
+        return cls._create(Blob.from_bytes(raw, cls._head(media_type)), None, media_type, name)
 
     @classmethod
     def _create(cls, data: Blob | None, url: str | None, media_type: str | None, name: str | None) -> Self:

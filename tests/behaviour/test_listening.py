@@ -33,7 +33,7 @@ from acorn.journal import (
     ToolStarted,
 )
 from acorn.models import ModelRequest
-from acorn.models.retry import Retries, Retrying
+from acorn.models.retry import RetryingModel, RetryPolicy
 from acorn.record import Subscriber, _subscribe
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
@@ -242,7 +242,7 @@ def lines(entries: list[Entry]) -> list[str]:
 @pytest.mark.parametrize("way", WAYS)
 def test_listener_receives_entries_of_run(way: str) -> None:
     ear = Ear()
-    model = Retrying(ScriptedModel(replies()), Retries(count=1, delay=0.001))
+    model = RetryingModel(ScriptedModel(replies()), RetryPolicy(count=1, delay=0.001))
     with listen(ear):
         run = start(Main(model=model), way)
     assert (run.output, run.stop_reason) == ("done", "forced")
@@ -292,7 +292,7 @@ def test_failing_listener_is_logged_and_changes_nothing(way: str, caplog: pytest
     ear, broken = Ear(), Broken(object, ValueError(SAID), times=-1)
     caplog.set_level(logging.DEBUG, "acorn")
     with listen(broken), listen(ear):
-        run = start(Main(model=Retrying(ScriptedModel(replies()), Retries(delay=0.001))), way)
+        run = start(Main(model=RetryingModel(ScriptedModel(replies()), RetryPolicy(delay=0.001))), way)
     assert run.output == "done"
     assert {path: lines(entries) for path, entries in ear.per_run().items()} == EXPECTED
     failures = [each for each in caplog.records if each.levelno == logging.ERROR]
@@ -376,7 +376,7 @@ def test_vital_listener_failure_in_branch_stops_run(way: str, kind: type[Any], t
         if entry.run_id in ids:
             broken(entry)
 
-    model = Retrying(ScriptedModel(replies()), Retries(delay=0.001))
+    model = RetryingModel(ScriptedModel(replies()), RetryPolicy(delay=0.001))
     with _subscribe(Subscriber(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
         start(Main(model=model), way)
     assert caught.value is error

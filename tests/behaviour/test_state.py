@@ -724,7 +724,7 @@ def test_loading_run_with_model_object_from_hook_raises() -> None:
 
     plan, loop = paused(setup(Swapper, call("look")), "model", 2)
     saved = json.loads(json.dumps(save(loop)))
-    with pytest.raises(AcornError, match=r"a model that `on_step` gave as an object.*`step\.model`"):
+    with pytest.raises(AcornError, match=r"`on_step` set its model to an object.*`step\.model`"):
         load(plan, saved)
 
 

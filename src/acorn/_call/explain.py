@@ -24,7 +24,7 @@ from acorn._declare.tools.kinds import hosted_tool_name, may_ask_human
 from acorn._formats.content import text_of
 from acorn._formats.json import to_compact_json, to_json_data
 from acorn._formats.redact import find_secrets, redact
-from acorn._formats.schema.example_values import example_value
+from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, inline_refs
 from acorn._module import module
 from acorn.errors import AcornError, DeclarationError, InputError

@@ -425,7 +425,8 @@ class SyncDriver:
         finally:
             if self._worker is not None:
                 self._worker.close()
-            self.schedule.release()
+            if self.tree.committer is not None or self.tree.trace is not None:
+                self.schedule.release()
 
 
 def call_tool(tree: Tree, run_id: str, ask: AskTool) -> ToolResult:

@@ -6,6 +6,7 @@ same tree as the branches that the model calls.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -18,20 +19,20 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from acorn._base.interrupts import StopSignal, is_signal
+from acorn._base.log import logger
 from acorn._drive.commit import RunCommitter
-from acorn._drive.driven_run import DrivenRun
-from acorn._drive.listeners import all_subscribers, publish
+from acorn._drive.driven_run import DrivenRun, log_entry, publish
 from acorn._drive.pause import SiblingBranches, check_answers, check_pause
 from acorn._formats.blobs import to_saved_data
 from acorn._machine.asks import Ask, AskTool, BranchEnd
 from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
-from acorn._machine.saved_run import hang_records, load
+from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
 from acorn._telemetry.setup import begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
-from acorn.record import CallSite, Run, Subscriber, announce, current_call_site
+from acorn.record import CallSite, Run, Subscriber, announce, current_call_site, listeners
 from acorn.stores.messages import cancelled_by_request
 from acorn.stores.port import RunCancelledError
 from acorn.types import JsonObject, ToolCall
@@ -68,7 +69,7 @@ class Tree:
         """The human answers that arrived during the pause, by request id. Each run takes its own when it continues."""
         self.can_pause = getattr(root.spec, "store", None) is not None
         if self._saved:
-            hang_records(root.run, self._saved.values())
+            attach_branch_records(root.run, self._saved.values())
         self.machines: dict[str, Machine] = {root.run.id: root}
         self._driven: dict[str, DrivenRun] = {}
         self._branches: dict[str, list[str]] = {}
@@ -105,7 +106,9 @@ class Tree:
             run.started = run.started or datetime.now(UTC)
             clock_start = monotonic() - run.seconds
             announce(run)
-            subscribers = all_subscribers()
+            subscribers = listeners()
+            if logger.isEnabledFor(logging.INFO):
+                subscribers = (*subscribers, Subscriber(log_entry))
             if run_id == self.root:
                 if committer is not None:
                     committer.begin(self._cancel)

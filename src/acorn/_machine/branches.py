@@ -27,10 +27,11 @@ from acorn._machine.limits import Budget, Budgets, Limits
 from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder, named_tools
 from acorn._machine.state import BranchContext, State, branch_id
+from acorn._machine.step_hook import StepHook
 from acorn.errors import BranchError, InputError
 from acorn.journal import BranchFinished, BranchStarted, RunFailed, RunInterrupted
 from acorn.record import Message, Run
-from acorn.step import Step, changes_of
+from acorn.step import changes_of
 from acorn.types import Content, JsonObject, ToolCall, ToolResult, Unfinished
 
 _NO_RESULT_YET = "This call has not returned yet."
@@ -66,7 +67,9 @@ class Branches:
         transcript: Transcript,
         builder: RequestBuilder,
         budgets: Budgets,
+        hook: StepHook,
     ) -> None:
+        self._hook = hook
         self._plan, self.run, self._state = plan, run, state
         self._transcript, self._builder, self._budgets = transcript, builder, budgets
         self.are_counted = False
@@ -80,8 +83,6 @@ class Branches:
         now: float,
         *,
         has_input: bool,
-        step: Step | None = None,
-        results: Iterable[ToolResult] = (),
         started: Mapping[str, str] = {},
         call_id: str | None = None,
         inside: str | None = None,
@@ -90,9 +91,8 @@ class Branches:
     ) -> BranchContext:
         """Return what a branch that starts now takes from this run.
 
-        `results` are those of the current step, and `started` the names of the branches that start with it, by the id
-        of their call. `step` is the step that a hook changes at the moment. Code in a branch of this run may start a
-        branch of this run too. It is deeper than the run itself, so `caller_depth` counts.
+        `started` are the names of the branches that start together, by the id of their call. Code in a branch of this
+        run may start a branch of this run too. It is deeper than the run itself, so `caller_depth` counts.
         """
         spec, above = self._plan.spec, self._plan.context
         depth, path = (above.depth + 1, f"{above.path}/{name}") if above else (1, name)
@@ -102,14 +102,14 @@ class Branches:
                 f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{spec.owner}` is "
                 f"{spec.max_depth}; finish without it, or raise `max_depth`."
             )
-        settings, tools = self._changed(step)
+        settings, tools = self._changed()
         history: list[Message] = []
         if inherits:
             is_in_step = self._state.phase in ("tools", "branches", "step", "judge")
             turn_index = self._transcript.turn_index if is_in_step else None
             messages = self._transcript.history
             copies = self._builder.messages.copies_of(messages.messages, is_private=messages.noted is None)
-            history = _close_turn(copies, turn_index, results, started)
+            history = _close_turn(copies, turn_index, self._hook.results(), started)
         return BranchContext(
             branch_id(self.run.id, place),
             self.run.id,
@@ -129,7 +129,7 @@ class Branches:
             limits=self._state.meter.limits_for_branches(self._budgets.limits, self._builder.model.price(), now),
         )
 
-    def plan_for(self, context: BranchContext, plan: Plan, step: Step | None) -> Plan:
+    def plan_for(self, context: BranchContext, plan: Plan) -> Plan:
         """Return the plan of a branch's instance, with everything that it inherits from this run."""
         spec = inherited_spec(
             plan.spec,
@@ -141,7 +141,7 @@ class Branches:
         )
         limits = Limits(context.limits.tokens, context.limits.cost)
         budget = Budget(self._plan.spec.owner, limits, self._state.meter.spent)
-        known = {tool.name: tool for tool in (*self._builder.toolset.tools, *self._changed(step)[1])}
+        known = {tool.name: tool for tool in (*self._builder.toolset.tools, *self._changed()[1])}
         deps = self.run.deps if plan.deps is None else plan.deps
         check_deps(plan.spec.owner, plan.deps_type, deps)
         return replace(
@@ -154,8 +154,9 @@ class Branches:
             on_human=plan.on_human or self._plan.on_human,
         )
 
-    def _changed(self, step: Step | None) -> tuple[JsonObject, tuple[Tool, ...]]:
+    def _changed(self) -> tuple[JsonObject, tuple[Tool, ...]]:
         """Return the settings that were changed during the run, and the tools, as a hook has left them so far."""
+        step = self._hook.step
         if step is None:
             return self._state.settings, self._builder.toolset.tools
         changes = changes_of(step)

@@ -23,8 +23,8 @@ from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn._machine.state import State
 from acorn._record.saved_form import read_instance_json
-from acorn.errors import ParseError
-from acorn.models.port import ModelResponse
+from acorn.errors import ModelError, ParseError
+from acorn.models.port import Model, ModelResponse
 from acorn.record import Run
 from acorn.types import JsonObject, ToolCall
 
@@ -196,6 +196,19 @@ def reject(error: ValueError, answer: str, raw: str) -> FinishResult:
     shown, text = shorten(answer), str(error) or type(error).__name__
     problem = Problem(path="", expected=text, received=shown, excerpt=shown, ruled=True)
     return FinishResult(raw, None, [problem], text, cause=error)
+
+
+def is_refused(response: ModelResponse) -> bool:
+    """Whether the model refused to answer, or a content filter stopped it."""
+    return response.refusal is not None or response.stop_reason == "content_filter"
+
+
+def refusal_error(response: ModelResponse, model: Model) -> ModelError:
+    """Return the error for a response that is a refusal."""
+    text = response.refusal or response.content or "(no text)"
+    event = "refused to answer" if response.refusal is not None else "stopped at its content filter"
+    name = response.fallbacks[-1].to if response.fallbacks else model.name
+    return ModelError(f"`{name}` {event}: {text[:500]} Change the input or the prompt, or use another model.")
 
 
 def xml_request(shape: Shape, root: str) -> str:

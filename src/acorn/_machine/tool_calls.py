@@ -222,7 +222,6 @@ class PendingCalls:
                 f"{self.run.steps}/{call.id}",
                 now,
                 has_input=not branch.spec.input.is_empty,
-                results=self._state.results.values(),
                 started=started,
                 call_id=call.id,
                 inherits=branch.inherits,

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from acorn._declare.spec import read_prompt_file
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import copy_json
+from acorn._formats.json import copy_json, to_json_text
 from acorn._history.compaction import CompactedRange, range_to_compact, summary_text
 from acorn._history.first_messages import first_messages, prompt_text
 from acorn._history.request_messages import REMINDER, RequestMessages
@@ -29,16 +29,15 @@ from acorn._history.transcript import Transcript, check_is_list
 from acorn._machine import limits
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._machine.branches import Branches, branch_result, first_branch_messages
-from acorn._machine.finish import Answers, FinishResult, is_refused, no_answer, refusal_error, xml_request
+from acorn._machine.finish import Answers, FinishResult, no_answer, refusal_error, xml_request
 from acorn._machine.limits import Budgets, Limits
 from acorn._machine.plan import Plan
-from acorn._machine.requests import RequestBuilder
+from acorn._machine.requests import RequestBuilder, StepHook
 from acorn._machine.state import BranchContext, State, StopReason
-from acorn._machine.step_hook import StepHook
 from acorn._machine.tool_calls import PendingCalls
 from acorn._record.saved_form import read_instance
 from acorn.errors import AcornError, LimitError, ModelError, StoreError
-from acorn.journal import ModelRequested, ModelResponded, ResultMessage, RunStarted, ToolStarted
+from acorn.journal import ModelRequested, ModelResponded, RunStarted, ToolStarted
 from acorn.models.port import ModelResponse, thinks
 from acorn.record import Run
 from acorn.step import changes_of
@@ -68,7 +67,7 @@ class Machine:
         own_limits = Limits(spec.max_total_tokens, spec.max_cost, spec.max_seconds)
         self.budgets = budgets = Budgets(spec.owner, own_limits, state.meter, plan.above)
         self.builder = builder = RequestBuilder(plan, run, state, transcript, budgets, messages)
-        self.hook = StepHook(plan, run, state, builder)
+        self.hook = StepHook(spec, run, state, builder)
         self.branches = branches = Branches(plan, run, state, transcript, builder, budgets, self.hook)
         self.calls = PendingCalls(plan, run, state, transcript, builder, branches, budgets)
         self.answers = Answers(spec, run, state)
@@ -272,7 +271,7 @@ class Machine:
         elif state.phase == "step" and plan.on_step is None:
             self._take_step(None, now)
         elif state.phase == "judge" and plan.on_finish is None and self.answers.candidate is not None:
-            self._accept(self.spec.output.unwrap(self.answers.candidate))
+            self._accept(self.answers.candidate)
 
     def _prompt_reader(self) -> Callable[[], object]:
         if self.plan.prompt is not None:
@@ -387,7 +386,8 @@ class Machine:
         self.transcript.edits.note_all()
         history = self.transcript.history.messages
         compacted = range_to_compact(history, builder.openings, self.spec.compact_at or 1)
-        text = "" if is_refused(response) else summary_text(response.content, was_cut=response.stop_reason == "length")
+        is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
+        text = "" if is_refusal else summary_text(response.content, was_cut=response.stop_reason == "length")
         if compacted is None:  # User code changed the history meanwhile.
             compacted, text = CompactedRange(0, 0, (), 0), ""
         self.transcript.compact(compacted, text, asked, response)
@@ -405,7 +405,8 @@ class Machine:
         self.builder.request = None
         state.turns += 1
         self.budgets.pay(response, model, self.run, now - asked)
-        error = refusal_error(response, model) if is_refused(response) else None
+        is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
+        error = refusal_error(response, model) if is_refusal else None
         calls = self.transcript.add_response(response, asked, None if error is None else response.refusal or "")
         if error is not None:
             raise error
@@ -533,21 +534,20 @@ class Machine:
             assert state.response is not None
             self._finish(Unfinished(self.spec.owner, state.response.content, state.calls, results), "unfinished")
         else:
-            if self.spec.loop_guard is not None:
-                self._check_repetition(results, messages)
+            repeatable = self.builder.toolset.repeatable
+            if self.spec.loop_guard is not None and limits.add_step(
+                state.digests, state.calls, results, messages, repeatable
+            ):
+                self._stop_repetition()
             if not state.calls:
                 was_cut = state.response is not None and state.response.stop_reason == "length"
                 self.transcript.add_user_message(REMINDER_CUT_OFF if was_cut else REMINDER)
             self._force_at_last_step()
             self._prepare_request(now)
 
-    def _check_repetition(self, results: Sequence[ToolResult], messages: Sequence[ResultMessage]) -> None:
-        """Warn the model if it repeats its steps. If it continues and `loop_guard` is "force", force an answer."""
+    def _stop_repetition(self) -> None:
+        """Warn the model that it repeats its steps. The next time, force an answer if `loop_guard` is "force"."""
         state = self.state
-        digest = limits.digest_step(state.calls, results, messages, self.builder.toolset.repeatable)
-        state.digests = [*state.digests[-5:], digest]
-        if digest == limits.NO_DIGEST or not limits.is_repeating(state.digests):
-            return
         if not state.was_warned:
             state.was_warned = True
             self.transcript.add_user_message(limits.REPEATED)
@@ -558,29 +558,32 @@ class Machine:
 
     def _propose(self, instance: BaseModel, call_id: str | None) -> None:
         """Pass a valid answer to `on_finish`, or accept it."""
-        is_judged = self.plan.on_finish is not None
-        self.answers.propose(instance, call_id, is_judged=is_judged)
-        self.state.phase = "judge"
-        if not is_judged:
-            self._accept(self.spec.output.unwrap(instance))
+        state = self.state
+        self.answers.candidate, state.answered_by = instance, call_id
+        state.phase = "judge"
+        if self.plan.on_finish is None:
+            self._accept(instance)
+        else:
+            state.answer = to_json_text(instance)
 
     def _take_judgement(self, outcome: object, now: float) -> None:
-        candidate = self.answers.candidate
+        candidate, state = self.answers.candidate, self.state
         assert candidate is not None
         if not isinstance(outcome, ValueError):
-            self._accept(self.spec.output.unwrap(candidate) if outcome is None else outcome)
+            self._accept(candidate, outcome)
             return
         result = self.answers.reject(outcome)
-        has_call = self.state.answered_by is not None
-        if has_call:
-            self.transcript.answer_calls(self.answers.replies(result.document), SKIPPED)
-        self._correct(result, now, is_user_message=not has_call)
+        if state.answered_by is not None:
+            self.transcript.answer_calls({**state.faults, state.answered_by: result.document}, SKIPPED)
+        self._correct(result, now, is_user_message=state.answered_by is None)
 
-    def _accept(self, output: object) -> None:
+    def _accept(self, candidate: BaseModel, replacement: object = None) -> None:
+        """End the run with the candidate, or with the value that `on_finish` returned instead."""
         state = self.state
         reason: StopReason = state.reason
+        output = self.spec.output.unwrap(candidate) if replacement is None else replacement
         if state.answered_by is not None:
-            self.transcript.answer_calls(self.answers.replies(FINISHED), SKIPPED)
+            self.transcript.answer_calls({**state.faults, state.answered_by: FINISHED}, SKIPPED)
         elif not state.fallback:
             reason = "step"  # The output comes from `step.finish`.
         self._finish(output, reason)

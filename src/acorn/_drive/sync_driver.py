@@ -125,7 +125,7 @@ class SyncDriver:
         """Performs long asks, if another process may cancel the run meanwhile."""
         if tree.committer is not None and run_id == tree.root:
             self._allow_waking()
-        self.schedule: Schedule[_RunningCall] = Schedule(tree, run_id)
+        self.schedule: Schedule[_RunningCall] = Schedule(tree, run_id, [run_id], {run_id: None})
 
     def _allow_waking(self) -> None:
         """Let another thread end the wait of this driver."""
@@ -151,7 +151,7 @@ class SyncDriver:
                 run = tree.machines[self.root].run
                 if run.stop_reason is not None and run.error is None:
                     return
-                schedule.recheck(self.root)
+                schedule.unchecked[self.root] = None
             ready = [] if schedule.ended else schedule.collect_asks()
             if schedule.ended:
                 continue

@@ -35,7 +35,7 @@ from acorn.journal import (
     ToolResultsAdded,
     ToolStarted,
 )
-from acorn.record import Run, Subscriber, unheard
+from acorn.record import Run, Subscriber, without_subscriber
 
 if TYPE_CHECKING:
     from acorn._record.last_run import Place
@@ -83,7 +83,7 @@ def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) ->
         driven.published += 1
         for subscriber in driven.subscribers:
             try:
-                with unheard(subscriber):
+                with without_subscriber(subscriber):
                     subscriber.callback(entry)
             except Exception as error:
                 if subscriber.is_vital and not is_aborted:

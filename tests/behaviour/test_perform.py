@@ -352,7 +352,7 @@ def test_perform_with_unfitting_input_leaves_run_unchanged(store: Store, deliver
 
     Newer.__module__, Newer.__qualname__ = Desk.__module__, Desk.__qualname__
     handle = put(store, question="Who?")
-    with pytest.raises(StoreError, match="The input of the saved run does not fit its class any more"):
+    with pytest.raises(StoreError, match="The input of the saved run no longer fits its class"):
         deliver(store, handle.run_id, Newer)
     assert handle.status() == "queued"
 

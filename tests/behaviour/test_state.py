@@ -731,7 +731,7 @@ def test_loading_run_with_model_object_from_hook_raises() -> None:
 def test_loading_run_with_unfitting_input_raises() -> None:
     _, loop = paused(setup(Looker, call("look"), DONE), "tools")
     changed, _ = paused(replace(setup(Words, finish(result=["a"])), given={"result": "a"}), "model")
-    with pytest.raises(AcornError, match="The input of the saved run does not fit its class any more"):
+    with pytest.raises(AcornError, match="The input of the saved run no longer fits its class"):
         load(changed, json.loads(json.dumps(save(loop))))
 
 

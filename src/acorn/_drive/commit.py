@@ -18,7 +18,7 @@ from acorn._formats.blobs import BlobReader, save_texts, to_saved_data
 from acorn._formats.json import describe_error, shorten
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import StepProgress, save_new, save_record
-from acorn._record.saved_form import FORMAT, fields_of, written_record
+from acorn._record.saved_form import FORMAT, fields_of, write_record
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
 from acorn.stores.lease import claim_of, claim_process, release_process, this_process
@@ -260,7 +260,7 @@ def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
     """Return the record of a queued run that has not started."""
     facts = stored.facts
     run: Run = Run(facts.id, blobs.read(stored.birth.input), started=facts.started)
-    return {"format": FORMAT, "module": facts.agent, "run": written_record(run)}
+    return {"format": FORMAT, "module": facts.agent, "run": write_record(run)}
 
 
 @contextmanager

@@ -31,9 +31,9 @@ from acorn._record.saved_form import (
     read_output,
     read_record,
     read_result,
-    written_entry,
-    written_record,
-    written_result,
+    write_entry,
+    write_record,
+    write_result,
 )
 from acorn.journal import (
     BranchFinished,
@@ -107,9 +107,9 @@ def _comparable_fields(state: State, turn: int | None) -> JsonObject:
 
 def _entry_with_result(entry: Entry, state: State) -> JsonObject:
     """Return an entry as plain data, with the tool result that the state holds for it."""
-    plain = written_entry(entry)
+    plain = write_entry(entry)
     if isinstance(entry, ToolFinished | BranchFinished) and entry.call_id is not None:
-        plain[_RESULT] = written_result(state.results[entry.call_id])
+        plain[_RESULT] = write_result(state.results[entry.call_id])
     return plain
 
 
@@ -159,12 +159,12 @@ def save_new(
     plain_state = state.to_json(turn)
     if progress is not None:
         plain_state[ENTRY_COUNT] = len(machine.journal.entries)
-    return [written_entry(entry) for entry in new], plain_state, progress
+    return [write_entry(entry) for entry in new], plain_state, progress
 
 
 def save_record(machine: Machine) -> JsonObject:
     """Return the record of a run as plain data."""
-    record = {**written_record(machine.run), "seconds": machine.journal.now}
+    record = {**write_record(machine.run), "seconds": machine.journal.now}
     return {"format": FORMAT, "module": machine.plan.module, "run": record}
 
 
@@ -191,13 +191,13 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
     )
     fill_journal(run, read_entries(saved["journal"]))
     run.journal.now = record["seconds"]
-    run._book.start(history_of(run.journal.entries))
+    run._history.start(history_of(run.journal.entries))
     machine = Machine(plan, run, state)
     _count_usage(machine)
     if state.phase == "done":
         _restore_end(run, plan, record)
         machine.branches.are_counted = True
-    turn = None if state.turn is None else run._book.messages[state.turn]
+    turn = None if state.turn is None else run._history.messages[state.turn]
     if turn is None and state.response is not None:
         # The user has removed the response from the history, and may put it back.
         called = [CalledTool(call.id, call.name, call.raw_arguments) for call in state.calls]

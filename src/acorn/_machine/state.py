@@ -15,7 +15,7 @@ from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact
 from acorn._machine.limits import Limits, Meter, Spent, StepDigest
-from acorn._record.saved_form import fields_of, read_request, read_result, written_request, written_result
+from acorn._record.saved_form import fields_of, read_request, read_result, write_request, write_result
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
 from acorn.record import Message
@@ -208,9 +208,9 @@ class State:
             plain["calls"] = to_json_data(
                 [fields_of(call) for call in self.calls]
             )  # A hook may have put any value there.
-            plain["results"] = [written_result(result) for result in self.results.values()]
+            plain["results"] = [write_result(result) for result in self.results.values()]
         plain["branches"] = [context.to_json() for context in self.branches.values()]
-        plain["requests"] = {call_id: written_request(request) for call_id, request in self.requests.items()}
+        plain["requests"] = {call_id: write_request(request) for call_id, request in self.requests.items()}
         plain["settings"] = settings_to_json(self.settings)
         last = self.meter.last
         plain["meter"] = {

@@ -8,14 +8,13 @@ retries and fallbacks itself.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from traceback import format_tb
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from acorn._base.log import logger
-from acorn._record.last_run import RunOwner, current_places, remember_run
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -38,43 +37,28 @@ from acorn.journal import (
 )
 from acorn.record import Run, Subscriber, without_subscriber
 
+if TYPE_CHECKING:
+    from acorn._record.last_run import Place
+
 _attach_lock = threading.Lock()
 
 
+@dataclass(eq=False, slots=True)
 class DrivenRun:
     """The state of a run while it is driven, apart from its machine."""
 
-    __slots__ = (
-        "clock_start",
-        "failed_subscribers",
-        "is_closed",
-        "is_observed",
-        "places",
-        "published",
-        "subscribers",
-    )
-
-    def __init__(self, run: Run, clock_start: float, subscribers: tuple[Subscriber, ...], *, is_stored: bool) -> None:
-        self.clock_start = clock_start
-        """The reading of the monotonic clock at second 0 of the run."""
-        self.places = current_places()
-        """The task and the thread that started the run. A dropped iterator may be closed in another one."""
-        self.subscribers = subscribers
-        self.is_observed = bool(subscribers) or is_stored
-        """Whether a listener or a store must hear of new entries."""
-        self.published = len(run.journal.entries)
-        """The number of entries that the subscribers have received."""
-        self.failed_subscribers: list[Subscriber] = []
-        """The subscribers whose failure was logged."""
-        self.is_closed = False
-
-    def close(self, run: Run, agent: RunOwner) -> None:
-        """Complete the record, attach it to its error, and remember it as the last run of the agent."""
-        self.is_closed = True
-        run.seconds = time.monotonic() - self.clock_start
-        if run.error is not None:
-            attach_run(run.error, run)
-        remember_run(run, agent, self.places)
+    clock_start: float
+    """The reading of the monotonic clock at second 0 of the run."""
+    places: tuple[Place, ...]
+    """The task and the thread that started the run. A dropped iterator may be closed in another one."""
+    subscribers: tuple[Subscriber, ...]
+    published: int
+    """The number of entries that the subscribers have received."""
+    is_observed: bool
+    """Whether a listener or a store must hear of new entries."""
+    failed_subscribers: list[Subscriber] = field(default_factory=list[Subscriber])
+    """The subscribers whose failure was logged."""
+    is_closed: bool = False
 
 
 def attach_run(error: BaseException, run: Run) -> None:

@@ -75,7 +75,7 @@ def test_make_says_what_it_installs_and_shows_how_far_it_is(tmp_path: Path) -> N
 
 def test_make_demo_shows_its_programs_and_runs_them_on_a_real_model(clone: Path) -> None:
     said = typed(["make demo"], clone)
-    for program in sorted((clone / "src" / "acorn" / "cli" / "scenes").glob("[!_]*.py")):
+    for program in sorted((clone / "src" / "acorn" / "cli" / "programs").iterdir()):
         longest = max(program.read_text(encoding="utf-8").splitlines(), key=lambda line: (len(line) < 79, len(line)))
         assert longest in said
     assert re.search(r"^(positive|negative) - ", said, flags=re.MULTILINE)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
-from acorn._base.forks import closes_at_fork
+from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
 from acorn.stores import messages
 from acorn.stores.port import JournalRow, Process, RunFacts, Status, StoredAnswer, StoredRun
@@ -36,7 +36,7 @@ class SharedConnection(Generic[C]):
         self._opens = opens
         self._lock = threading.Lock()
         self._connection: C | None = None
-        closes_at_fork(self)
+        close_at_fork(self)
 
     def use(self, act: Callable[[Callable[[], C]], T]) -> T:
         """Do something while nobody else uses it; it is handed what gives the connection.

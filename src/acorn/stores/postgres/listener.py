@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from acorn._base.forks import closes_at_fork
+from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
 from acorn.stores.postgres.claims import CANCELLED, NEWS
 from acorn.stores.postgres.connection import Database, close_quietly
@@ -58,7 +58,7 @@ class Listener:
     def __init__(self, place: Database) -> None:
         self._place = place
         self._begin()
-        closes_at_fork(self)
+        close_at_fork(self)
 
     def _begin(self) -> None:
         self._lock = threading.Lock()

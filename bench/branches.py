@@ -1,4 +1,4 @@
-"""Beginning a branch of a long conversation, against one ordinary step of it."""
+"""Measure the start of a branch of a long conversation, relative to one ordinary step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Looker(module[Question, Answer]):
 
 
 class Beginner(Looker):
-    """The same; at the right length it begins branches that nobody walks."""
+    """Run the same conversation, and start branches at the given length without driving them."""
 
     def on_step(self, step: Step) -> Step:
         if len(step.run.history) == LENGTH + 1:
@@ -61,7 +61,7 @@ class Beginner(Looker):
 
 
 class Busy:
-    """A model that does what an adapter must, and notes the time between two requests of the right length."""
+    """A model that does the work of an adapter and records the time between two requests of the given length."""
 
     name = "busy"
 
@@ -97,7 +97,7 @@ BEGUN: list[float] = []
 
 
 def begin() -> float:
-    """CPU seconds from the parent's conversation to the body of the branch's first request."""
+    """Return the CPU seconds from the parent's conversation to the body of the branch's first request."""
     place, parent, plan = current_call_site(), current_machine(), plan_for(Checker())
     assert place is not None
     assert parent is not None

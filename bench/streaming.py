@@ -1,4 +1,4 @@
-"""Partial answers: CPU time of a whole answer in 8-character deltas, against parsing each prefix anew."""
+"""Measure partial answers: CPU time of a whole answer in 8-character deltas, relative to parsing each prefix again."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def exponent(kind: Any, make: Callable[[int], str], look: Callable[[Any], Any]) 
 
 
 def unread() -> float:
-    """A streamed answer whose chunks nobody looks into, against putting its deltas together."""
+    """Measure a streamed answer whose chunks are not read, relative to joining its deltas."""
     text = long(100_000)
     deltas = [Delta(calls=(CallDelta(0, "call_1", "__finish__"),))]
     deltas += [Delta(calls=(CallDelta(0, arguments=text[at : at + SIZE]),)) for at in range(0, len(text), SIZE)]

@@ -365,8 +365,8 @@ def without_summary_introduction(summary: str) -> str:
     return summary.removeprefix(_SUMMARY_INTRODUCTION)
 
 
-# Redaction. This is the place for the one redactor of the package. `cli/output.py`, `web/page/wire.py`,
-# `web/serve/secrets.py`, `mcp/address.py` and `mcp/server.py` combine these functions until then.
+# Redaction. This is the place for the one redactor of the package. `cli/output.py`, `web/redact.py`,
+# `mcp/address.py` and `mcp/server.py` combine these functions until then.
 
 
 def secrets_of_model(model: object) -> set[str]:

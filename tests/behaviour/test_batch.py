@@ -1,4 +1,4 @@
-"""Many inputs at a time: bounded, in any order, each item's trouble its own, and none done twice."""
+"""Batches: bounded, in any order, with separate errors and no repeated row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch whose runs are driven elsewhere gives the same items as one whose runs are driven here."""
+"""A queued batch yields the same items as a local one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def worker(store: Store) -> Iterator[None]:
-    """Somebody who drives what is queued."""
+    """Drive the queued runs."""
     over = threading.Event()
 
     def work() -> None:

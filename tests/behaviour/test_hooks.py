@@ -79,7 +79,7 @@ REMINDER = "Please go on: call one of your tools, or call `__finish__` with your
 
 
 def hooked(hook: Callable[[Any, Step], Any] | str, base: type[module[Any, Any]] = Researcher, **names: Any) -> Any:
-    """A class with this `on_step`: a function, or a snippet that defines one with these names around it."""
+    """Create a class with this `on_step`: a function, or a snippet that defines one with these names."""
     if isinstance(hook, str):
         space = ModuleType("snippet")
         vars(space).update(names)
@@ -97,11 +97,11 @@ def roles(request: ModelRequest) -> list[str]:
 
 
 def told(run: Run[Any]) -> list[str]:
-    """The tool results of a history, in order."""
+    """Return the tool results of a history, in order."""
     return [message["content"] for message in run.history if message["role"] == "tool"]
 
 
-# The snippets of the documents
+# The snippets of the seeds
 
 
 def test_seed_snippet_custom_termination(call: Call, script: Script) -> None:
@@ -584,7 +584,7 @@ def test_hook_of_base_class_is_inherited(call: Call, script: Script) -> None:
     assert seen == [1]
 
 
-# Changes that hold for the remaining steps
+# Changes for the remaining steps
 
 
 @pytest.mark.live_objects
@@ -1070,7 +1070,7 @@ def test_context_in_step_without_calls_precedes_reminder(call: Call, script: Scr
     ]
 
 
-# Ending the run from a hook
+# Ending a run from a hook
 
 
 def test_step_finish_ends_run_with_complete_history(call: Call, script: Script) -> None:

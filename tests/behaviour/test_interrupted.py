@@ -1,4 +1,4 @@
-"""Interrupted is not ended: a run that was stopped from outside has a complete record, and can go on from before it."""
+"""An interrupted run has not ended: its record is complete, and it can resume from its last state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAYS: list[Way] = ["sync", "async"]
 
 
 class Trouble:
-    """What the tools and hooks of a run have done, and what is to go wrong, once, where."""
+    """What the tools and hooks of a run have done, and which failure happens once, and where."""
 
     def __init__(self, where: str = "") -> None:
         self.where = where
@@ -53,7 +53,7 @@ class Trouble:
 
 
 def worker(trouble: Trouble, model: Any, **settings: Any) -> module[Any, Any]:
-    """An agent with two tools, a hook and a judge."""
+    """An agent with two tools, a hook and an output check."""
 
     @tool
     def quick(place: str = "here") -> str:
@@ -95,7 +95,7 @@ SCRIPT: list[Any] = [BOTH, call("quick", "q2", place="there"), finish(result="no
 
 
 def with_ids(script: list[Any]) -> list[Any]:
-    """The same calls with the same ids, whatever was asked in between."""
+    """Return the same calls with the same ids, whatever was asked in between."""
     for at, reply in enumerate(script):
         if isinstance(reply, Reply):
             for slot, made in enumerate(reply.calls):
@@ -141,7 +141,7 @@ def assert_interrupted(loop: Machine, error: BaseException, reason: str) -> None
 
 
 def assert_as_undisturbed(loop: Machine, model: ScriptedModel, trouble: Trouble, interruptions: int = 1) -> None:
-    """All that can be seen of it, but for the interruption."""
+    """Return everything visible of a run, except the interruption."""
     expected, asked, done = undisturbed()
     run = loop.run
     assert (run.output, run.stop_reason, run.steps, run.error) == ("yes", "finish", expected.steps, None)
@@ -152,11 +152,11 @@ def assert_as_undisturbed(loop: Machine, model: ScriptedModel, trouble: Trouble,
     assert sum(isinstance(entry, RunInterrupted) for entry in run.journal.entries) == interruptions
     answered = [request.messages for request in model.requests]
     for repeated in [each for at, each in enumerate(answered) if each in answered[:at]]:
-        answered.remove(repeated)  # it had no answer; that it is sent once more is looked at where it is told
+        answered.remove(repeated)  # It had no response; another test checks that it is sent once more.
     assert answered == [request.messages for request in asked.requests]
     for request in model.requests:
         assert_request_valid(request)
-    assert trouble.called["quick"] == done.called["quick"]  # it had returned each time
+    assert trouble.called["quick"] == done.called["quick"]  # It had returned each time.
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -267,7 +267,7 @@ def test_run_at_limit_resumes_with_higher_limit(way: Way, onwards: Way) -> None:
     assert_interrupted(loop, caught.value, "error")
     assert len(model.requests) == 1
     again = reloaded(loop)
-    with pytest.raises(LimitError) as caught:  # the limit is the same
+    with pytest.raises(LimitError) as caught:  # The limit is unchanged.
         go(again, onwards, trouble)
     assert_interrupted(again, caught.value, "error")
     higher = new_loop(worker(trouble, model, max_total_tokens=100_000), (), {}).plan
@@ -297,7 +297,7 @@ def test_abandoned_stream_can_be_resumed() -> None:
     assert len(model.requests) == len(SCRIPT)
 
 
-# What ends a run
+# Ends of a run
 
 
 class Plain(module[Any, str]):

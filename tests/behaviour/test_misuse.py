@@ -1,4 +1,4 @@
-"""Mistakes that a newcomer makes: each is told at once, in words that help, and without a secret."""
+"""Mistakes of newcomers: each raises immediately with a helpful message and without a secret."""
 
 from __future__ import annotations
 

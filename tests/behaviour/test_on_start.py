@@ -1,4 +1,4 @@
-"""What `on_start` sees before the model is first asked, what it may change, and that it is called once."""
+"""What `on_start` sees before the first request, what it may change, and that it runs once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ INPUT = {"role": "user", "content": "<input>\n  <question>?</question>\n</input>
 
 
 def starting(hook: Callable[[Any, Step], Any], **attributes: Any) -> Any:
-    """A class with this `on_start`."""
+    """Create a class with this `on_start`."""
     made = {"__module__": __name__, "__doc__": "Look around.", "on_start": hook, **attributes}
     return type("Starter", (Looker,), made)
 

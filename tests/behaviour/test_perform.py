@@ -1,4 +1,4 @@
-"""A run that was put into a store is driven by whoever is handed its id, however often."""
+"""A submitted run is driven by every process that receives its id, however often."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_perform_takes_over_run_of_dead_process_up_to_five_times(store: Store, d
 
 def test_perform_after_failed_release_claims_again(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
-    store.claim(handle.run_id, acorn.stores.lease.this_process())  # and nothing here drives it
+    store.claim(handle.run_id, acorn.stores.lease.this_process())  # Nothing here drives it.
     assert deliver(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Me.")]))) == "done"
 
 
@@ -358,7 +358,7 @@ def test_perform_with_unfitting_input_leaves_run_unchanged(store: Store, deliver
 
 
 def test_perform_finds_loaded_class_by_stored_name(store: Store, deliver: Perform) -> None:
-    class Desk(module):  # not the one above, and inside of something
+    class Desk(module):  # Not the parent, and inside an ask.
         """Answer."""
 
         initial_input = [("question", str)]
@@ -372,7 +372,7 @@ def test_perform_finds_loaded_class_by_stored_name(store: Store, deliver: Perfor
 
 @pytest.mark.parametrize("name", ["Desk", "Office.Inner"])
 def test_perform_imports_class_by_stored_name(tmp_path: Path, name: str) -> None:
-    """In a process that has never heard of it."""
+    """In a process that does not know the class."""
     (tmp_path / "desks.py").write_text(AGENTS, encoding="utf-8")
     put_it = f"from desks import *; print({name}().using(deliver=False).submit(question='Who?').run_id)"
     run_id = program(tmp_path, put_it).strip()
@@ -435,7 +435,7 @@ def test_perform_with_wrong_arguments_raises(store: Store, deliver: Perform) -> 
         deliver(Desk, "nobody")
 
 
-# What is put
+# Submission
 
 
 def test_submit_with_same_run_id_and_input_is_one_run(store: Store) -> None:

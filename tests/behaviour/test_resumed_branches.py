@@ -1,4 +1,4 @@
-"""A tree that was interrupted and loaded anew goes on with its branches where they were."""
+"""An interrupted and loaded tree resumes its branches where they were."""
 
 from __future__ import annotations
 

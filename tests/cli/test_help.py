@@ -1,4 +1,4 @@
-"""Help: of acorn, of its commands, and of any module."""
+"""Help of acorn, of its commands, and of any module."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_help_of_module_lists_every_field(acorn: Acorn) -> None:
     assert "The town" in lines["--address.city"]
     assert "list of string; repeat it" in lines["--tags"]
     assert lines.keys() >= {"--two-words", "--model", "--input", "--json", "--save", "--debug", "--help"}
-    assert "--tree.children.name" not in lines  # a tree without end
+    assert "--tree.children.name" not in lines  # An endless tree.
 
 
 def test_help_marks_required_fields(acorn: Acorn) -> None:
@@ -109,7 +109,7 @@ def test_version_is_printed(acorn: Acorn) -> None:
         (["nope"], "no such command 'nope'"),
         (["--nope"], "no such option: --nope"),
         (["run"], "missing argument"),
-        (["run", "--nope", "x.py"], "no such option: --nope; `acorn run --help` tells more"),
+        (["run", "--nope", "x.py"], "No such option: --nope. `acorn run --help` shows the usage."),
         (["run", "--jsn", "x.py"], "no such option: --jsn (Possible options: --json)"),
         (["new"], "missing argument 'NAME'"),
         (["show", "a", "b"], "unexpected extra argument"),

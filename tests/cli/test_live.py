@@ -1,4 +1,4 @@
-"""The live view, as a user sees it on a terminal."""
+"""The live view as a user sees it on a terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_live_view_shows_run() -> None:
         "words": ["poetical", "science"],
         "age": 36,
     }
-    assert lines[9] == "{"  # pretty on a terminal
+    assert lines[9] == "{"  # Pretty on a terminal.
     assert screen.strange == []
     assert not screen.is_cursor_hidden
     assert screen.has_colour
@@ -55,7 +55,7 @@ def test_live_view_shows_model_text_without_markup_or_escapes() -> None:
     assert not screen.has_colour
     assert "✗ broken()" in screen.text
     assert "→ ValueError: x must be positive" in screen.text
-    assert screen.text.count("the answer did not validate; asked again") == 1
+    assert screen.text.count("the answer did not validate, requested again") == 1
     assert "a tool that prints" in screen.text
 
 

@@ -1,4 +1,4 @@
-"""Pictures, sounds and files on the command line: a path is meant, or a URL."""
+"""Images, audio and files on the command line: a path or a URL."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_media_option_accepts_path_and_url(acorn: Acorn) -> None:
 
 
 WRONG = [
-    (["--photo", "none.png"], "`--photo none.png` cannot be read: No such file or directory"),
-    (["--photo", "."], "`--photo .` cannot be read: Is a directory"),
+    (["--photo", "none.png"], "Cannot read `--photo none.png`: No such file or directory"),
+    (["--photo", "."], "Cannot read `--photo .`: Is a directory"),
     (["--photo", "receipt.pdf"], "`--photo`: `receipt.pdf` is application/pdf, and an image is wanted"),
     (["--photo", "odd.thing"], "`--photo`: of what type `odd.thing` is cannot be told"),
-    (["--photo", "data:image/png;base64,*"], "`--photo` is refused: the data is no base64"),
+    (["--photo", "data:image/png;base64,*"], "`--photo` is not valid: the data is no base64"),
     (["--photo", "cat.png", "--papers", "odd.thing"], "`--papers`: of what type `odd.thing` is cannot be told"),
     ([], "`--photo` is missing (image)"),
 ]

@@ -122,13 +122,13 @@ def test_show_wraps_on_narrow_terminal(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be read: No such file or directory"),
-        ("", "holds no saved run: "),
-        ("{}", "holds no saved run: The text is no saved run: it has no `format`"),
-        ('{"format": 1000000}', "holds no saved run: The run was saved in format 1000000"),
-        ('[{"type": "message"', "holds no saved run: "),
-        ('[{"type": "dream"}]', "holds no saved run: 0: "),
-        ("\x00\x01", "holds no saved run: "),
+        (None, "No such file or directory"),
+        ("", "is not a saved run: "),
+        ("{}", "is not a saved run: The text is no saved run: it has no `format`"),
+        ('{"format": 1000000}', "is not a saved run: The run was saved in format 1000000"),
+        ('[{"type": "message"', "is not a saved run: "),
+        ('[{"type": "dream"}]', "is not a saved run: 0: "),
+        ("\x00\x01", "is not a saved run: "),
     ],
 )
 def test_show_of_invalid_file_is_one_line(acorn: Acorn, tmp_path: Path, content: str | None, message: str) -> None:
@@ -176,15 +176,15 @@ def test_show_branch_is_under_its_call(acorn: Acorn, tmp_path: Path) -> None:
         "    ├── branch Review",
         "    │   └── step 1",
         "    │       └── by a hook",
-        "    ├── asked a person: May I?",
-        "    ├── a person answered: Yes.",
+        "    ├── asked for human input: May I?",
+        "    ├── received human input: Yes.",
         "    ├── earlier steps in short: In short",
         "    └── error: It went wrong",
     ]
 
 
 def outline(out: str) -> list[str]:
-    """The lines without the times, and without the inputs, which take several."""
+    """Return the lines without times and inputs."""
     lines = [re.sub(r"  \d\.\d+ s$", "", line).rstrip() for line in out.splitlines()]
     return [line for line in lines if "put>" not in line and "<topic>" not in line]
 

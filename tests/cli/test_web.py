@@ -1,4 +1,4 @@
-"""`acorn web`: what is wrong is told before anything listens."""
+"""`acorn web`: errors are reported before it listens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Greeter(module[None, str]):
 
 
 def web(*words: str, cwd: Path, script: str = "", command: str = "web") -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own; `script` runs before it."""
+    """Run the command in its own process; `script` runs before it."""
     source = Path(__file__).parents[2] / "src"
     code = f"import sys\n{script}\nfrom acorn.cli import main\nsys.exit(main([{command!r}, *sys.argv[1:]]))"
     return subprocess.run(
@@ -50,17 +50,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 WRONG: list[tuple[list[str], str]] = [
-    (["nothing.py"], "there is no file `nothing.py`"),
-    (["nothing.json"], "there is no file `nothing.json`"),
+    (["nothing.py"], "There is no file `nothing.py`"),
+    (["nothing.json"], "There is no file `nothing.json`"),
     (["bad.json"], "`bad.json` holds no saved run"),
-    (["empty"], "there is no `.json` in `empty`"),
+    (["empty"], "There is no `.json` file in `empty`"),
     (["agent.py", "bad.json"], "not both"),
-    (["agent.py", "agent.py"], "one agent at a time"),
-    (["agent.py", "--store", "x.db", "--no-store"], "exclude each other"),
+    (["agent.py", "agent.py"], "The page shows one agent"),
+    (["agent.py", "--store", "x.db", "--no-store"], "cannot be combined"),
     (["agent.py", "--store", "redis://x"], "`--store` must be the path of a file"),
     (["agent.py", "--store", "bad.json"], "bad.json is not a store of acorn"),
     (["agent.py", "--store", "nowhere/x.db"], "there is no directory"),
-    (["--store", "nothing.db"], "there is no store `nothing.db`"),
+    (["--store", "nothing.db"], "There is no store `nothing.db`"),
     (["agent.py", "--port", "99999"], "65535"),
     (["agent.py", "--host", "256.1.1.1", "--no-open"], "cannot listen on 256.1.1.1"),
 ]
@@ -101,7 +101,7 @@ def test_show_html_works_without_extra(folder: Path) -> None:
 
 
 def test_browser_is_opened_by_file_to_hide_key(folder: Path) -> None:
-    """The browser is a program that writes down what it was called with, and ends the server."""
+    """The browser is a program that records its arguments and ends the server."""
     note = folder / "note.json"
     opener = folder / "opener.py"
     opener.write_text(

@@ -1,4 +1,4 @@
-"""Judging an answer: its verdict, and in which words it is told."""
+"""Checking an answer: the result and its messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_cut_off_arguments_differ_from_invalid_ones() -> None:
     assert "cut off at the limit of 7 tokens" in cut.complaint
     assert "cut off" in cut.document
     assert not judge_arguments(PERSON, '{"name": "Ad', cut_off=False, max_tokens=7).was_cut
-    wrong = judge_arguments(PERSON, '{"name": 1, "Age": 2}', cut_off=True, max_tokens=7)  # they had come whole
+    wrong = judge_arguments(PERSON, '{"name": 1, "Age": 2}', cut_off=True, max_tokens=7)  # They had arrived completely.
     assert not wrong.was_cut
     assert "cut off" not in wrong.complaint
 

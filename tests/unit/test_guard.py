@@ -1,4 +1,4 @@
-"""Marks of steps, and when they mean that a run goes in circles."""
+"""Marks of steps, and when they mean that a run repeats itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from acorn.types import ToolCall
 
 
 def step(*calls: tuple[str, dict[str, Any], str | None, Any], repeatable: tuple[str, ...] = ()) -> tuple[str, str]:
-    """The mark of a step: of each call its name, its arguments, its error and its output."""
+    """Return the mark of a step: name, arguments, error and output of each call."""
     made = [ToolCall(f"{at}", name, given) for at, (name, given, _, _) in enumerate(calls)]
     came = [ToolResult(f"{at}", name, output, error) for at, (name, _, error, output) in enumerate(calls)]
     return mark(made, came, repeatable)

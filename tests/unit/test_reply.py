@@ -1,4 +1,4 @@
-"""Reading a response: its calls, a refusal, and what a run survives."""
+"""Reading a response: its calls, a refusal, and which failures a run survives."""
 
 from __future__ import annotations
 

@@ -378,12 +378,12 @@ def _print_python(run: Run, store: Store | None) -> int:
 def _write_html(source: str, option: str | None, out: str) -> int:
     from acorn.web.page.files import single_page
     from acorn.web.page.run_index import StoreRunIndex, read_file
-    from acorn.web.page.wire import PageRedactor
+    from acorn.web.redact import PageRedactor
 
     with as_usage_error():
         if choose_store(option) is not None and not Path(source).is_file():
             store = open_chosen_store(option)
-            view = StoreRunIndex(store).book(find_run_id(store, source))
+            view = StoreRunIndex(store).view(find_run_id(store, source))
         elif Path(source).is_file():
             view = read_file(Path(source), Path(source).stem)
         else:

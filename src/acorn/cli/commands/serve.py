@@ -79,9 +79,9 @@ def serve(
     """Serve an agent over HTTP, with its input and output as JSON and with OpenAI's chat completions."""
     with _require_web_extra("serve"):
         from acorn.web.guard import LOOPBACK
-        from acorn.web.serve.app import gated
+        from acorn.web.serve.app import service_app
         from acorn.web.serve.service import GRACE, Service
-        from acorn.web.server import bound
+        from acorn.web.server import bind_socket
         from acorn.web.server import serve as serve_on
     if not timeout > 0:
         raise CommandError(f"`--timeout` must be a number of seconds above 0, got {timeout:g}.")
@@ -94,7 +94,7 @@ def serve(
     except AcornError as error:
         raise CommandError(error_message(error), debug=debug) from error
     with _listen_errors(host, SERVICE_PORT if port is None else port):
-        socket = bound(host, SERVICE_PORT if port is None else port, is_given=port is not None)
+        socket = bind_socket(host, SERVICE_PORT if port is None else port, is_exact=port is not None)
     bracketed = _bracket_ipv6(host)
     names = [*LOOPBACK, *(allow_host or []), *([] if is_loopback else [bracketed])]
     shown_host = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else bracketed
@@ -113,7 +113,7 @@ def serve(
     logger.addHandler(handler)
     try:
         with agent:  # Opens the tool sources once, and not for each request.
-            serve_on(gated(service, names, keys), service.close, socket, grace=GRACE + 2)
+            serve_on(service_app(service, names, keys), service.close, socket, grace=GRACE + 2)
     except AcornError as error:
         raise CommandError(error_message(error), debug=debug) from error
     finally:
@@ -180,10 +180,10 @@ def web(
     """
     with _require_web_extra("web"):
         from acorn.web.guard import LOOPBACK
-        from acorn.web.page.routes import guarded
+        from acorn.web.page.routes import page_app
         from acorn.web.page.run_index import read_file
-        from acorn.web.page.site import site_of
-        from acorn.web.server import bound
+        from acorn.web.page.site import make_site
+        from acorn.web.server import bind_socket
         from acorn.web.server import serve as serve_on
     if store is not None and no_store:
         raise CommandError("`--store` and `--no-store` cannot be combined.")
@@ -193,15 +193,15 @@ def web(
         if files:
             if len(files) == 1:
                 read_file(files[0])  # Reports an error in a single file before the server starts.
-            site = site_of(None, None, files)
+            site = make_site(None, None, files)
         else:
             agent = None if not targets else _load_page_agent(targets, model, debug)
-            site = site_of(agent, MemoryStore() if no_store else _page_store(store, agent))
+            site = make_site(agent, MemoryStore() if no_store else _page_store(store, agent))
     except (StoreError, OSError) as error:
         raise CommandError(error_message(error), debug=debug) from error
     key = secrets.token_urlsafe(32)
     with _listen_errors(host, PAGE_PORT if port is None else port):
-        socket = bound(host, PAGE_PORT if port is None else port, is_given=port is not None)
+        socket = bind_socket(host, PAGE_PORT if port is None else port, is_exact=port is not None)
     is_loopback = host in _LOOPBACK
     names = [*LOOPBACK, *(allow_host or []), *([] if is_loopback else [_bracket_ipv6(host)])]
     if not is_loopback:
@@ -216,9 +216,9 @@ def web(
     write_line("Press Ctrl-C to stop.")
     redirect = _open_in_browser(f"{address}/login?key={key}&next={quote(path)}") if open_it else None
     try:
-        serve_on(guarded(site, names, key), site.close, socket)
+        serve_on(page_app(site, names, key), site.close, socket)
     finally:
-        for live in tuple(site.lives.values()):
+        for live in tuple(site.live_runs.values()):
             live.thread.join(1.0)
         if redirect is not None:
             redirect.unlink(missing_ok=True)

@@ -79,7 +79,7 @@ def test_piped_file_and_input_file_fields_combine(tmp_path: Path) -> None:
         assert json.loads(acorn(f"{ECHO}:Plain", stdin=file).stdout) == {"result": "from a file"}
     with open(tmp_path / "text") as file:
         words = ["--input", tmp_path / "input.json", "--born", "2000-01-02"]
-        assert "no text field of the input is left" in acorn(f"{ECHO}:Needs", *words, stdin=file).stderr
+        assert "every text field of the input has a value" in acorn(f"{ECHO}:Needs", *words, stdin=file).stderr
 
 
 def test_json_on_stdin_is_read_as_input() -> None:
@@ -105,7 +105,7 @@ def test_silent_pipe_is_waited_for_only_if_needed() -> None:
         command = [sys.executable, "-m", "acorn", "run", f"{ECHO}:Plain"]
         with subprocess.Popen(command, stdin=reading, stdout=-1, stderr=-1, text=True) as process:
             assert process.stderr is not None
-            assert process.stderr.readline() == "Waiting for the argument on standard input\n"
+            assert process.stderr.readline() == "Waiting for the argument on standard input.\n"
             os.write(writing, b"late")
             os.close(writing)
             writing = -1

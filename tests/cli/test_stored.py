@@ -303,7 +303,7 @@ def test_chat_continues_conversation(acorn: Acorn, store: Path, monkeypatch: pyt
     assert second.out.startswith("again (3)\nagain (3)\n")
     assert "user: <input>\n  <result>hello</result>\n</input>" in second.out
     assert "completed again (3)" in second.out
-    assert "There is no `/nothing`" in second.err
+    assert "There is no command `/nothing`" in second.err
     assert {facts.batch for facts in library.runs(store).list()} == {"chat c"}
 
 

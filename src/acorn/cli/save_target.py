@@ -151,7 +151,7 @@ class _FileTarget:
             raise
 
     def _create_temporary(self) -> tuple[int, Path]:
-        """Create a file in the same directory. Its name is short, because the name of the file may be of maximum length."""
+        """Create a file in the same directory, with a short name: the name of the target may be of maximum length."""
         while True:
             temporary = self._path.parent / f".acorn-{secrets.token_hex(4)}"
             with suppress(FileExistsError):

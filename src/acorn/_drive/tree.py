@@ -29,7 +29,7 @@ from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import hang_records, load
 from acorn._machine.state import BranchContext
-from acorn._telemetry.setup import begin_trace, check_setting
+from acorn._telemetry.setup import check_setting, start_trace
 from acorn.errors import ModelError, StoreError
 from acorn.record import CallSite, Run, Subscriber, announce, current_call_site
 from acorn.stores.messages import cancelled_by_request
@@ -109,7 +109,7 @@ class Tree:
             if run_id == self.root:
                 if committer is not None:
                     committer.begin(self._cancel)
-                self.trace = begin_trace(self.machines, self.root, None if committer is None else committer.first_span)
+                self.trace = start_trace(self.machines, self.root, None if committer is None else committer.first_span)
             if self.trace is not None:
                 self.trace.open(run_id)
                 if run_id == self.root and committer is not None and committer.first_span is None:

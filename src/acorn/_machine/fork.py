@@ -33,8 +33,8 @@ from acorn.thread.events import (
     ToolResultEvent,
     parse_events,
 )
-from acorn.thread.messages import events_of, whole
-from acorn.thread.to_journal import close_calls, entries_of_fork
+from acorn.thread.messages import events_of, join_events
+from acorn.thread.to_journal import discard_outdated_extras, fork_entries
 from acorn.types import ForkedFrom
 
 
@@ -55,7 +55,7 @@ class Fork:
     @property
     def prompt(self) -> str:
         """The prompt that was kept."""
-        return text_of(whole([system])["content"]) if (system := self._system) is not None else ""
+        return text_of(join_events([system])["content"]) if (system := self._system) is not None else ""
 
     @property
     def _system(self) -> MessageEvent | None:
@@ -68,7 +68,7 @@ class Fork:
         if prompt != self.prompt:
             rest = events if self._system is None else events[1:]
             events = [MessageEvent(role="system", content=prompt), *rest] if prompt.strip() else rest
-        return entries_of_fork(events, run_id, at)
+        return fork_entries(events, run_id, at)
 
     def input_for(self, spec: Spec) -> BaseModel:
         """The input of the run that is kept, as the module has it."""
@@ -127,7 +127,7 @@ class Fork:
         return found[::-1]
 
     def _where(self, opening: Message) -> int | None:
-        return next((at for at in self._inputs() if whole([self._said(at)]) == opening), None)
+        return next((at for at in self._inputs() if join_events([self._said(at)]) == opening), None)
 
     def _said(self, at: int) -> MessageEvent:
         event = self.events[at]
@@ -153,7 +153,7 @@ def fork_of(thread: Any, before: Any, owner: str) -> Fork:
     own = [event for event in events if (event.branch, event.run_id) == (outer.branch, outer.run_id)]
     step = _checked_step(before, own, owner)
     kept = [event.model_copy(deep=True) for event in own if event.iteration < step and not _is_end(event)]
-    close_calls(kept)
+    discard_outdated_extras(kept)
     _check_calls(kept, owner)
     known = source if isinstance(source, ThreadEvents) else None
     origin = ForkedFrom(None if known is None else known.run_id, step)

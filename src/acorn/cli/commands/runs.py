@@ -46,7 +46,7 @@ from acorn.journal import Entry
 from acorn.stores.port import RunFacts, Store
 from acorn.testing.as_python import as_python
 from acorn.thread import AgentEvent, dump_events, parse_events, serialize_thread_to_xml
-from acorn.thread.to_journal import entries_of
+from acorn.thread.to_journal import thread_entries
 from acorn.types import ForkedFrom, JsonObject, Request
 
 
@@ -389,7 +389,7 @@ def read_kept(file: str) -> tuple[list[AgentEvent], Run | None]:
 
 def _print_run(title: str, events: list[AgentEvent], fork: ForkedFrom | None) -> None:
     head = Text.assemble((one_line(title), "bold"), (f"  {plural(len(events), 'event')}{_origin(fork)}", "dim"))
-    _draw(head, entries_of(events), sys.stdout, is_whole=True)
+    _draw(head, thread_entries(events), sys.stdout, is_whole=True)
 
 
 def _draw(head: Text, entries: Iterable[Entry], out: TextIO, *, is_whole: bool) -> None:

@@ -536,7 +536,7 @@ def test_object_without_useful_repr_is_rejected(given: dict[str, Any], path: str
     model = ScriptedModel([])
     with pytest.raises(InputError) as caught:
         Agent(model=model).run(**given)
-    assert f"`{path}` is of the class `{kind}`" in str(caught.value)
+    assert f"`{path}` is an instance of `{kind}`" in str(caught.value)
     assert [wrong["path"] for wrong in caught.value.problems] == [path]
     assert model.requests == []
 

@@ -42,7 +42,7 @@ def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] 
     count = "it is" if len(media) == 1 else f"the {len(media)} media of a request are"
     raise kind(
         f"`{spec.owner}` may send {format_size(limit)} of media at once, and {count} {format_size(size)} in all, the "
-        f"largest in {largest.place} ({format_size(largest.size)}). Make them smaller, or raise `max_media_bytes` if "
+        f"largest in {largest.source} ({format_size(largest.size)}). Make them smaller, or raise `max_media_bytes` if "
         f"the model accepts more."
     )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact, redact_by_name
 from acorn.journal import ModelResponded
-from acorn.models.request_body import unsigned_id
+from acorn.models.request_body import strip_signature
 from acorn.types import Content, JsonObject, Usage
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class ContentWriter:
 
 def call_id(id: object) -> str:
     """Return the id of a call without the signature that Gemini adds, which only Gemini may read."""
-    return sendable(unsigned_id(str(id or ""))[:200])
+    return sendable(strip_signature(str(id or ""))[:200])
 
 
 def sendable(text: str) -> str:

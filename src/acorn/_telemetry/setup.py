@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from acorn._telemetry.trace import Trace
 
 VARIABLE = "ACORN_TELEMETRY"
+OTEL_API = "opentelemetry.trace"
+"""The module that a program with OpenTelemetry has loaded."""
 STANDARD = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WITH_CONTENT = ("span_only", "span_and_event", "true", "1")
 _WITHOUT_CONTENT = ("", "no_content", "false", "0", "event_only")
@@ -41,7 +43,7 @@ def start_trace(loops: Mapping[str, Machine], root: str, first_part: str | None)
 
     `first_part` is the first span of a run that resumes here.
     """
-    api = sys.modules.get("opentelemetry.trace")
+    api = sys.modules.get(OTEL_API)
     if api is None or os.environ.get(VARIABLE) == "off" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     metrics = sys.modules.get("opentelemetry.metrics")

@@ -48,7 +48,7 @@ from acorn.journal import (
     ToolFinished,
     ToolStarted,
 )
-from acorn.models.port import RetryEvent, setbacks
+from acorn.models.port import RetryEvent, retry_listener
 from acorn.record import TOOL
 from acorn.types import JsonObject, Usage
 
@@ -88,7 +88,7 @@ class ContextTokens(NamedTuple):
     """The tokens that restore the span and the retry listener that were current before."""
 
     context: Token[otel.Context]
-    setbacks: Token[Any] | None
+    retry_listener: Token[Any] | None
 
 
 class Trace:
@@ -187,7 +187,7 @@ class Trace:
             span = self._tools.get(key) or self._runs.get(run_id) if asked is None else asked.span
             if span is None:
                 return None
-            listener = None if asked is None else setbacks.set(lambda retry: self._record_retry(asked, retry))
+            listener = None if asked is None else retry_listener.set(lambda retry: self._record_retry(asked, retry))
             return ContextTokens(otel.attach(set_span_in_context(span)), listener)
         except Exception as error:
             self._log_error(error)
@@ -197,8 +197,8 @@ class Trace:
         """Restore the span that was current before `enter`."""
         if tokens is not None:
             otel.detach(tokens.context)
-            if tokens.setbacks is not None:
-                setbacks.reset(tokens.setbacks)
+            if tokens.retry_listener is not None:
+                retry_listener.reset(tokens.retry_listener)
 
     def inside(self, run_id: str, ask_id: str) -> _SpanBlock:
         """Return a context manager that calls `enter` and `leave`."""

@@ -234,7 +234,7 @@ def test_a_run_that_ended_at_a_limit_goes_on_with_a_higher_one(store: Any) -> No
 
 def test_what_is_not_there_cannot_be_resumed(store: Any) -> None:
     agent = Desk(model=ScriptedModel([]), store=store)
-    with pytest.raises(StoreError, match="There is no run 'x'"):
+    with pytest.raises(StoreError, match="Run 'x' is not in"):
         agent.resume("x")
     with pytest.raises(DeclarationError, match="keeps no runs"):
         Desk(model=ScriptedModel([])).resume("x")

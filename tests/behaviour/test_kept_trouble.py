@@ -370,11 +370,11 @@ def test_a_run_is_held_while_a_hook_takes_its_time(monkeypatch: pytest.MonkeyPat
     class Beating(MemoryStore):
         beats = 0
 
-        def beat(self, holder: Process, seconds: float) -> Sequence[str]:
+        def renew_lease(self, holder: Process, seconds: float) -> Sequence[str]:
             self.beats += 1
             if error is not None and self.beats == 1:
                 raise error
-            return super().beat(holder, seconds)
+            return super().renew_lease(holder, seconds)
 
     class Hooked(Desk):
         """Answer."""
@@ -398,7 +398,7 @@ def test_what_cannot_be_read_is_told_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         agent(question="why?")
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("UPDATE states SET state = '{}'")
+        connection.execute("UPDATE run_states SET state = '{}'")
     with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
         agent.resume("a")
     with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
@@ -406,7 +406,7 @@ def test_what_cannot_be_read_is_told_and_left_alone(tmp_path: Path) -> None:
     (facts,) = acorn.runs(file).list()
     assert facts.status == "failed"
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("UPDATE states SET record = 'x'")
+        connection.execute("UPDATE run_states SET record = 'x'")
     with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
         acorn.runs(file).get("a")
     acorn.runs(file).delete("a")

@@ -289,7 +289,7 @@ def test_a_store_keeps_data_once_and_as_long_as_a_run_has_it(store: Any, tmp_pat
     raw = {Image.from_bytes(each).__acorn_part__()["image_url"]["url"].sha256: each for each in (PNG, ELM)}
     assert store.media([*raw, "unknown"]) == raw
     (kept,) = store.read("a")
-    for text in (*kept.entries, kept.record, kept.state, kept.birth.input):
+    for text in (*kept.entries, kept.record, kept.state, kept.header.input):
         assert SECRET not in text
     if isinstance(store, SQLiteStore):
         with closing(sqlite3.connect(tmp_path / "runs.db")) as connection:

@@ -256,7 +256,7 @@ def test_a_request_is_answered_once_and_only_if_it_is_there() -> None:
     first, second = again.requests()
     again.answer(first.id, "x", 9.0)
     assert again.requests() == [second]
-    with pytest.raises(StoreError, match="was answered already"):
+    with pytest.raises(StoreError, match="was already answered"):
         again.answer(first.id, "y", 9.0)
     with pytest.raises(StoreError, match="has no request `nope`"):
         again.answer("nope", "y", 9.0)

@@ -158,7 +158,7 @@ def test_a_run_that_fails_is_failed_and_is_not_tried_again(store: Store, deliver
 def test_one_that_a_live_process_drives_is_to_be_delivered_again(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     store.claim(handle.run_id, elsewhere())
-    with pytest.raises(DeliverAgainError, match="is being driven by process 812 on host-a"):
+    with pytest.raises(DeliverAgainError, match="is driven by process 812 on host-a"):
         deliver(store, handle.run_id, Desk)
     assert handle.status() == "running"
 
@@ -218,7 +218,7 @@ def test_one_whose_process_died_is_taken_over_until_it_took_five_with_it(store: 
         assert store.claim(handle.run_id, dead_here(str(at)))
     agent = Desk(model=ScriptedModel([]))
     assert deliver(store, handle.run_id, agent) == "failed"
-    with pytest.raises(StoreError, match="took five processes with it"):
+    with pytest.raises(StoreError, match="five processes died"):
         handle.result()
 
 
@@ -425,13 +425,13 @@ def test_a_class_that_cannot_be_found_is_told(store: Store, deliver: Perform) ->
 
 
 def test_wrong_words_are_told(store: Store, deliver: Perform) -> None:
-    with pytest.raises(StoreError, match="There is no run 'nobody'"):
+    with pytest.raises(StoreError, match="Run 'nobody' is not in"):
         deliver(store, "nobody")
     with pytest.raises(DeclarationError, match="`agents` of `perform` must be a module class"):
         deliver(store, "nobody", "agents:Desk")
     with pytest.raises(DeclarationError, match="`agents` of `perform` must be a module class"):
         deliver(store, "nobody", [int])
-    with pytest.raises(DeclarationError, match="`store` of `perform` must be the path of a file"):
+    with pytest.raises(DeclarationError, match="`store` of `perform` must be a file path"):
         deliver(Desk, "nobody")
 
 

@@ -206,7 +206,7 @@ def test_a_run_of_another_process_is_followed(tmp_path: Path, store: Path) -> No
     other = start("resume", facts.id, "--store", store)
     _, errors = other.communicate(timeout=PATIENCE)
     assert other.returncode == 1 or other.returncode == 2
-    assert "is being driven by process" in errors
+    assert "is driven by process" in errors
     go.touch()
     out, _ = watcher.communicate(timeout=PATIENCE)
     process.communicate(timeout=PATIENCE)

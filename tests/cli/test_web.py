@@ -57,7 +57,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["agent.py", "bad.json"], "not both"),
     (["agent.py", "agent.py"], "one agent at a time"),
     (["agent.py", "--store", "x.db", "--no-store"], "exclude each other"),
-    (["agent.py", "--store", "redis://x"], "`--store` must be the path of a file"),
+    (["agent.py", "--store", "redis://x"], "`--store` must be a file path"),
     (["agent.py", "--store", "bad.json"], "bad.json is not a store of acorn"),
     (["agent.py", "--store", "nowhere/x.db"], "there is no directory"),
     (["--store", "nothing.db"], "there is no store `nothing.db`"),
@@ -77,7 +77,7 @@ def test_what_is_wrong_is_one_line(folder: Path, words: list[str], said: str) ->
 
 
 @pytest.mark.parametrize(
-    ("store", "said"), [("redis://x", "`--store` must be the path of a file"), ("bad.json", "is not a store of acorn")]
+    ("store", "said"), [("redis://x", "`--store` must be a file path"), ("bad.json", "is not a store of acorn")]
 )
 def test_a_service_without_a_usable_store_does_not_begin(folder: Path, store: str, said: str) -> None:
     done = web("agent.py", "--store", store, "--port", "0", cwd=folder, command="serve")

@@ -319,7 +319,7 @@ def test_a_run_that_is_put_again_for_workers_is_theirs(postgres: str, status: An
     begin(store, "run-a", status=status, agent="crew:Desk")
     begin(store, "run-b", status=status, agent="crew:Scout")
     again = [QueuedRun(name, birth(agent="crew:Desk")) for name in ("run-a", "run-b")]
-    assert store.put(again, deliver=True) == []
+    assert store.enqueue(again, deliver=True) == []
     assert jobs(postgres) == (["run-a"] if status == "stopped" else [])
 
 
@@ -357,7 +357,7 @@ def test_a_worker_says_how_it_is(fleet: Fleet) -> None:
     assert comes_true(lambda: fleet.begun("linger"))
     assert ask() == (200, {**facts, "running": 1})
     fleet_facts = PostgresStore(fleet.store).fleet()
-    assert [(each.pid, each.places, each.running) for each in fleet_facts.workers] == [(worker.pid, 4, 1)]
+    assert [(each.pid, each.concurrency, each.running) for each in fleet_facts.workers] == [(worker.pid, 4, 1)]
     worker.send(signal.SIGTERM)
     assert comes_true(lambda: ask() == (503, {**facts, "status": "stopping", "running": 1}))
     Path(f"{fleet.log}.go").touch()
@@ -429,12 +429,12 @@ def test_a_run_that_is_on_its_way_is_not_lost(postgres: str) -> None:
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
         connection.execute("UPDATE acorn.runs SET updated = now() - interval '1 hour'")
-        assert store.find_lost(["crew:Desk"], 60.0) == []
+        assert store.requeue_lost(["crew:Desk"], 60.0) == []
         connection.execute("INSERT INTO procrastinate_workers DEFAULT VALUES")
         connection.execute("SELECT procrastinate_fetch_job_v2(NULL, (SELECT id FROM procrastinate_workers))")
-        assert store.find_lost(["crew:Desk"], 60.0) == []  # a worker has just got it
+        assert store.requeue_lost(["crew:Desk"], 60.0) == []  # a worker has just got it
         connection.execute("UPDATE procrastinate_events SET at = now() - interval '1 hour'")
-        assert store.find_lost(["crew:Desk"], 60.0) == [handle.run_id]
+        assert store.requeue_lost(["crew:Desk"], 60.0) == [handle.run_id]
 
 
 def test_a_run_that_is_given_back_as_it_was_has_the_job_that_it_had(postgres: str) -> None:
@@ -450,7 +450,7 @@ def test_one_that_had_failed_and_is_to_be_tried_again_has_a_job_at_once(postgres
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
         connection.execute("DELETE FROM procrastinate_jobs")
-    assert store.give_up(handle.run_id, "It fits nobody.")
+    assert store.fail_undriven(handle.run_id, "It fits nobody.")
     for _ in range(2):
         assert store.claim(handle.run_id, this_process())
         store.release(handle.run_id, this_process(), "queued")
@@ -478,7 +478,7 @@ def test_a_run_that_takes_five_processes_with_it_is_failed(fleet: Fleet) -> None
     while handle.status() not in ("failed", "done"):
         worker = fleet.start("Deadly")
         assert comes_true(partial(_is_over, worker, handle))
-    with pytest.raises(StoreError, match="took five processes with it"):
+    with pytest.raises(StoreError, match="five processes died"):
         handle.result()
     assert len([line for line in fleet.log.read_text().splitlines() if "die" in line]) == 5
 

@@ -12,7 +12,7 @@ from tests.web.desk import Desk, ended, get, site
 
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
-from acorn.stores.port import SearchesRuns, Store
+from acorn.stores.port import SearchableStore, Store
 from acorn.web.page.routes import guarded
 from acorn.web.page.run_index import StoreRunIndex
 from acorn.web.page.site import Site
@@ -97,14 +97,14 @@ def test_a_page_that_is_full_goes_on_where_it_ended() -> None:
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
 def test_a_store_that_searches_leaves_out_no_run_that_says_it(store: Store) -> None:
-    assert isinstance(store, SearchesRuns)
+    assert isinstance(store, SearchableStore)
     ids = [Desk(store=store).run(question=f"search {text}").id for text in SAID]
     for run_id, text in zip(ids, SAID, strict=True):
-        assert run_id in store.holding(ids, text.upper())
-    assert store.holding(ids, "no such words anywhere") == []
-    assert store.holding([], "search") == []
-    assert set(store.holding(ids, "SEARCH")) == set(ids)
-    assert store.holding([*ids, "nothing", "\0"], "100% of_it") == [ids[3]]
+        assert run_id in store.search(ids, text.upper())
+    assert store.search(ids, "no such words anywhere") == []
+    assert store.search([], "search") == []
+    assert set(store.search(ids, "SEARCH")) == set(ids)
+    assert store.search([*ids, "nothing", "\0"], "100% of_it") == [ids[3]]
 
 
 def test_nothing_hidden_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

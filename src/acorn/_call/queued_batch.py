@@ -18,7 +18,7 @@ from acorn._call.submit import Submission, outcome
 from acorn._declare.spec_cache import BatchItem
 from acorn._drive.load import is_final
 from acorn.record import Run
-from acorn.stores.lease import take_claim, this_process
+from acorn.stores.lease import claim_run, this_process
 from acorn.stores.port import QueuedRun, Status
 
 _SLICE = 500
@@ -122,7 +122,7 @@ class QueuedBatch(Generic[Out]):
         if is_final(before[0]):
             store.delete(run_id)
             self._intake.put([queued])
-        elif take_claim(store, run_id):
+        elif claim_run(store, run_id):
             store.release(run_id, this_process(), "queued")
 
     # Out of it

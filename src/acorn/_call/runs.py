@@ -19,7 +19,7 @@ from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores.open import open_store
-from acorn.stores.port import RunFacts, Status, Store, WakesWatchers
+from acorn.stores.port import NotifyingStore, RunFacts, Status, Store
 from acorn.types import Request
 
 _PAUSE = 0.1
@@ -32,7 +32,7 @@ _GOES_ON: tuple[Status, ...] = ("queued", "running", "waiting")
 @contextmanager
 def watch(store: Store, run_id: str) -> Generator[Callable[[], None]]:
     """What waits until a run may have something new: told by the store, or found by looking now and then."""
-    if not isinstance(store, WakesWatchers):
+    if not isinstance(store, NotifyingStore):
         yield lambda: time.sleep(_PAUSE)
         return
     watch = store.watch(run_id)

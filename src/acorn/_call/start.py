@@ -80,7 +80,7 @@ def load_queued(agent: Agent[Any, Any], found: Sequence[StoredRun], store: Store
 
 def stored_settings(kept: StoredRun) -> JsonObject:
     """What the instance of a run had set, as far as it was kept."""
-    notes = json.loads(kept.birth.overrides) if kept.birth.overrides else {}
+    notes = json.loads(kept.header.overrides) if kept.header.overrides else {}
     settings = dict(notes.get("settings", {}))
     model = settings.get("model")
     if OBJECT in (model if isinstance(model, list) else [model]):

@@ -36,7 +36,7 @@ from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores import messages
-from acorn.stores.port import Medium, QueuedRun, RunCancelledError, RunHeader, Status, Store, StoredRun
+from acorn.stores.port import MediaBlob, QueuedRun, RunCancelledError, RunHeader, Status, Store, StoredRun
 from acorn.types import Paused
 
 _FARTHEST = 2**31
@@ -70,19 +70,19 @@ class Submission:
         text, found = write_blobs(to_saved(given))
         birth = RunHeader(self.name, None, None, text, now, self._overrides, batch, at)
         priority, not_before, _ = self.queueing
-        media = [Medium(data.sha256, data.raw()) for data in found]
+        media = [MediaBlob(data.sha256, data.raw()) for data in found]
         return QueuedRun(run_id or os.urandom(16).hex(), birth, priority, _moment(not_before, now), media)
 
     def put(self, runs: Iterable[QueuedRun]) -> set[str]:
         """Put them into the store; the ids of those that it did not know."""
-        return set(self.store.put(list(runs), deliver=self.queueing.deliver))
+        return set(self.store.enqueue(list(runs), deliver=self.queueing.deliver))
 
     def check_known(self, queued: QueuedRun) -> None:
         """A name stands for one class and one input, whoever put it there."""
         before = self.store.read(queued.run_id)
         if before:
             shelf = BlobIndex(lambda _: dict(queued.media))
-            given = restored(self._spec.input.schema, shelf.read(queued.birth.input), "input")
+            given = restored(self._spec.input.schema, shelf.read(queued.header.input), "input")
             check_fit(before[0], self.store, self.name, given)
 
     def _check(self) -> None:
@@ -280,7 +280,7 @@ def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -
         return None
     kept = store.read(run_id)
     if not kept:
-        raise messages.no_run(run_id, store.name)
+        raise messages.run_not_found(run_id, store.name)
     if kept[0].facts.status != status:  # it has gone on this moment
         return None
     if status == "cancelled":
@@ -306,7 +306,7 @@ def _record(plan: Any, kept: Sequence[StoredRun], shelf: BlobIndex) -> Run:
 def _status(store: Store, run_id: str) -> Status:
     found = store.statuses([run_id])
     if run_id not in found:
-        raise messages.no_run(run_id, store.name)
+        raise messages.run_not_found(run_id, store.name)
     return found[run_id]
 
 

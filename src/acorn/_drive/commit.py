@@ -20,9 +20,9 @@ from acorn._machine.saved_run import StepProgress, save_new, save_record
 from acorn._record.saved_form import FORMAT, fields_of, written_record
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
-from acorn.stores.lease import claim_of, claim_process, release_process, this_process
+from acorn.stores.lease import claim_of, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.messages import claim_lost
-from acorn.stores.port import Change, Commit, Medium, RunCancelledError, RunHeader, Status, Store, StoredRun
+from acorn.stores.port import Change, Commit, MediaBlob, RunCancelledError, RunHeader, Status, Store, StoredRun
 from acorn.types import JsonObject
 
 _SOON = 5.0
@@ -55,7 +55,7 @@ class RunCommitter:
     def __init__(self, store: Store, root: str, origin: Origin, kept: Sequence[StoredRun] = ()) -> None:
         self.store = store
         self._root, self._origin = root, origin
-        self._entries = {each.facts.id: len(each.entries) for each in kept if each.has_begun}
+        self._entries = {each.facts.id: len(each.entries) for each in kept if each.has_started}
         """By run, how many entries of its journal are kept."""
         self._progress: dict[str, StepProgress] = {}
         """By run, where entries tell what the machine would remember."""
@@ -64,7 +64,7 @@ class RunCommitter:
         """The runs in which something has happened since the last commit."""
         self._media: set[str] = set()
         """Data that this process has committed for them."""
-        self._new_media: list[Medium] = []
+        self._new_media: list[MediaBlob] = []
         self._first: Future[None] | None = None
         """The commit that bears the run, where it is a new one."""
         self._last: list[tuple[Future[None], Commit]] = []
@@ -72,16 +72,16 @@ class RunCommitter:
         self._is_over = False
         self._is_claimed = bool(kept)
         self._seat = claim_of(store, root)
-        self._turn = self._seat.turn
+        self._turn = self._seat.generation
         before = kept[0].facts.status if kept else "stopped"
         self._left: Status = "stopped" if before == "running" else before
         """What the run is at where nothing more can be kept."""
-        self.first_span: str | None = notes_of_run(kept[0].birth).get("span") if kept else None
+        self.first_span: str | None = notes_of_run(kept[0].header).get("span") if kept else None
         """The span that the run has begun with, where it was traced; when it goes on, that is linked to it."""
 
     def begin(self, cancelled: Callable[[], None]) -> None:
         """The root is driven from now on, and others are to know; `cancelled` is called where one wants it to end."""
-        claim_process(self.store, self._root, cancelled)
+        start_heartbeat(self.store, self._root, cancelled)
 
     def commit(self, loops: Mapping[str, Machine]) -> Future[None] | None:
         """Hand over what is new; None where nothing is."""
@@ -95,7 +95,7 @@ class RunCommitter:
         media, self._new_media = self._new_media, []
         commit = Commit(self._root, this_process(), changes, requests, media)
         with self._seat.lock:
-            if self._turn != self._seat.turn:
+            if self._turn != self._seat.generation:
                 raise claim_lost(self._root)
             future = self.store.commit(commit)
         self._first = self._first or future
@@ -112,8 +112,8 @@ class RunCommitter:
                 for change in commit.changes:
                     self.changed.add(change.run_id)
                     self._progress.pop(change.run_id, None)
-                    self._entries[change.run_id] = min(change.since, self._entries.get(change.run_id, 0))
-                    if change.birth is not None:
+                    self._entries[change.run_id] = min(change.offset, self._entries.get(change.run_id, 0))
+                    if change.header is not None:
                         del self._entries[change.run_id]
                 self._new_media += commit.media
         self._last = []
@@ -121,7 +121,7 @@ class RunCommitter:
     def end(self, lost: Exception | None) -> None:
         """The root is not driven any longer, as far as this process is concerned."""
         self._is_over = True
-        release_process(self.store, self._root)
+        stop_heartbeat(self.store, self._root)
         if lost is not None:  # so the store believes that it goes on
             self._release("cancelled" if isinstance(lost, RunCancelledError) else self._left)
 
@@ -152,7 +152,7 @@ class RunCommitter:
         first = self._first
         if self._is_claimed or (first is not None and first.done() and first.exception() is None):
             with self._seat.lock, suppress(Exception):  # what the store failed of is known
-                if self._turn == self._seat.turn:
+                if self._turn == self._seat.generation:
                     self.store.release(self._root, this_process(), status)
 
     def _change(self, loop: Machine) -> Change:
@@ -193,7 +193,7 @@ class RunCommitter:
         for data in found:
             if data.sha256 not in self._media:
                 self._media.add(data.sha256)
-                self._new_media.append(Medium(data.sha256, data.raw()))
+                self._new_media.append(MediaBlob(data.sha256, data.raw()))
         return text
 
     def _birth(self, loop: Machine) -> RunHeader:
@@ -244,14 +244,14 @@ def status_of(loop: Machine) -> Status:
 
 def saved_of(kept: StoredRun, shelf: BlobIndex) -> JsonObject:
     """A run as `_loop/saved_run.py` writes and reads it."""
-    record, facts = shelf.read(kept.record) if kept.has_begun else _unbegun(kept, shelf), kept.facts
+    record, facts = shelf.read(kept.record) if kept.has_started else _unbegun(kept, shelf), kept.facts
     if facts.stop_reason is None:  # what it was at its birth, or before it went on
         usage = fields_of(facts.usage)
         now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
         record["run"] |= {**now, "stop_reason": None, "error": None, "output": None, "waits_for": None}
     return {
         **record,
-        "branch": None if kept.birth.branch is None else shelf.read(kept.birth.branch),
+        "branch": None if kept.header.branch is None else shelf.read(kept.header.branch),
         "since": 0,
         "journal": [shelf.read(entry) for entry in kept.entries],
         "state": shelf.read(kept.state),
@@ -261,7 +261,7 @@ def saved_of(kept: StoredRun, shelf: BlobIndex) -> JsonObject:
 def _unbegun(kept: StoredRun, shelf: BlobIndex) -> JsonObject:
     """The record of a run that nobody has begun yet."""
     facts = kept.facts
-    run: Run = Run(facts.id, shelf.read(kept.birth.input), started=facts.started)
+    run: Run = Run(facts.id, shelf.read(kept.header.input), started=facts.started)
     return {"format": FORMAT, "module": facts.agent, "run": written_record(run)}
 
 

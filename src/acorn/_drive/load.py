@@ -19,7 +19,7 @@ from acorn._machine.saved_run import hang_records, load
 from acorn._record.saved_form import read_record, restored
 from acorn.errors import StoreError
 from acorn.record import Run
-from acorn.stores.lease import take_claim, this_process
+from acorn.stores.lease import claim_run, this_process
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject, Request
 
@@ -34,7 +34,7 @@ def claim(
 
     Whoever resumes a run says that it is one of the class, whose file may have moved since.
     """
-    found = take_claim(store, run_id)
+    found = claim_run(store, run_id)
     if found is not None:
         try:
             check_fit(found[0], store, agent, given, may_have_moved=may_have_moved)
@@ -48,7 +48,7 @@ def check_fit(
     kept: StoredRun, store: Store, agent: str, given: BaseModel | None, *, may_have_moved: bool = False
 ) -> None:
     """A name stands for one class and one input; the class of the input may have got further fields since."""
-    run_id, known = kept.facts.id, kept.birth.agent
+    run_id, known = kept.facts.id, kept.header.agent
     is_its_class = known.partition(":")[2] == agent.partition(":")[2] if may_have_moved else known == agent
     if not is_its_class:
         raise StoreError(
@@ -56,7 +56,7 @@ def check_fit(
         )
     if given is None:
         return
-    before, now = BlobIndex(store.media).read(kept.birth.input), _plain(given)
+    before, now = BlobIndex(store.media).read(kept.header.input), _plain(given)
     if before != now and _plain(restored(type(given), before, "input")) != now:
         raise StoreError(
             f"The run {run_id} in {store.name} was begun with another input; call it with that one, or give another "
@@ -81,7 +81,7 @@ def load_tree(
     try:
         with read_whole(run_id, store):
             shelf = BlobIndex(store.media)
-            loop = load(plan, saved_of(root, shelf), plan.deps) if root.has_begun else _new_loop(root, shelf, plan)
+            loop = load(plan, saved_of(root, shelf), plan.deps) if root.has_started else _new_loop(root, shelf, plan)
             saved = {each.facts.id: saved_of(each, shelf) for each in below}
         if loop.is_over and loop.run.error is not None:
             raise StoreError(
@@ -106,7 +106,7 @@ def load_tree(
 
 def _new_loop(kept: StoredRun, shelf: BlobIndex, plan: Plan) -> Machine:
     """A run that was put into its store, and that begins here."""
-    given = restored(plan.spec.input.schema, shelf.read(kept.birth.input), "input")
+    given = restored(plan.spec.input.schema, shelf.read(kept.header.input), "input")
     return Machine(plan, Run(kept.facts.id, given, deps=plan.deps))
 
 
@@ -140,7 +140,7 @@ async def build_in_thread(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, s
 
 def is_final(kept: StoredRun) -> bool:
     """Whether a run is over for good."""
-    return kept.has_begun and bool(without_data(kept.state)["phase"] == "done")
+    return kept.has_started and bool(without_data(kept.state)["phase"] == "done")
 
 
 def stored_failure(found: Sequence[StoredRun], plan: Plan, store: Store) -> Exception:

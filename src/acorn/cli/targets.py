@@ -229,7 +229,7 @@ def short(run_id: str) -> str:
 
 def agent_of(kept: StoredRun, store: Store, target: str | None, debug: bool) -> Agent:
     """The agent of a kept run, as it was; `target` says where its class is, if that is known better."""
-    birth = kept.birth
+    birth = kept.header
     notes: Mapping[str, Any] = json.loads(birth.overrides) if birth.overrides else {}
     module, _, name = birth.agent.partition(":")
     file = notes.get("file")

@@ -58,7 +58,7 @@ def show_fleet(book: Store, *, json: bool) -> int:
     with as_usage_error():
         workers, agents = look()
     if json:
-        shown = [{**each._asdict(), "since": each.since.isoformat()} for each in workers]
+        shown = [{**each._asdict(), "started": each.started.isoformat()} for each in workers]
         print_json({"workers": shown, "agents": [each._asdict() for each in agents]}, sys.stdout)
         return FINE
     if not workers:
@@ -75,11 +75,11 @@ def show_fleet(book: Store, *, json: bool) -> int:
 
 def _worker(each: Any) -> list[str]:
     names = ", ".join(name.rpartition(":")[2] for name in each.agents)
-    since = each.since.astimezone().strftime("%Y-%m-%d %H:%M")
+    since = each.started.astimezone().strftime("%Y-%m-%d %H:%M")
     return [
         f"{one_line(each.host, 40)} {each.pid}",
         f"{each.running:,}",
-        f"{each.places:,}",
+        f"{each.concurrency:,}",
         one_line(names, 60),
         since,
     ]
@@ -332,7 +332,7 @@ def _print_python(run: Run, store: Store | None) -> int:
     module, settings = None, JsonObject()
     if store is not None:
         with as_usage_error():
-            birth = store.read(run.id)[0].birth
+            birth = store.read(run.id)[0].header
         module = birth.agent
         settings = json.loads(birth.overrides).get("settings", {}) if birth.overrides else {}
     text = as_python(run, module=module, settings=settings, hide=without_keys)

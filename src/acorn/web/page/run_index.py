@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from acorn import Run, StoreError
 from acorn._inside import describe_blobs, describe_error, fields_of, read_entries, shorten, to_plain, without_data
 from acorn.journal import Entry, RunStarted
-from acorn.stores.port import RunFacts, SearchesRuns, Status, Store, StoredRun
+from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRun
 from acorn.thread import parse_events
 from acorn.thread.to_journal import entries_of
 from acorn.types import JsonObject, Paused
@@ -195,10 +195,10 @@ class StoreRunIndex:
         return [facts for facts in listed[:size] if facts.started != listed[size].started] or listed[:size], False
 
     def _may_say(self, window: Sequence[RunFacts], wanted: str) -> set[str]:
-        if not isinstance(self.store, SearchesRuns):
+        if not isinstance(self.store, SearchableStore):
             return {facts.id for facts in window}
         told = {facts.id for facts in window if any(wanted in each.lower() for each in _status_facts(facts))}
-        return told | set(self.store.holding([facts.id for facts in window if facts.id not in told], wanted))
+        return told | set(self.store.search([facts.id for facts in window if facts.id not in told], wanted))
 
     def _says(self, facts: RunFacts, wanted: str, veil: PageRedactor) -> bool:
         """Whether a text stands somewhere in a run, in what may be shown of it."""
@@ -299,7 +299,7 @@ def header_of(facts: RunFacts) -> Head:
 
 
 def _header_of_stored(kept: StoredRun) -> Head:
-    given = _json(kept.birth.input)
+    given = _json(kept.header.input)
     record = _json(kept.record)
     run = record.get("run") if isinstance(record, dict) else None
     output = run.get("output") if isinstance(run, dict) and kept.facts.stop_reason else None
@@ -307,7 +307,7 @@ def _header_of_stored(kept: StoredRun) -> Head:
 
 
 def _file_of(kept: StoredRun) -> str | None:
-    notes = _json(kept.birth.overrides) if kept.birth.overrides else {}
+    notes = _json(kept.header.overrides) if kept.header.overrides else {}
     file = notes.get("file") if isinstance(notes, dict) else None
     return Path(file).name if isinstance(file, str) else None
 

@@ -143,7 +143,7 @@ class Site:
         """A run as a test; a store knows where its class is, and what the instance had set."""
         if self.store is None:
             raise StoreError(f"A file is written as Python by `acorn show {run_id}.json --python`.")
-        birth = self.store.read(run_id)[0].birth
+        birth = self.store.read(run_id)[0].header
         settings = json.loads(birth.overrides).get("settings", {}) if birth.overrides else {}
         hide = self.veil().text
         return as_python(
@@ -160,7 +160,7 @@ class Site:
             return None
         workers, agents = look()
         return {
-            "workers": [{**each._asdict(), "since": each.since.isoformat()} for each in workers],
+            "workers": [{**each._asdict(), "started": each.started.isoformat()} for each in workers],
             "agents": [each._asdict() for each in agents],
             "requests": self.requests(),
         }
